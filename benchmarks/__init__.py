@@ -1,0 +1,1 @@
+"""Benchmarks: data, queries, and the harness that runs them (see ``README.md``)."""

@@ -1,0 +1,124 @@
+"""A results file as a table that one can read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MIB = 2**20
+
+PEAK_MARGIN = 1.1
+"""Peaks of equal arms differ by about this factor, from how the threads happen to interleave."""
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return every scheduler's queries as a table, with the lowest ratio below it."""
+    machine, data, versions = results["machine"], results["data"], results["versions"]
+    lines = [
+        f"{data['name']}: {data['rows']:,} rows, {data['partitions']} partitions; "
+        f"{machine['cpu']}, {machine['usable_cores'] or machine['cores']} cores, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB",
+        ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+        f"{results['date']}, commit {results['commit']}",
+    ]
+    for scheduler in results["schedulers"].values():
+        lines += ["", scheduler["title"]]
+        rows = [_row(entry) for entry in scheduler["queries"].values()]
+        lines += _columns(_heading(results["arms"]), rows)
+        lines += _summary(list(scheduler["queries"].values()), results["arms"])
+    return "\n".join(lines)
+
+
+def _heading(names: Sequence[str]) -> list[str]:
+    first, second = names
+    return [
+        "query",
+        f"{first} s",
+        f"{second} s",
+        "ratio",
+        "range",
+        "target",
+        "answer",
+        f"{first} MiB",
+        f"{second} MiB",
+        "cold s",
+        "by plan",
+    ]
+
+
+def _row(entry: dict[str, Any]) -> list[str]:
+    first, second = entry["arms"]
+    ratios = entry["ratios"]
+    return [
+        entry["name"],
+        _seconds(first),
+        _seconds(second),
+        "-" if entry["ratio"] is None else f"{entry['ratio']:.2f}",
+        f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else "-",
+        "-" if entry["target"] is None else f"{entry['target']:.1f}",
+        _answer(entry["answer"]),
+        _peak(first),
+        _peak(second),
+        "/".join("-" if one["cold"] is None else f"{one['cold']:.2f}" for one in entry["arms"]),
+        _by_plan(entry.get("plugin")),
+    ]
+
+
+def _seconds(one: dict[str, Any]) -> str:
+    if one["error"] is not None:
+        return "failed"
+    return "-" if one["median"] is None else f"{one['median']:.3f}"
+
+
+def _answer(answer: dict[str, Any] | None) -> str:
+    if answer is None:
+        return "-"
+    return "equal" if answer["equal"] else f"DIFFERS: {answer['detail']}"
+
+
+def _peak(one: dict[str, Any]) -> str:
+    return "-" if one["peak"] is None else f"{one['peak'] / MIB:.0f}"
+
+
+def _by_plan(plugin: dict[str, Any] | None) -> str:
+    if plugin is None:
+        return "-"
+    if plugin["fallback"] is None:
+        return "?"
+    return "no" if plugin["fallback"] else "yes"
+
+
+def _columns(heading: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [heading, *rows]) for column in range(len(heading))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [heading, *rows]
+    ]
+
+
+def _summary(entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    judged = [entry for entry in entries if entry["target"] is not None and entry["ratios"]]
+    if not judged:
+        return []
+    lowest = min(judged, key=lambda entry: entry["ratio"])
+    highest = max(judged, key=lambda entry: entry["ratio"])
+    lines = [
+        f"ratios from {lowest['ratio']:.2f} ({lowest['name']}) "
+        f"to {highest['ratio']:.2f} ({highest['name']})"
+    ]
+    if names[0] == names[1]:
+        return [*lines, "both arms are the same: this spread is noise"]
+    missed = [entry["name"] for entry in judged if entry["ratio"] < entry["target"]]
+    lines.append(f"below target: {', '.join(missed) or 'none'}")
+    grew = [entry["name"] for entry in judged if _grew(entry)]
+    if any(one["peak"] is not None for entry in judged for one in entry["arms"]):
+        lines.append(f"higher peak than {names[0]}: {', '.join(grew) or 'none'} (by over 10 %)")
+    return lines
+
+
+def _grew(entry: dict[str, Any]) -> bool:
+    first, second = (one["peak"] for one in entry["arms"])
+    return first is not None and second is not None and second > first * PEAK_MARGIN

@@ -1,0 +1,54 @@
+"""Group-by for Dask DataFrame and dask-cuDF: right answers, nothing to tune.
+
+After ``dask_gpuagg.enable()`` an unchanged ``ddf.groupby(...).agg(...)`` runs our partial,
+combine and finalize instead of Dask's. ``explain(query)`` tells what would run and why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import yaml
+
+from dask_gpuagg._version import __version__
+
+_DEFAULTS = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
+dask.config.update_defaults(_DEFAULTS)
+
+from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
+from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
+from dask_gpuagg.hook import disable, enable, enabled, is_enabled  # noqa: E402
+from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
+
+__all__ = [
+    "Explanation",
+    "FallbackWarning",
+    "Reason",
+    "UnsupportedGroupBy",
+    "__version__",
+    "check_cluster",
+    "disable",
+    "enable",
+    "enabled",
+    "explain",
+    "is_enabled",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+    "why_not",
+]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Enable the plugin: ``%load_ext dask_gpuagg``."""
+    enable()
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Restore stock Dask: ``%unload_ext dask_gpuagg``."""
+    disable()
+
+
+if dask.config.get("gpuagg.enabled"):
+    enable()

@@ -1,0 +1,442 @@
+"""The registry: one frozen record per aggregation, and one per mergeable state.
+
+Everything that has to know which aggregations exist reads these two tables: the planner,
+``why_not()``, the support table of the documentation, the parameters of the tests and the
+list of update policies of the device kernels. Nothing else in the package spells out a list
+of aggregation names.
+
+An aggregation belongs to one of three kinds (Gray et al. 1997 call them distributive or
+algebraic, and holistic; the middle one is holistic but reducible):
+
+``MERGEABLE``
+    partitions are reduced to a fixed number of state fields per group, and states merge;
+``DISTINCT``
+    partitions are reduced to their distinct (key, value) pairs, and pairs merge;
+``WHOLE``
+    the rows of a group have to be brought together before anything can be computed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+DTYPE_CLASSES: tuple[str, ...] = (
+    "bool",
+    "int",
+    "uint",
+    "float",
+    "datetime",
+    "timedelta",
+    "string",
+    "category",
+    "decimal",
+    "object",
+)
+
+_INTEGRAL = ("bool", "int", "uint")
+_NUMERIC = (*_INTEGRAL, "float")
+_TEMPORAL = ("datetime", "timedelta")
+
+
+class Kind(enum.Enum):
+    """How the partial results of an aggregation can be brought together."""
+
+    MERGEABLE = "mergeable states"
+    DISTINCT = "distinct (key, value) pairs"
+    WHOLE = "whole groups"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One mergeable state of one group.
+
+    Attributes
+    ----------
+    name : str
+        Name under which the engines implement ``update`` and ``merge``.
+    fields : tuple of str
+        The columns that hold the state, one row per group.
+    identity : tuple
+        The value of each field for a group without any rows; merging it changes nothing.
+        ``None`` means null.
+    order_sensitive : bool
+        Whether partials have to be merged in the order of their partitions.
+    summary : str
+        What the fields hold.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    identity: tuple[int | float | None, ...]
+    summary: str
+    order_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """One aggregation: what it needs, what it gives.
+
+    Attributes
+    ----------
+    name : str
+        The name users write.
+    kind : Kind
+        How partial results merge.
+    states : mapping of str to tuple of str
+        For ``MERGEABLE``: by dtype class of the input, the states to keep. The keys are the
+        accepted dtype classes. For the other kinds every value is empty.
+    result : str
+        Rule for the result's dtype: ``same`` as the input, ``sum`` (64 bit, narrowed to the
+        input's width where every value fits, as pandas does), ``float``, ``count``, ``bool``,
+        ``label`` (the index's dtype), ``object`` or ``key`` (the values join the index).
+    null_rule : str
+        What happens to nulls, in words, for the documentation.
+    summary : str
+        One line for the documentation.
+    order_sensitive : bool
+        Whether the result depends on the order of rows.
+    parameters : tuple of str
+        Keyword arguments that are understood (``functools.partial(np.var, ddof=0)``).
+    in_agg : bool
+        Whether ``.agg`` accepts the name (the others are methods only).
+    stock_agg : bool
+        Whether stock Dask accepts the name in ``.agg``.
+    """
+
+    name: str
+    kind: Kind
+    states: Mapping[str, tuple[str, ...]]
+    result: str
+    null_rule: str
+    summary: str
+    order_sensitive: bool = False
+    parameters: tuple[str, ...] = ()
+    in_agg: bool = True
+    stock_agg: bool = True
+    accepts: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+        object.__setattr__(self, "accepts", frozenset(self.states))
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _lookup, (self.name,)
+
+
+def _lookup(name: str) -> Aggregation:
+    return REGISTRY[name]
+
+
+def _by_class(*pairs: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {cls: states for classes, states in pairs for cls in classes}
+
+
+STATES: Mapping[str, State] = MappingProxyType(
+    {
+        s.name: s
+        for s in (
+            State("size", ("n",), (0,), "number of rows"),
+            State("count", ("n",), (0,), "number of non-null values"),
+            State("isum", ("sum",), (0,), "sum modulo 2**64 in int64 or uint64"),
+            State("fsum", ("sum",), (0.0,), "sum in float64"),
+            State("osum", ("sum",), (None,), "sum in the column's own dtype"),
+            State("iprod", ("prod",), (1,), "product modulo 2**64 in int64 or uint64"),
+            State("fprod", ("prod",), (1.0,), "product in float64"),
+            State("min", ("min",), (None,), "smallest non-null value"),
+            State("max", ("max",), (None,), "largest non-null value"),
+            State("first", ("first",), (None,), "first non-null value", order_sensitive=True),
+            State("last", ("last",), (None,), "last non-null value", order_sensitive=True),
+            State("any", ("any",), (0,), "whether any non-null value is true"),
+            State("all", ("all",), (1,), "whether every non-null value is true"),
+            State(
+                "moments",
+                ("n", "mean", "m2"),
+                (0, None, 0.0),
+                "count, mean and sum of squared deviations from the mean",
+            ),
+            State("limbs", ("hi", "lo"), (0, 0), "sum of a 64-bit integer in two exact halves"),
+            State(
+                "idxmin",
+                ("value", "label", "nulls"),
+                (None, None, 0),
+                "smallest value, index label of its first row, number of nulls",
+                order_sensitive=True,
+            ),
+            State(
+                "idxmax",
+                ("value", "label", "nulls"),
+                (None, None, 0),
+                "largest value, index label of its first row, number of nulls",
+                order_sensitive=True,
+            ),
+            State(
+                "comoments",
+                ("n", "mx", "my", "cxx", "cxy", "cyy"),
+                (0, None, None, 0.0, 0.0, 0.0),
+                "pairwise complete count, means and centred second moments of two columns",
+            ),
+            State("custom", (), (), "whatever a dd.Aggregation's chunk returns", True),
+        )
+    }
+)
+
+_SKIPS = "nulls are skipped; a group without values gives null"
+_EVERY = _by_class((DTYPE_CLASSES, ()))
+
+
+def _same(state: str, *classes: str) -> dict[str, tuple[str, ...]]:
+    return _by_class((classes, (state,)))
+
+
+_MOMENTS = _by_class((_NUMERIC, ("moments",)), (("decimal",), ("moments",)))
+_ORDERED = tuple(DTYPE_CLASSES)
+
+REGISTRY: Mapping[str, Aggregation] = MappingProxyType(
+    {
+        a.name: a
+        for a in (
+            Aggregation(
+                "sum",
+                Kind.MERGEABLE,
+                _by_class(
+                    (_INTEGRAL, ("isum",)),
+                    (("float",), ("fsum",)),
+                    (("timedelta", "string", "decimal", "object"), ("osum",)),
+                ),
+                "sum",
+                "nulls are skipped; a group without values gives 0",
+                "sum; integers wrap modulo 2**64, float32 accumulates in float64",
+            ),
+            Aggregation(
+                "prod",
+                Kind.MERGEABLE,
+                _by_class((_INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
+                "sum",
+                "nulls are skipped; a group without values gives 1",
+                "product; integers wrap modulo 2**64",
+            ),
+            Aggregation(
+                "count",
+                Kind.MERGEABLE,
+                _same("count", *DTYPE_CLASSES),
+                "count",
+                "nulls are not counted",
+                "number of non-null values",
+            ),
+            Aggregation(
+                "size",
+                Kind.MERGEABLE,
+                _same("size", *DTYPE_CLASSES),
+                "count",
+                "nulls are counted",
+                "number of rows",
+            ),
+            Aggregation(
+                "min", Kind.MERGEABLE, _same("min", *_ORDERED), "same", _SKIPS, "smallest value"
+            ),
+            Aggregation(
+                "max", Kind.MERGEABLE, _same("max", *_ORDERED), "same", _SKIPS, "largest value"
+            ),
+            Aggregation(
+                "mean",
+                Kind.MERGEABLE,
+                _by_class(
+                    (_NUMERIC, ("fsum", "count")),
+                    (_TEMPORAL, ("limbs", "count")),
+                    (("decimal",), ("osum", "count")),
+                ),
+                "float",
+                _SKIPS,
+                "arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
+            ),
+            Aggregation(
+                "var",
+                Kind.MERGEABLE,
+                _MOMENTS,
+                "float",
+                "nulls are skipped; ddof or fewer values give null",
+                "variance from centred second moments (Chan, Golub, LeVeque 1979)",
+                parameters=("ddof",),
+            ),
+            Aggregation(
+                "std",
+                Kind.MERGEABLE,
+                _MOMENTS,
+                "float",
+                "nulls are skipped; ddof or fewer values give null",
+                "standard deviation, from the same states as var",
+                parameters=("ddof",),
+            ),
+            Aggregation(
+                "sem",
+                Kind.MERGEABLE,
+                _MOMENTS,
+                "float",
+                "nulls are skipped; ddof or fewer values give null",
+                "standard error of the mean, from the same states as var",
+                parameters=("ddof",),
+                stock_agg=False,
+            ),
+            Aggregation(
+                "first",
+                Kind.MERGEABLE,
+                _same("first", *DTYPE_CLASSES),
+                "same",
+                _SKIPS,
+                "first non-null value in row order",
+                order_sensitive=True,
+            ),
+            Aggregation(
+                "last",
+                Kind.MERGEABLE,
+                _same("last", *DTYPE_CLASSES),
+                "same",
+                _SKIPS,
+                "last non-null value in row order",
+                order_sensitive=True,
+            ),
+            Aggregation(
+                "any",
+                Kind.MERGEABLE,
+                _same("any", *_NUMERIC, "string", "object"),
+                "bool",
+                "nulls are skipped; a group without values gives False",
+                "whether any value is true",
+                stock_agg=False,
+            ),
+            Aggregation(
+                "all",
+                Kind.MERGEABLE,
+                _same("all", *_NUMERIC, "string", "object"),
+                "bool",
+                "nulls are skipped; a group without values gives True",
+                "whether every value is true",
+                stock_agg=False,
+            ),
+            Aggregation(
+                "nunique",
+                Kind.DISTINCT,
+                _EVERY,
+                "count",
+                "nulls are not counted",
+                "number of distinct values",
+                stock_agg=False,
+            ),
+            Aggregation(
+                "unique",
+                Kind.DISTINCT,
+                _EVERY,
+                "object",
+                "null is a value",
+                "distinct values in order of appearance",
+                order_sensitive=True,
+                in_agg=False,
+                stock_agg=False,
+            ),
+            Aggregation(
+                "idxmin",
+                Kind.MERGEABLE,
+                _same("idxmin", *_NUMERIC, *_TEMPORAL),
+                "label",
+                "nulls are skipped; a group without values is an error, as in pandas",
+                "index label of the first smallest value",
+                order_sensitive=True,
+                parameters=("skipna",),
+                stock_agg=False,
+            ),
+            Aggregation(
+                "idxmax",
+                Kind.MERGEABLE,
+                _same("idxmax", *_NUMERIC, *_TEMPORAL),
+                "label",
+                "nulls are skipped; a group without values is an error, as in pandas",
+                "index label of the first largest value",
+                order_sensitive=True,
+                parameters=("skipna",),
+                stock_agg=False,
+            ),
+            Aggregation(
+                "median",
+                Kind.WHOLE,
+                _by_class(((*_NUMERIC, *_TEMPORAL), ())),
+                "float",
+                _SKIPS,
+                "median; whole groups are brought together",
+            ),
+            Aggregation(
+                "quantile",
+                Kind.WHOLE,
+                _by_class(((*_NUMERIC, *_TEMPORAL), ())),
+                "float",
+                _SKIPS,
+                "one quantile (0.5 unless q is given); whole groups are brought together",
+                parameters=("q", "interpolation"),
+                stock_agg=False,
+            ),
+            Aggregation(
+                "list",
+                Kind.WHOLE,
+                _EVERY,
+                "object",
+                "nulls are kept",
+                "the group's values in row order",
+                order_sensitive=True,
+            ),
+            Aggregation(
+                "cov",
+                Kind.MERGEABLE,
+                _by_class((_NUMERIC, ("comoments",))),
+                "float",
+                "pairs with a null are skipped",
+                "covariance matrix of each group, from pairwise co-moments",
+                parameters=("ddof",),
+                in_agg=False,
+                stock_agg=False,
+            ),
+            Aggregation(
+                "corr",
+                Kind.MERGEABLE,
+                _by_class((_NUMERIC, ("comoments",))),
+                "float",
+                "pairs with a null are skipped",
+                "correlation matrix of each group, from pairwise co-moments",
+                in_agg=False,
+                stock_agg=False,
+            ),
+            Aggregation(
+                "value_counts",
+                Kind.MERGEABLE,
+                _same("size", *DTYPE_CLASSES),
+                "key",
+                "nulls are not counted",
+                "number of rows of each distinct value; the value joins the index",
+                in_agg=False,
+                stock_agg=False,
+            ),
+        )
+    }
+)
+
+
+def support_table() -> str:
+    """Markdown table of every aggregation against every dtype class.
+
+    Returns
+    -------
+    str
+        One row per aggregation: name, kind, where it may be written, one mark per dtype
+        class (``yes`` where our plan runs it), and what happens to nulls.
+    """
+    head = ["aggregation", "brought together by", "in `.agg`", *DTYPE_CLASSES, "nulls"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for agg in REGISTRY.values():
+        where = "yes" if agg.in_agg else "method only"
+        if agg.in_agg and not agg.stock_agg:
+            where = "yes (stock Dask refuses it)"
+        marks = ["yes" if cls in agg.accepts else "" for cls in DTYPE_CLASSES]
+        cells = [f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

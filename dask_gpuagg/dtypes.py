@@ -1,0 +1,72 @@
+"""Classification of column dtypes into the classes that the registry speaks of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+_NUMPY_KINDS = {
+    "b": "bool",
+    "i": "int",
+    "u": "uint",
+    "f": "float",
+    "M": "datetime",
+    "m": "timedelta",
+    "O": "object",
+}
+
+
+def dtype_class(dtype: Any) -> str:
+    """Class of a dtype, as the registry names it.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype or pandas ExtensionDtype
+
+    Returns
+    -------
+    str
+        One of ``aggregations.DTYPE_CLASSES``, or ``other`` for what no aggregation of the
+        registry accepts (period, interval, sparse, complex, nested Arrow types).
+    """
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "category"
+    if isinstance(dtype, pd.StringDtype):
+        return "string"
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return "datetime"
+    if isinstance(dtype, pd.ArrowDtype):
+        return _arrow_class(dtype.pyarrow_dtype)
+    if isinstance(dtype, np.dtype):
+        return _NUMPY_KINDS.get(dtype.kind, "other")
+    if isinstance(dtype, pd.SparseDtype):
+        return "other"
+    # what is left are the masked dtypes (Int64, Float32, boolean) and foreign extensions
+    numpy_dtype = getattr(dtype, "numpy_dtype", None)
+    if isinstance(numpy_dtype, np.dtype) and numpy_dtype.kind in "biuf":
+        return _NUMPY_KINDS[numpy_dtype.kind]
+    return "other"
+
+
+def _arrow_class(dtype: pa.DataType) -> str:
+    tests = (
+        (pa.types.is_boolean, "bool"),
+        (pa.types.is_signed_integer, "int"),
+        (pa.types.is_unsigned_integer, "uint"),
+        (pa.types.is_floating, "float"),
+        (pa.types.is_timestamp, "datetime"),
+        (pa.types.is_duration, "timedelta"),
+        (pa.types.is_decimal, "decimal"),
+        (pa.types.is_string, "string"),
+        (pa.types.is_large_string, "string"),
+        (pa.types.is_string_view, "string"),
+    )
+    return next((name for test, name in tests if test(dtype)), "other")
+
+
+def is_plain(dtype: Any) -> bool:
+    """Whether values are a plain NumPy array without a null mask of their own."""
+    return isinstance(dtype, np.dtype)

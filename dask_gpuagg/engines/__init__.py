@@ -1,0 +1,1 @@
+"""The engines. Each has ``partial``, ``combine`` and ``finalize`` under the same names."""

@@ -1,0 +1,353 @@
+"""The host engine: pandas partitions in, pandas results out.
+
+A *partial* is a dictionary of tables: ``groups`` with one row per group and the fields of
+every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, and ``rows``
+with whole rows. Every table carries the keys as columns ``k0``, ``k1``, … and every group
+appears in every table. Partials combine in the order of their partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from dask.dataframe.dispatch import concat as dask_concat
+
+from dask_gpuagg.aggregations import STATES
+from dask_gpuagg.engines.finish import (
+    finish_groups,
+    finish_matrix,
+    finish_values,
+    sort_order,
+)
+from dask_gpuagg.engines.grouping import Groups, group
+from dask_gpuagg.engines.reduce import Fields, Reducer, merge, update
+from dask_gpuagg.plan import CustomFunctions, Plan
+
+Partial = dict[str, pd.DataFrame]
+
+# position of the input partition a row came from; present only when the exchange may deliver
+# partials in another order than that of the partitions
+ORDINAL = "ordinal"
+
+
+def partial(
+    keys: Sequence[pd.Series],
+    columns: Sequence[pd.Series],
+    index: pd.Index,
+    plan: Plan,
+    ordinal: int | None = None,
+) -> Partial:
+    """Reduce one partition to one row per local group.
+
+    Parameters
+    ----------
+    keys : sequence of Series
+        One per key of the plan, of the partition's rows.
+    columns : sequence of Series
+        One per column of the plan, of the partition's rows.
+    index : Index
+        The partition's row labels.
+    plan : Plan
+    ordinal : int, optional
+        Written into every table when given.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        The tables named by ``plan.tables``.
+    """
+    if plan.shape == "values":
+        keys, columns = _value_as_key(keys, columns)
+    groups = group(keys, plan.dropna)
+    if groups.kept is not None:
+        columns = [c[groups.kept] for c in columns]
+        index = index[groups.kept]
+        keys = [k[groups.kept] for k in keys]
+    tables: Partial = {}
+    if plan.grouped:
+        reducer = Reducer(groups.codes, groups.n)
+        fields: Fields = {}
+        for i, use in enumerate(plan.states):
+            inputs = [columns[c] for c in use.columns]
+            if use.custom is None:
+                state = update(reducer, use.state, inputs, index)
+            else:
+                state = _chunk_custom(use.custom, inputs[0], groups)
+            fields |= {f"s{i}.{name}": values for name, values in state.items()}
+        tables["groups"] = _table(_key_columns(groups.keys) | fields)
+    for c in plan.pairs:
+        tables[f"pairs{c}"] = _distinct(keys, columns[c])
+    if plan.rows:
+        whole = {f"v{c}": columns[c].array for c in plan.rows}
+        tables["rows"] = _table(_key_columns([k.array for k in keys]) | whole)
+    if ordinal is not None:
+        tables = {name: t.assign(**{ORDINAL: ordinal}) for name, t in tables.items()}
+    return tables
+
+
+def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Merge partials into one, of the same layout.
+
+    Parameters
+    ----------
+    partials : sequence of partials, in the order of their partitions
+    plan : Plan
+
+    Returns
+    -------
+    dict of str to DataFrame
+    """
+    tables: Partial = {}
+    for name in plan.tables:
+        stacked = _stack([p[name] for p in partials])
+        keys = _keys_of(stacked)
+        if name == "groups":
+            groups = group(keys, dropna=False)
+            fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
+            stacked = _table(_key_columns(groups.keys) | fields)
+        elif name.startswith("pairs"):
+            stacked = _distinct(keys, stacked["v"])
+        tables[name] = stacked
+    return tables
+
+
+def finalize(
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+) -> Any:
+    """Merge partials and make the outputs.
+
+    Parameters
+    ----------
+    partials : sequence of partials, in the order of their partitions
+        All partials of every group that they contain.
+    plan : Plan
+    meta : DataFrame or Series
+        Empty; gives the result's labels, names and dtypes.
+    bucket : (int, int), optional
+        Number of this output and number of outputs, when there are several. Unobserved
+        categories then appear only in the output that their hash names.
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    for name in stacked:
+        if name.startswith("pairs"):
+            stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
+    parts = [_keys_of(table) for table in stacked.values()]
+    together = [_stack_series(columns) for columns in zip(*parts, strict=True)]
+    groups = group(together, dropna=False)
+    keys, n = groups.keys, groups.n
+    if not plan.observed and plan.shape == "groups":
+        keys = _complete(keys, plan.dropna, bucket)
+        n = len(keys[0])
+    ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
+    codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
+    reducers = {name: Reducer(codes[name], n) for name in stacked}
+    fields = {}
+    if plan.grouped:
+        fields = _merge_states(reducers["groups"], stacked["groups"], plan)
+    if plan.shape == "values":
+        return finish_values(keys, fields, plan, meta)
+    if plan.shape == "matrix":
+        return finish_matrix(keys, fields, plan, meta)
+    return finish_groups(keys, fields, stacked, reducers, plan, meta)
+
+
+def bucket_of(keys: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
+    """The output that each row of key values belongs to.
+
+    Parameters
+    ----------
+    keys : sequence of arrays, each of shape (rows,)
+    buckets : int
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+
+    Notes
+    -----
+    The same hash as Dask's own shuffle, so that a later merge on the same keys finds equal
+    keys where it expects them, but with -0.0 as 0.0, which compare equal.
+    """
+    columns = {}
+    for i, key in enumerate(keys):
+        column = pd.Series(key)
+        values = column.cat.categories.dtype if hasattr(column, "cat") else column.dtype
+        if pd.api.types.is_numeric_dtype(values):
+            column = column.astype("float64") + 0.0
+        columns[i] = column
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
+    return (hashes % np.uint64(buckets)).astype(np.int64)
+
+
+def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    plan : Plan
+    buckets : int
+
+    Returns
+    -------
+    list of partials, of length ``buckets``
+    """
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, table in tables.items():
+        keys = _keys_of(table)[: len(plan.keys)]
+        of_row = bucket_of([k.array for k in keys], buckets)
+        order = np.argsort(of_row, kind="stable")
+        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
+        sorted_table = table.take(order)
+        starts = [0, *ends[:-1]]
+        for part, start, end in zip(parts, starts, ends, strict=True):
+            part[name] = sorted_table.iloc[start:end]
+    return parts
+
+
+def _value_as_key(
+    keys: Sequence[pd.Series], columns: Sequence[pd.Series]
+) -> tuple[list[pd.Series], list[pd.Series]]:
+    """For ``value_counts``: the value joins the keys, rows with a null value leave."""
+    value = columns[0]
+    valid = value.notna().to_numpy()
+    keys = [*keys, value]
+    return ([k[valid] for k in keys], []) if not valid.all() else (keys, [])
+
+
+def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
+    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
+    return _custom_fields(functions.chunk(values.groupby(groups.codes, sort=True)), groups.n)
+
+
+def _custom_fields(returned: Any, n: int) -> Fields:
+    series = returned if isinstance(returned, tuple) else (returned,)
+    return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
+
+
+def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+    merged: Fields = {}
+    for i, use in enumerate(plan.states):
+        prefix = f"s{i}."
+        if use.custom is None:
+            fields = {f: table[prefix + f] for f in STATES[use.state].fields}
+            state = merge(reducer, use.state, fields)
+        else:
+            names = [c for c in table.columns if c.startswith(prefix)]
+            level = pd.Index(reducer.codes)
+            grouped = [table[c].set_axis(level).groupby(level=0, sort=True) for c in names]
+            state = _custom_fields(use.custom.agg(*grouped), reducer.n)
+        merged |= {prefix + name: values for name, values in state.items()}
+    return merged
+
+
+def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
+    """Distinct (key, value) pairs in order of appearance; a null value is a value."""
+    groups = group([*keys, values], dropna=False)
+    rows = np.arange(len(groups.codes))
+    first = Reducer(groups.codes, groups.n).first_row(rows)
+    order = np.sort(first)
+    columns = _key_columns([k.array.take(order) for k in keys])
+    return _table(columns | {"v": values.array.take(order)})
+
+
+def _complete(keys: list[Any], dropna: bool, bucket: tuple[int, int] | None) -> list[Any]:
+    """Append the unobserved combinations of categorical keys behind the observed groups."""
+    if not any(isinstance(k, pd.Categorical) for k in keys):
+        return keys
+    levels = [_levels(k, dropna) for k in keys]
+    product = pd.MultiIndex.from_product(levels)
+    observed = pd.MultiIndex.from_arrays(keys)
+    missing = product[~product.isin(observed)]
+    columns = [
+        pd.Categorical(missing.get_level_values(i), dtype=k.dtype)
+        if isinstance(k, pd.Categorical)
+        else missing.get_level_values(i).astype(k.dtype).array
+        for i, k in enumerate(keys)
+    ]
+    if bucket is not None and len(missing):
+        mine = bucket_of(columns, bucket[1]) == bucket[0]
+        columns = [c[mine] for c in columns]
+    return [
+        _stack_series([pd.Series(k), pd.Series(c)]).array
+        for k, c in zip(keys, columns, strict=True)
+    ]
+
+
+def _levels(key: Any, dropna: bool) -> pd.Index:
+    if isinstance(key, pd.Categorical):
+        return key.categories
+    levels = pd.Index(key).unique()
+    return levels.dropna() if dropna else levels
+
+
+def _keys_of(table: pd.DataFrame) -> list[pd.Series]:
+    return [table[c] for c in table.columns if c.startswith("k")]
+
+
+def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
+    return {f"k{i}": key for i, key in enumerate(keys)}
+
+
+def _table(columns: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(columns, copy=False)
+
+
+def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate in order of the partitions; categories are united."""
+    if len(tables) > 1:
+        # an empty partition may have lost its dtypes and must not widen the others'
+        tables = [t for t in tables if len(t)] or tables[:1]
+    stacked = tables[0] if len(tables) == 1 else _concat(tables)
+    if ORDINAL in stacked.columns:
+        stacked = stacked.sort_values(ORDINAL, kind="stable", ignore_index=True)
+        stacked = stacked.drop(columns=ORDINAL)
+    return stacked
+
+
+def _stack_series(columns: Sequence[pd.Series]) -> pd.Series:
+    if len(columns) == 1:
+        return columns[0]
+    frames = [c.to_frame(name="k") for c in columns]
+    return _stack(frames)["k"]
+
+
+def _concat(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    if any(isinstance(d, pd.CategoricalDtype) for d in tables[0].dtypes):
+        united: pd.DataFrame = dask_concat(tables, ignore_index=True)
+        return united
+    return pd.concat(tables, ignore_index=True)
+
+
+def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so.
+
+    Parameters
+    ----------
+    outputs : sequence of DataFrame or Series
+        With disjoint groups.
+    plan : Plan
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
+    if not plan.sort:
+        return whole
+    levels = [whole.index.get_level_values(i) for i in range(whole.index.nlevels)]
+    keys = [pd.Series(level).array for level in levels]
+    return whole.take(sort_order(keys[: len(plan.keys)]))

@@ -1,0 +1,355 @@
+"""Update and merge of every state of the registry, on dense group numbers.
+
+``update`` reduces the rows of a partition to one row per group; ``merge`` reduces several
+rows of states per group, in their order, to one. The reductions are pandas' own, driven by a
+ready-made categorical grouper so that nothing is hashed again; Arrow's hash aggregation takes
+over for the dtypes that pandas would reduce as Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pandas.api.typing import SeriesGroupBy
+
+from dask_gpuagg.aggregations import STATES
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.grouping import Codes, take
+
+Fields = dict[str, Any]
+
+
+class Reducer:
+    """Reductions over one dense grouping.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+        Number of groups. Groups that no code names get each reduction's identity.
+    """
+
+    def __init__(self, codes: Codes, n: int) -> None:
+        self.codes = codes
+        self.n = n
+
+    @cached_property
+    def _grouper(self) -> pd.Categorical:
+        # a categorical's codes are taken as they are: pandas does not hash them again
+        narrow = np.int32 if self.n < np.iinfo(np.int32).max else np.int64
+        codes = self.codes.astype(narrow, copy=False)
+        return pd.Categorical.from_codes(codes, categories=pd.RangeIndex(self.n), validate=False)
+
+    def by(self, values: pd.Series) -> SeriesGroupBy[Any, Any]:
+        """The values grouped by dense number, every number present, in order."""
+        return values.groupby(self._grouper, sort=True, observed=False)
+
+    @cached_property
+    def size(self) -> npt.NDArray[np.int64]:
+        return np.bincount(self.codes, minlength=self.n)
+
+    def count(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        if valid.all():
+            return self.size
+        return np.bincount(self.codes[valid], minlength=self.n)
+
+    def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each group the first of the given ascending row numbers, -1 where none is."""
+        first = np.full(self.n, -1, dtype=np.int64)
+        backwards = rows[::-1]
+        first[self.codes[backwards]] = backwards  # the last write wins: the first row
+        return first
+
+    def arrow(self, values: pd.Series, function: str) -> Any:
+        """Reduce by Arrow's hash aggregation; the result is a pandas array of n values."""
+        table = pa.table({"code": self.codes, "value": pa.array(values)})
+        # one thread: Dask runs partitions side by side, and first/last need the row order
+        reduced = table.group_by("code", use_threads=False).aggregate([("value", function)])
+        places = np.full(self.n, -1, dtype=np.int64)
+        places[reduced["code"].to_numpy()] = np.arange(len(reduced))
+        column = reduced[f"value_{function}"].combine_chunks()
+        result = column.take(pa.array(places, mask=places < 0))
+        if result.type != pa.array(values[:0]).type:
+            # Arrow widens the precision of a decimal sum; the scale stays
+            return pd.Series(result, dtype=pd.ArrowDtype(result.type)).array
+        return pd.Series(result, dtype=values.dtype).array
+
+
+def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Index) -> Fields:
+    """Reduce the rows of one partition to one state.
+
+    Parameters
+    ----------
+    reducer : Reducer
+    state : str
+        A name of ``aggregations.STATES`` other than ``custom``.
+    values : list of Series
+        The state's input columns, of the reducer's rows.
+    index : Index
+        The rows' labels, for ``idxmin`` and ``idxmax``.
+
+    Returns
+    -------
+    dict of str to array of shape (n,)
+        One entry per field of the state.
+    """
+    if state == "size":
+        return {"n": reducer.size}
+    if state in ("idxmin", "idxmax"):
+        return _update_extreme(reducer, state, values[0], index)
+    if state == "comoments":
+        return _update_comoments(reducer, _floats(values[0]), _floats(values[1]))
+    return _UPDATES[state](reducer, values[0])
+
+
+def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
+    """Merge several rows of one state per group, in row order.
+
+    Parameters
+    ----------
+    reducer : Reducer
+    state : str
+        A name of ``aggregations.STATES`` other than ``custom``.
+    fields : dict of str to Series
+        The state's fields, of the reducer's rows.
+
+    Returns
+    -------
+    dict of str to array of shape (n,)
+    """
+    return _MERGES[state](reducer, fields)
+
+
+def _integers(values: pd.Series, fill: int) -> pd.Series:
+    """The values in int64 or uint64, nulls replaced by an identity."""
+    wide = "uint64" if dtype_class(values.dtype) == "uint" else "int64"
+    if isinstance(values.dtype, np.dtype):
+        return values.astype(wide)
+    return pd.Series(values.to_numpy(dtype=wide, na_value=fill))
+
+
+def _floats(values: pd.Series) -> npt.NDArray[np.float64]:
+    """The values in float64, nulls as NaN."""
+    if isinstance(values.dtype, np.dtype) and values.dtype != object:
+        return values.to_numpy(dtype=np.float64)
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _valid(values: pd.Series) -> npt.NDArray[np.bool_]:
+    return values.notna().to_numpy()
+
+
+def _count(reducer: Reducer, values: pd.Series) -> Fields:
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu":
+        return {"n": reducer.size}
+    return {"n": reducer.count(_valid(values))}
+
+
+def _isum(reducer: Reducer, values: pd.Series) -> Fields:
+    return {"sum": reducer.by(_integers(values, 0)).sum().to_numpy()}
+
+
+def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
+    return {"sum": reducer.by(pd.Series(_floats(values))).sum().to_numpy()}
+
+
+def _osum(reducer: Reducer, values: pd.Series) -> Fields:
+    if dtype_class(values.dtype) == "decimal":
+        return {"sum": reducer.arrow(values, "sum")}
+    return {"sum": reducer.by(values).sum().array}
+
+
+def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
+    return {"prod": reducer.by(_integers(values, 1)).prod().to_numpy()}
+
+
+def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
+    return {"prod": reducer.by(pd.Series(_floats(values))).prod().to_numpy()}
+
+
+def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+    def select(reducer: Reducer, values: pd.Series) -> Fields:
+        arrow = isinstance(values.dtype, pd.StringDtype) and values.dtype.storage == "pyarrow"
+        if arrow or isinstance(values.dtype, pd.ArrowDtype):
+            return {function: reducer.arrow(values, function)}
+        return {function: getattr(reducer.by(values), function)().array}
+
+    return select
+
+
+def _truth(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+    def test(reducer: Reducer, values: pd.Series) -> Fields:
+        result = getattr(reducer.by(values), function)()
+        return {function: result.to_numpy(dtype=bool, na_value=function == "all")}
+
+    return test
+
+
+def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
+    floats = pd.Series(_floats(values))
+    grouped = reducer.by(floats)
+    n = reducer.count(_valid(floats))
+    # pandas' variance is Welford's, so a constant gives exactly 0
+    m2 = grouped.var(ddof=0).to_numpy() * n
+    return {"n": n, "mean": grouped.mean().to_numpy(), "m2": np.where(n == 0, 0.0, m2)}
+
+
+def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
+    if isinstance(values.dtype, pd.ArrowDtype):
+        values = pd.Series(values.array.to_numpy())  # type: ignore[attr-defined]
+    ticks = values.array.view("int64")  # type: ignore[attr-defined]
+    ticks = np.where(_valid(values), np.asarray(ticks), 0)
+    # two halves that cannot overflow below 2**31 rows make the sum of 64-bit ticks exact
+    return {
+        "hi": reducer.by(pd.Series(ticks >> 32)).sum().to_numpy(),
+        "lo": reducer.by(pd.Series(ticks & 0xFFFFFFFF)).sum().to_numpy(),
+    }
+
+
+def _update_extreme(reducer: Reducer, state: str, values: pd.Series, index: pd.Index) -> Fields:
+    nulls = reducer.size - reducer.count(_valid(values))
+    return _extreme(reducer, state, values, pd.Series(index), nulls)
+
+
+def _extreme(
+    reducer: Reducer, state: str, values: pd.Series, labels: pd.Series, nulls: Any
+) -> Fields:
+    best = reducer.by(values).min() if state == "idxmin" else reducer.by(values).max()
+    of_group = pd.Series(best.array.take(reducer.codes))
+    is_best = pd.Series(values.array).eq(of_group).to_numpy(dtype=bool, na_value=False)
+    first = reducer.first_row(np.flatnonzero(is_best))
+    return {"value": best.array, "label": take(labels.array, first), "nulls": nulls}
+
+
+def _update_comoments(
+    reducer: Reducer, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
+) -> Fields:
+    both = ~(np.isnan(x) | np.isnan(y))
+    if not both.all():
+        reducer = Reducer(reducer.codes[both], reducer.n)
+        x, y = x[both], y[both]
+    n = reducer.size
+    codes = reducer.codes
+    with np.errstate(invalid="ignore"):
+        mx = np.bincount(codes, x, reducer.n) / n
+        my = np.bincount(codes, y, reducer.n) / n
+        # a second correction removes the rounding error of the first mean
+        mx += np.bincount(codes, x - mx[codes], reducer.n) / n
+        my += np.bincount(codes, y - my[codes], reducer.n) / n
+    dx, dy = x - mx[codes], y - my[codes]
+    products = {"cxx": dx * dx, "cxy": dx * dy, "cyy": dy * dy}
+    sums = {name: np.bincount(codes, p, reducer.n) for name, p in products.items()}
+    return {"n": n, "mx": mx, "my": my, **sums}
+
+
+def _sums(reducer: Reducer, values: pd.Series) -> Any:
+    # an inf - inf of a partition is NaN and has to stay NaN: partial sums are never skipped
+    return reducer.by(values).sum(skipna=False).to_numpy()
+
+
+def _merge_sum(field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+    return lambda reducer, fields: {field: _sums(reducer, fields[field])}
+
+
+def _merge_osum(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    return _osum(reducer, fields["sum"])
+
+
+def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    return {"prod": reducer.by(fields["prod"]).prod(skipna=False).to_numpy()}
+
+
+def _merge_selects(function: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+    select = _selects(function)
+    return lambda reducer, fields: select(reducer, fields[function])
+
+
+def _merge_truth(function: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+    test = _truth(function)
+    return lambda reducer, fields: test(reducer, fields[function])
+
+
+def _weighted_mean(
+    reducer: Reducer, n: npt.NDArray[Any], means: npt.NDArray[Any], total: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
+    """Means of means, relative to each group's first one so that equal means stay equal."""
+    filled = n > 0
+    first = reducer.first_row(np.flatnonzero(filled))
+    reference = np.where(first >= 0, means[first], np.nan)
+    shift = np.where(filled, n * (means - reference[reducer.codes]), 0.0)
+    mean: npt.NDArray[np.float64] = reference + np.bincount(reducer.codes, shift, reducer.n) / total
+    return mean
+
+
+def _merge_moments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
+    n, means, m2 = (fields[name].to_numpy() for name in ("n", "mean", "m2"))
+    total = np.asarray(_sums(reducer, fields["n"]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = _weighted_mean(reducer, n, means, total)
+        spread = n * (means - mean[reducer.codes]) ** 2
+    merged = m2 + np.where(n > 0, spread, 0.0)
+    return {"n": total, "mean": mean, "m2": np.bincount(reducer.codes, merged, reducer.n)}
+
+
+def _merge_comoments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    n = fields["n"].to_numpy()
+    total = np.asarray(_sums(reducer, fields["n"]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mx = _weighted_mean(reducer, n, fields["mx"].to_numpy(), total)
+        my = _weighted_mean(reducer, n, fields["my"].to_numpy(), total)
+        dx = fields["mx"].to_numpy() - mx[reducer.codes]
+        dy = fields["my"].to_numpy() - my[reducer.codes]
+    result: Fields = {"n": total, "mx": mx, "my": my}
+    for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
+        part = fields[name].to_numpy() + np.where(n > 0, n * product, 0.0)
+        result[name] = np.bincount(reducer.codes, part, reducer.n)
+    return result
+
+
+def _merge_limbs(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    return {name: _sums(reducer, fields[name]) for name in ("hi", "lo")}
+
+
+def _merge_extreme(state: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+    def merge_extreme(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+        nulls = _sums(reducer, fields["nulls"])
+        return _extreme(reducer, state, fields["value"], fields["label"], nulls)
+
+    return merge_extreme
+
+
+_UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
+    "count": _count,
+    "isum": _isum,
+    "fsum": _fsum,
+    "osum": _osum,
+    "iprod": _iprod,
+    "fprod": _fprod,
+    "any": _truth("any"),
+    "all": _truth("all"),
+    "moments": _update_moments,
+    "limbs": _limbs,
+    **{name: _selects(name) for name in ("min", "max", "first", "last")},
+}
+
+_MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
+    **{name: _merge_sum(STATES[name].fields[0]) for name in ("size", "count", "isum", "fsum")},
+    "osum": _merge_osum,
+    "iprod": _merge_prod,
+    "fprod": _merge_prod,
+    **{name: _merge_selects(name) for name in ("min", "max", "first", "last")},
+    "any": _merge_truth("any"),
+    "all": _merge_truth("all"),
+    "moments": _merge_moments,
+    "limbs": _merge_limbs,
+    "idxmin": _merge_extreme("idxmin"),
+    "idxmax": _merge_extreme("idxmax"),
+    "comoments": _merge_comoments,
+}

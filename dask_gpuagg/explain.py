@@ -1,0 +1,148 @@
+"""``explain`` and ``why_not``: what would run, and why the rest would not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask._expr import Expr, optimize_until
+from dask.dataframe.dask_expr._groupby import GroupBy
+
+from dask_gpuagg import logical
+from dask_gpuagg.distributed.preflight import cluster_problem
+from dask_gpuagg.hook import enabled
+from dask_gpuagg.plan import Plan, Unsupported
+from dask_gpuagg.planner import route
+from dask_gpuagg.report import Reason
+from dask_gpuagg.strategy import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One group-by of a query.
+
+    Attributes
+    ----------
+    what : str
+        What the user wrote, roughly.
+    engine : str
+        ``host`` or ``stock Dask``.
+    plan : Plan, optional
+        ``None`` for stock Dask.
+    decision : Decision, optional
+        ``None`` for stock Dask.
+    reasons : tuple of Reason
+        Why stock Dask runs it; empty otherwise.
+    """
+
+    what: str
+    engine: str
+    plan: Plan | None
+    decision: Decision | None
+    reasons: tuple[Reason, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"group-by {self.what}", f"engine   {self.engine}"]
+        if self.plan is not None and self.decision is not None:
+            groups = self.decision.groups
+            lines += str(self.plan).splitlines()
+            lines.append(f"groups   {'not estimated' if groups is None else f'{groups:,}'}")
+            lines.append(f"merge    {self.decision}")
+        lines += [f"because  {reason}" for reason in self.reasons]
+        return "\n  ".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Every group-by of a query; prints as text.
+
+    Attributes
+    ----------
+    groupbys : tuple of Explained
+    """
+
+    groupbys: tuple[Explained, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.groupbys)) or "no group-by aggregation"
+
+    __repr__ = __str__
+
+
+def explain(query: Any) -> Explanation:
+    """Tell what the plugin would do with a query.
+
+    Parameters
+    ----------
+    query : dask.dataframe collection or expression
+        Made while the plugin was on, where it uses aggregations that stock Dask refuses.
+
+    Returns
+    -------
+    Explanation
+        For each group-by aggregation the engine, the states and outputs, the expected number
+        of groups, and whether partials merge in a tree or through an exchange, and why.
+        Nothing is computed but, possibly, the sample that the planner itself would take.
+    """
+    expr = query if isinstance(query, Expr) else query.expr
+    with enabled():
+        problem = cluster_problem()
+        tuned = optimize_until(expr, "tuned-logical")
+        nodes = {n._name: n for n in tuned.walk() if logical.is_aggregation(n)}
+        return Explanation(tuple(_explained(node, problem) for node in nodes.values()))
+
+
+def _explained(node: Any, problem: str | None) -> Explained:
+    what = logical.describe(node)
+    refusals = [Unsupported(problem)] if problem else logical.refusals(node)
+    if refusals:
+        return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
+    query = logical.read(node)
+    return Explained(what, "host", query.plan, route(query, node))
+
+
+def why_not(query: Any, spec: Any = None) -> list[Reason]:
+    """Why aggregations would fall back to stock Dask.
+
+    Parameters
+    ----------
+    query : dask.dataframe collection or expression, or a GroupBy with ``spec``
+        A GroupBy is what ``ddf.groupby(...)`` returns, before ``.agg``.
+    spec : str, callable, list or dict, optional
+        With a GroupBy: what would be passed to ``.agg``.
+
+    Returns
+    -------
+    list of Reason
+        One per aggregation that would fall back, or be refused; empty when there is none.
+    """
+    if isinstance(query, GroupBy):
+        return _why_not_spec(query, spec)
+    return [reason for found in explain(query).groupbys for reason in found.reasons]
+
+
+def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
+    found: list[Reason] = []
+    for column, functions in _columns_of(groupby, spec):
+        for function in functions if isinstance(functions, list | tuple) else [functions]:
+            chosen = groupby if column is None else groupby[column]
+            with enabled():
+                try:
+                    query = chosen.agg(function)
+                except Exception as error:
+                    # whatever pandas, Dask or our planner raises is the reason asked for
+                    notes = getattr(error, "__notes__", [])
+                    text = "; ".join([str(error), *notes])
+                    found.append(Reason(str(function), column, text))
+                    continue
+            found += why_not(query)
+    return found
+
+
+def _columns_of(groupby: GroupBy, spec: Any) -> Sequence[tuple[Hashable, Any]]:
+    if isinstance(spec, dict):
+        return list(spec.items())
+    if not isinstance(spec, list | tuple):
+        return [(None, spec)]
+    return [(None, function) for function in spec]

@@ -1,0 +1,305 @@
+"""The physical expression nodes: what a planned group-by is lowered to.
+
+``GroupByPartial`` turns every partition into a partial. Then one of
+
+* ``GroupByTree``: partials are combined ``split_every`` at a time, down to one output;
+* ``GroupByExchange``: partials are split by key hash and each output merges its pieces;
+* ``PartialTable`` + Dask's shuffle + ``GroupByMerge``: the same through p2p or disk, where the
+  user or the cluster asks for it;
+* ``GroupByMerge`` alone, when the input is already partitioned by the keys;
+
+makes the outputs, and ``GroupByGather`` brings several finished outputs to one.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._reductions import TreeReduce
+from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
+
+from dask_gpuagg.engines import host
+from dask_gpuagg.plan import Column, Plan
+
+PARTITION = "_partitions"
+
+
+def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None) -> host.Partial:
+    """Task: one partition to one partial.
+
+    Parameters
+    ----------
+    frame : DataFrame or Series
+    *by : labels, Series, Index or callables
+        As the user gave them, per partition.
+    plan : Plan
+    ordinal : int, optional
+        Number of the partition, when the exchange may lose the order.
+
+    Raises
+    ------
+    TypeError
+        When a column's dtype is not the one that the metadata promised.
+    ValueError
+        When a key Series is not aligned with the frame.
+    """
+    if not all(_is_aligned(frame, key) for key in by):
+        _groupby_raise_unaligned(frame, by=list(by))
+    keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
+    columns = [
+        _checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns
+    ]
+    return host.partial(keys, columns, frame.index, plan, ordinal)
+
+
+def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
+    """Task: several partials to one."""
+    return host.combine(partials, plan)
+
+
+def gpuagg_finalize(
+    partials: Sequence[host.Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+) -> Any:
+    """Task: the last partials to an output."""
+    return host.finalize(partials, plan, meta, bucket)
+
+
+def gpuagg_split(partial: host.Partial, plan: Plan, buckets: int) -> list[host.Partial]:
+    """Task: one partial to one piece per output, by key hash."""
+    return host.split(partial, plan, buckets)
+
+
+def gpuagg_table(partial: host.Partial, name: str, plan: Plan, buckets: int) -> pd.DataFrame:
+    """Task: one table of a partial, with the output that each row belongs to."""
+    table = partial[name]
+    keys = [table[f"k{i}"].array for i in range(len(plan.keys))]
+    return table.assign(**{PARTITION: host.bucket_of(keys, buckets)})
+
+
+def gpuagg_merge(
+    *tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
+) -> Any:
+    """Task: the shuffled tables of one output, or one whole partial, to that output."""
+    if isinstance(tables[0], dict):
+        return host.finalize(tables, plan, meta, bucket)
+    named = dict(zip(plan.tables, tables, strict=True))
+    return host.finalize([named], plan, meta, bucket)
+
+
+def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Task: finished outputs to one, sorted by key if the plan says so."""
+    return host.gather(outputs, plan, meta)
+
+
+def _resolve(frame: Any, by: Any) -> pd.Series:
+    """Values of one key of a partition."""
+    if isinstance(by, pd.Series):
+        return by
+    if isinstance(by, pd.Index):
+        return by.to_series()
+    if callable(by):
+        return frame.index.map(by).to_series()
+    if frame.ndim == 2 and by in frame.columns:
+        return frame[by]
+    return frame.index.get_level_values(by).to_series()
+
+
+def _checked(values: pd.Series, column: Column) -> pd.Series:
+    """The values, or an error that says which column differs from the metadata and how."""
+    found, expected = values.dtype, column.dtype
+    if found == expected:
+        return values
+    if isinstance(found, pd.CategoricalDtype) and isinstance(expected, pd.CategoricalDtype):
+        return values  # categories may differ from partition to partition
+    if len(values) == 0:
+        return values.astype(expected)
+    raise TypeError(
+        f"column {column.label!r}: expected dtype {expected} from the metadata, "
+        f"found {found} in a partition"
+    )
+
+
+class _Quiet(Expr):
+    """Leaves the long operands out of ``pprint()``; ``explain()`` prints them."""
+
+    def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
+        if i < len(self._parameters) and self._parameters[i] in ("plan", "_meta", "meta", "ordinals"):
+            return header
+        if i < len(self._parameters) and self._parameters[i] == "decision":
+            return f"{header} {op}"
+        text: str = super()._tree_repr_argument_construction(i, op, header)
+        return text
+
+
+class GroupByPartial(_Quiet, Blockwise):
+    """Every partition reduced to a partial; operands: frame, plan, ordinals, then the keys."""
+
+    _parameters = ["frame", "plan", "ordinals"]
+    operation = staticmethod(gpuagg_partial)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        return pd.DataFrame()
+
+    @property
+    def by(self) -> list[Any]:
+        keys: list[Any] = self.operands[len(self._parameters) :]
+        return keys
+
+    @functools.cached_property
+    def _args(self) -> list[Any]:
+        return [self.frame, *self.by]
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
+
+    def _task(self, name: Any, index: int) -> Task:
+        args = [self._blockwise_arg(op, index) for op in self._args]
+        ordinal = index if self.ordinals else None
+        return Task(name, gpuagg_partial, *args, plan=self.plan, ordinal=ordinal)
+
+    def __str__(self) -> str:
+        keys = ", ".join(str(k.label) for k in self.plan.keys)
+        return f"GroupByPartial(by=[{keys}])"
+
+
+class _Reduction(_Quiet):
+    """Shared by the nodes whose output is the user's result."""
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
+
+
+class GroupByTree(_Reduction, TreeReduce):
+    """Partials combined ``split_every`` at a time, finalized into one output: Dask's own tree."""
+
+    _parameters = [*TreeReduce._parameters, "decision"]
+    _prefix = "gpuagg-tree"
+
+    @classmethod
+    def build(
+        cls, partial: Expr, plan: Plan, meta: Any, split_every: Any, decision: Any
+    ) -> GroupByTree:
+        """The tree over the partials of a plan."""
+        return cls(
+            partial,
+            cls,
+            meta,
+            gpuagg_combine,
+            gpuagg_finalize,
+            {"plan": plan},
+            {"plan": plan, "meta": meta},
+            split_every,
+            decision,
+        )
+
+    def _tree_repr_lines(self, indent: int = 0, recursive: bool = True) -> list[str]:
+        lines = self.frame._tree_repr_lines(2) if recursive else []
+        header = f"GroupByTree: {self.decision} split_every={self.split_every}"
+        return [" " * indent + line for line in [header, *lines]]
+
+
+class GroupByExchange(_Reduction):
+    """Partials split by key hash; every output merges its pieces in partition order."""
+
+    _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
+    _prefix = "gpuagg-exchange"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.outputs + 1)
+
+    def _layer(self) -> dict[Any, Task]:
+        layer = {}
+        inputs, outputs = self.frame.npartitions, self.outputs
+        for i in range(inputs):
+            key = (f"gpuagg-split-{self._name}", i)
+            partial = TaskRef((self.frame._name, i))
+            layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
+        for j in range(outputs):
+            pieces = [(f"gpuagg-piece-{self._name}", j, i) for i in range(inputs)]
+            for i, piece in enumerate(pieces):
+                split = TaskRef((f"gpuagg-split-{self._name}", i))
+                layer[piece] = Task(piece, operator.getitem, split, j)
+            key = (self._name, j)
+            layer[key] = Task(
+                key, gpuagg_finalize, _refs(pieces), self.plan, self._meta, (j, outputs)
+            )
+        return layer
+
+
+class PartialTable(_Quiet, Blockwise):
+    """One table of every partial, as a DataFrame that Dask's shuffles understand."""
+
+    _parameters = ["frame", "table", "plan", "buckets", "meta"]
+    operation = staticmethod(gpuagg_table)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        table: pd.DataFrame = self.operand("meta")
+        return table
+
+    @functools.cached_property
+    def _args(self) -> list[Any]:
+        return [self.frame, self.table, self.plan, self.buckets]
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.frame.npartitions + 1)
+
+
+class GroupByMerge(_Reduction, Blockwise):
+    """One output from each partition of shuffled tables (the trailing operands)."""
+
+    _parameters = ["plan", "_meta", "decision"]
+    _prefix = "gpuagg-merge"
+    operation = staticmethod(gpuagg_merge)
+
+    @functools.cached_property
+    def _args(self) -> list[Any]:
+        return self.operands[len(self._parameters) :]
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self._args[0].npartitions + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return False
+
+    def _task(self, name: Any, index: int) -> Task:
+        tables = [self._blockwise_arg(op, index) for op in self._args]
+        bucket = (index, self.npartitions)
+        return Task(name, gpuagg_merge, *tables, plan=self.plan, meta=self._meta, bucket=bucket)
+
+
+class GroupByGather(_Reduction):
+    """Finished outputs brought to one partition, sorted if the plan says so."""
+
+    _parameters = ["frame", "plan", "_meta"]
+    _prefix = "gpuagg-gather"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None, None)
+
+    def _layer(self) -> dict[Any, Task]:
+        keys = [(self.frame._name, i) for i in range(self.frame.npartitions)]
+        last = (self._name, 0)
+        return {last: Task(last, gpuagg_gather, _refs(keys), self.plan, self._meta)}
+
+
+def _refs(keys: Sequence[Any]) -> List:
+    return List(*(TaskRef(key) for key in keys))

@@ -1,0 +1,209 @@
+"""Aggregations that Dask's own ``.agg`` refuses, as a logical expression of ours.
+
+Dask rejects ``nunique``, ``any``, ``sem`` and others, the same pair twice, and a
+``dd.Aggregation`` beside ``median`` while it makes the metadata of its own node. For such a
+specification the collection gets this node instead; nothing else about the query changes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import pandas as pd
+from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
+from dask.dataframe.dispatch import make_meta, meta_nonempty
+
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported, read_function
+
+Spec = list[tuple[Hashable, Any, Hashable]]
+
+
+class ExtendedAggregation(GroupByApplyConcatApply):
+    """A group-by aggregation that only our plan can run.
+
+    Operands: the frame, the requested outputs (a tuple of ``Requested``), the result's empty
+    metadata, the flags of Dask's own node, then the keys.
+    """
+
+    _parameters = [
+        "frame",
+        "requested",
+        "result_meta",
+        "observed",
+        "dropna",
+        "split_every",
+        "split_out",
+        "sort",
+        "shuffle_method",
+        "_slice",
+    ]
+    _defaults = {
+        "observed": None,
+        "dropna": None,
+        "split_every": 8,
+        "split_out": None,
+        "sort": None,
+        "shuffle_method": None,
+        "_slice": None,
+    }
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.result_meta
+
+    def _simplify_down(self) -> Any:
+        if self.frame.ndim == 1:
+            return None
+        needed = {r.column for r in self.requested} | set(self._by_columns)
+        columns = [c for c in self.frame.columns if c in needed]
+        if columns == list(self.frame.columns):
+            return None
+        return type(self)(self.frame[columns], *self.operands[1:])
+
+    def _lower(self) -> Any:
+        names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
+        raise RuntimeError(
+            f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
+            "run it: enable the plugin again, or write the aggregation in Dask's own terms"
+        )
+
+
+def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any]) -> Any:
+    """Expression for an ``.agg`` call that Dask refused.
+
+    Parameters
+    ----------
+    groupby : dask.dataframe GroupBy
+    arg : str, callable, list or dict, optional
+    flags : dict
+        ``split_every``, ``split_out`` and ``shuffle_method``.
+    named : dict
+        Named aggregations, when ``arg`` is ``None``.
+
+    Returns
+    -------
+    ExtendedAggregation
+
+    Raises
+    ------
+    Unsupported
+        When our plan cannot run it either.
+    """
+    frame = groupby.obj.expr
+    spec, scalar = _read_spec(groupby, arg, named)
+    requested = []
+    for label, function, column in spec:
+        name, parameters, custom = read_function(function)
+        if custom is None and not (name in REGISTRY and REGISTRY[name].in_agg):
+            raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
+        requested.append(Requested(label, name, column, parameters, custom))
+    _refuse_clashes(requested)
+    return ExtendedAggregation(
+        frame,
+        tuple(requested),
+        _result_meta(groupby, requested, scalar),
+        groupby.observed,
+        groupby.dropna,
+        flags["split_every"],
+        flags["split_out"],
+        groupby.sort,
+        flags["shuffle_method"],
+        groupby._slice,
+        *groupby.by,
+    )
+
+
+def _refuse_clashes(requested: Sequence[Requested]) -> None:
+    """The same pair may be asked for twice; two functions may not share one label."""
+    by_label: dict[Hashable, Requested] = {}
+    for request in requested:
+        if by_label.setdefault(request.label, request) != request:
+            raise Unsupported(f"two different functions give the column {request.label!r}")
+
+
+def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, bool]:
+    """The specification as (label, function, column) triples, and whether it is one function
+    of one column, whose result is a Series."""
+    meta = groupby.obj._meta
+    by = [b for b in groupby.by if not hasattr(b, "_meta")]
+    if isinstance(groupby._meta, pd.api.typing.SeriesGroupBy):
+        column = meta.name if meta.ndim == 1 else groupby._slice
+        if arg is None:
+            return [(name, f, column) for name, f in named.items()], False
+        if isinstance(arg, dict):
+            raise Unsupported("a dict for one column (nested renamer)")
+        if not isinstance(arg, list | tuple):
+            return [(column, arg, column)], True
+        return [(_function_label(f), f, column) for f in arg], False
+    if arg is None:
+        return [(name, f, column) for name, (column, f) in named.items()], False
+    if not isinstance(arg, dict):
+        wanted = groupby._slice if groupby._slice is not None else meta.columns
+        arg = {c: arg for c in wanted if c not in by or groupby._slice is not None}
+    missing = [c for c in arg if c not in meta.columns]
+    if missing:
+        raise Unsupported(f"columns {missing} are not in the frame")
+    nested = any(isinstance(f, list | tuple | dict) for f in arg.values())
+    spec: Spec = []
+    for column, functions in arg.items():
+        if isinstance(functions, dict):
+            spec += [((column, label), f, column) for label, f in functions.items()]
+            continue
+        for f in functions if isinstance(functions, list | tuple) else [functions]:
+            spec.append(((column, _function_label(f)) if nested else column, f, column))
+    return spec, False
+
+
+def _function_label(function: Any) -> str:
+    name, _, custom = read_function(function)
+    return custom.name if custom else name
+
+
+def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> Any:
+    """Empty result: dtypes by pandas on non-empty metadata, labels as pandas gives them."""
+    frame = meta_nonempty(groupby.obj._meta)
+    by = [meta_nonempty(b._meta) if hasattr(b, "_meta") else b for b in groupby.by]
+    by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
+    grouped = frame.groupby(
+        by[0] if len(by) == 1 else by,
+        observed=True,
+        dropna=True if groupby.dropna is None else groupby.dropna,
+    )
+    columns = []
+    for request in requested:
+        one = grouped if frame.ndim == 1 else grouped[request.column]
+        columns.append(_meta_of(one, request))
+    labels = [r.label for r in requested]
+    if scalar:
+        return make_meta(columns[0].rename(labels[0]))
+    result = pd.concat(columns, axis=1)
+    if all(isinstance(label, tuple) for label in labels):
+        result.columns = pd.MultiIndex.from_tuples(labels)
+    else:
+        result.columns = pd.Index(labels)
+    return result.iloc[:0]
+
+
+def _meta_of(grouped: Any, request: Requested) -> pd.Series:
+    if request.custom is not None:
+        return _meta_of_custom(grouped, request.custom)
+    parameters = dict(request.parameters)
+    if request.aggregation == "list":
+        made = grouped.agg(list)
+    else:
+        method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
+        made = method(**parameters)
+    return made.iloc[:0]
+
+
+def _meta_of_custom(grouped: Any, functions: CustomFunctions) -> pd.Series:
+    chunk = functions.chunk(grouped)
+    parts = chunk if isinstance(chunk, tuple) else (chunk,)
+    levels = list(range(parts[0].index.nlevels))
+    merged = functions.agg(*(p.groupby(level=levels) for p in parts))
+    merged = merged if isinstance(merged, tuple) else (merged,)
+    made: pd.Series = functions.finalize(*merged) if functions.finalize else merged[0]
+    return made.iloc[:0]

@@ -1,0 +1,130 @@
+"""What the planner may learn about an input before the query runs.
+
+Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
+number of groups open and there are many partitions, the distinct keys of three partitions are
+computed, if that costs no more than reading them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from typing import Any
+
+import dask
+from dask._task_spec import DataNode
+from dask.base import get_scheduler
+from dask.dataframe.dask_expr import _expr as E
+from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
+from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
+from dask.dataframe.dask_expr.io.io import FusedIO
+
+from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
+from dask_gpuagg.distributed.preflight import current_client
+from dask_gpuagg.expressions import GroupByPartial
+from dask_gpuagg.logical import Query
+from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.strategy import FEW_PARTITIONS
+
+# functions of the user's may cost anything: never run them to make a decision
+_USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
+
+# estimates of recent queries; a query is usually explained, optimized and computed in a row
+_recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
+_REMEMBERED = 256
+
+
+def estimate_groups(query: Query) -> Estimate:
+    """How many groups a query will have, as far as can be told before it runs.
+
+    Parameters
+    ----------
+    query : Query
+
+    Returns
+    -------
+    Estimate
+    """
+    estimate = from_metadata([k.dtype for k in query.plan.keys], _rows(query.frame))
+    npartitions = query.frame.npartitions
+    if npartitions <= FEW_PARTITIONS or _is_small(estimate):
+        return estimate
+    if dask.config.get("gpuagg.sample") == "never":
+        return Estimate(None, False, "gpuagg.sample is 'never'")
+    obstacle = _obstacle(query)
+    if obstacle is not None:
+        return estimate if estimate.groups is not None else Estimate(None, False, obstacle)
+    # the schema is part of the identity: masked and plain arrays of equal values share a token
+    name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    if name not in _recent:
+        _recent[name] = _sample(query)
+        while len(_recent) > _REMEMBERED:
+            _recent.popitem(last=False)
+    return _recent[name]
+
+
+def _is_small(estimate: Estimate) -> bool:
+    limit = dask.config.get("gpuagg.groups-per-output")
+    return estimate.groups is not None and estimate.groups <= limit
+
+
+def _identity(by: Any) -> str:
+    return by._name if isinstance(by, Expr) else repr(by)
+
+
+def _rows(frame: Expr) -> int | None:
+    """Rows of the input, where it is a filter or projection of a frame held in memory."""
+    sources = [node for node in frame.walk() if isinstance(node, IO)]
+    plain = all(isinstance(n, E.Blockwise) and not isinstance(n, _USER_FUNCTIONS) for n in frame.walk())
+    if not plain or not sources or not all(isinstance(s, FromPandas) for s in sources):
+        return None
+    return max(len(source.frame) for source in sources)
+
+
+def _obstacle(query: Query) -> str | None:
+    """Why the input cannot be sampled cheaply; ``None`` if it can."""
+    for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
+        for node in root.walk():
+            if isinstance(node, FromGraph) and not _holds_data(node):
+                return "the input is a graph of unknown cost"
+            if isinstance(node, _USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
+                return f"the input is computed by {type(node).__name__}"
+    client = current_client()
+    if client is not None and client.asynchronous:
+        return "the client is asynchronous"
+    worker = sys.modules.get("distributed.worker")
+    if worker is not None and getattr(worker.thread_state, "execution_state", None):
+        return "the planner runs inside a task"
+    return None
+
+
+def _holds_data(node: FromGraph) -> bool:
+    """Whether a graph is the data of a persisted collection: futures, or values."""
+    layer = node.operand("layer")
+    futures = sys.modules.get("distributed.client")
+    kinds: tuple[type, ...] = (DataNode,)
+    if futures is not None:
+        kinds = (DataNode, futures.Future)
+    return all(isinstance(v, kinds) or hasattr(v, "dtypes") for v in dict(layer).values())
+
+
+def _sample(query: Query) -> Estimate:
+    frame = query.frame
+    labels = [b for b in query.by if not isinstance(b, Expr)]
+    if frame.ndim == 2:
+        columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
+        frame = Projection(frame, columns)
+    keys_only = Plan(query.plan.keys, (), (StateUse("size", ()),), (), dropna=query.plan.dropna)
+    npartitions = frame.npartitions
+    chosen = sorted({0, npartitions // 2, npartitions - 1})
+    partials = Partitions(GroupByPartial(frame, keys_only, False, *query.by), chosen)
+    # fusing is off because FusedIO would merge the chosen partitions with their neighbours
+    lowered = partials.optimize(fuse=False)
+    assert not any(isinstance(node, FusedIO) for node in lowered.walk())
+    keys = lowered.__dask_keys__()
+    get = get_scheduler() or dask.threaded.get
+    samples = [
+        [partial["groups"][f"k{i}"] for i in range(len(query.plan.keys))]
+        for partial in get(lowered.__dask_graph__(), keys)
+    ]
+    return from_samples(samples, npartitions)

@@ -1,0 +1,397 @@
+"""The plan of one group-by: which states to keep, and which outputs are made from them.
+
+Plans are values: frozen, hashable but for user-defined functions, picklable, and printed the
+way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+
+from dask_gpuagg.aggregations import REGISTRY, STATES, Kind
+from dask_gpuagg.dtypes import dtype_class
+
+
+class Unsupported(Exception):
+    """A group-by, or one aggregation of it, that our plan cannot run.
+
+    Parameters
+    ----------
+    reason : str
+        Why, in a sentence for the user.
+    aggregation : str, optional
+        The aggregation concerned; ``None`` when the whole group-by is.
+    column : hashable, optional
+        The input column concerned.
+    """
+
+    def __init__(
+        self, reason: str, aggregation: str | None = None, column: Hashable = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.aggregation = aggregation
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class CustomFunctions:
+    """The three functions of a ``dd.Aggregation``."""
+
+    name: str
+    chunk: Callable[..., Any]
+    agg: Callable[..., Any]
+    finalize: Callable[..., Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """One output as the user asked for it.
+
+    Attributes
+    ----------
+    label : hashable
+        Label of the output column.
+    aggregation : str
+        A name of the registry, or ``custom``.
+    column : hashable
+        Label of the input column.
+    parameters : tuple of (str, object)
+        Understood keyword arguments.
+    custom : CustomFunctions, optional
+        Set when ``aggregation`` is ``custom``.
+    """
+
+    label: Hashable
+    aggregation: str
+    column: Hashable
+    parameters: tuple[tuple[str, Any], ...] = ()
+    custom: CustomFunctions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is read: its label and the dtype that the metadata promises."""
+
+    label: Hashable
+    dtype: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StateUse:
+    """A state of the registry kept for some columns (positions in ``Plan.columns``)."""
+
+    state: str
+    columns: tuple[int, ...]
+    custom: CustomFunctions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output: the aggregation, its input, and the states it is finalized from.
+
+    ``states`` are positions in ``Plan.states``; empty for the distinct and the whole kinds,
+    which read ``column`` (a position in ``Plan.columns``) from their own table.
+    """
+
+    label: Hashable
+    aggregation: str
+    column: int | None
+    states: tuple[int, ...] = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
+    custom: CustomFunctions | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.MERGEABLE if self.custom else REGISTRY[self.aggregation].kind
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is computed for one group-by.
+
+    Attributes
+    ----------
+    keys : tuple of Column
+        The grouping keys. A label of ``None`` means an unnamed key.
+    columns : tuple of Column
+        The distinct value columns that are read, each once.
+    states : tuple of StateUse
+        The distinct mergeable states, shared between outputs.
+    outputs : tuple of Output
+        In the order of the result's columns.
+    dropna : bool
+        Whether rows with a null key are left out.
+    observed : bool
+        Whether only observed combinations of categorical keys appear.
+    sort : bool
+        Whether the result is sorted by key.
+    shape : {"groups", "values", "matrix"}
+        One row per group; per group and distinct value (``value_counts``); or per group and
+        column (``cov``, ``corr``).
+    """
+
+    keys: tuple[Column, ...]
+    columns: tuple[Column, ...]
+    states: tuple[StateUse, ...]
+    outputs: tuple[Output, ...]
+    dropna: bool = True
+    observed: bool = True
+    sort: bool = False
+    shape: str = "groups"
+
+    @property
+    def pairs(self) -> tuple[int, ...]:
+        """Columns whose distinct (key, value) pairs are kept."""
+        return _columns_of(self.outputs, Kind.DISTINCT)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Columns whose rows are brought together whole."""
+        return _columns_of(self.outputs, Kind.WHOLE)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there is a table with one row per group."""
+        return bool(self.states)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that a partial consists of."""
+        names = ["groups"] if self.grouped else []
+        names += [f"pairs{c}" for c in self.pairs]
+        return tuple(names + (["rows"] if self.rows else []))
+
+    @property
+    def order_sensitive(self) -> bool:
+        """Whether partials must be combined in the order of their partitions."""
+        uses = any(STATES[s.state].order_sensitive for s in self.states)
+        return uses or any(not o.custom and _record(o).order_sensitive for o in self.outputs)
+
+    def state_label(self, position: int) -> str:
+        """``sum(x)``, for messages."""
+        use = self.states[position]
+        name = use.custom.name if use.custom else use.state
+        return f"{name}({', '.join(str(self.columns[c].label) for c in use.columns)})"
+
+    def __str__(self) -> str:
+        keys = ", ".join(str(k.label) for k in self.keys)
+        lines = [f"keys     {keys}"]
+        if self.states:
+            lines.append(
+                "states   " + ", ".join(self.state_label(i) for i in range(len(self.states)))
+            )
+        for name, columns in (("pairs", self.pairs), ("rows", self.rows)):
+            if columns:
+                labels = ", ".join(str(self.columns[c].label) for c in columns)
+                lines.append(f"{name:<8} {labels}")
+        lines.append("outputs  " + ", ".join(_output_text(o, self) for o in self.outputs))
+        return "\n".join(lines)
+
+
+def _record(output: Output) -> Any:
+    return REGISTRY[output.aggregation]
+
+
+def _columns_of(outputs: Iterable[Output], kind: Kind) -> tuple[int, ...]:
+    found = dict.fromkeys(o.column for o in outputs if o.kind is kind)
+    return tuple(c for c in found if c is not None)
+
+
+def _output_text(output: Output, plan: Plan) -> str:
+    name = output.custom.name if output.custom else output.aggregation
+    column = "" if output.column is None else str(plan.columns[output.column].label)
+    parameters = "".join(f", {k}={v}" for k, v in output.parameters)
+    return f"{name}({column}{parameters})"
+
+
+def make_plan(
+    keys: Sequence[Column],
+    dtypes: Sequence[Column],
+    requested: Sequence[Requested],
+    *,
+    dropna: bool,
+    observed: bool,
+    sort: bool,
+) -> Plan:
+    """Decompose the requested outputs into shared, de-duplicated states.
+
+    Parameters
+    ----------
+    keys : sequence of Column
+    dtypes : sequence of Column
+        The columns that may be read, with their dtypes.
+    requested : sequence of Requested
+    dropna, observed, sort : bool
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    Unsupported
+        For the first output that the registry does not admit; ``reasons`` lists them all.
+    """
+    for request in requested:
+        refusal = _refusal(request, dtypes)
+        if refusal is not None:
+            raise refusal
+    builder = _Builder(tuple(dtypes))
+    outputs = [builder.output(request) for request in requested]
+    return Plan(
+        tuple(keys),
+        tuple(builder.columns),
+        tuple(builder.states),
+        tuple(outputs),
+        dropna,
+        observed,
+        sort,
+        "values" if any(o.aggregation == "value_counts" for o in outputs) else "groups",
+    )
+
+
+def make_matrix_plan(
+    keys: Sequence[Column],
+    columns: Sequence[Column],
+    aggregation: str,
+    parameters: tuple[tuple[str, Any], ...],
+    *,
+    dropna: bool,
+    observed: bool,
+    sort: bool,
+) -> Plan:
+    """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
+    for column in columns:
+        refusal = _refusal(Requested(None, aggregation, column.label), columns)
+        if refusal is not None:
+            raise refusal
+    pairs = combinations_with_replacement(range(len(columns)), 2)
+    states = tuple(StateUse("comoments", pair) for pair in pairs)
+    outputs = tuple(
+        Output(c.label, aggregation, i, parameters=parameters) for i, c in enumerate(columns)
+    )
+    return Plan(
+        tuple(keys), tuple(columns), states, outputs, dropna, observed, sort, shape="matrix"
+    )
+
+
+def reasons(dtypes: Sequence[Column], requested: Sequence[Requested]) -> list[Unsupported]:
+    """Every reason why one of the requested outputs cannot be planned."""
+    found = (_refusal(request, dtypes) for request in requested)
+    return [refusal for refusal in found if refusal is not None]
+
+
+def _refusal(request: Requested, dtypes: Sequence[Column]) -> Unsupported | None:
+    name, column = request.aggregation, request.column
+    if request.custom is not None:
+        return None
+    record = REGISTRY.get(name)
+    if record is None:
+        return Unsupported(f"the aggregation {name!r} is not in the registry", name, column)
+    unknown = {k for k, _ in request.parameters} - set(record.parameters)
+    if unknown:
+        text = ", ".join(sorted(unknown))
+        return Unsupported(f"{name} does not understand the argument {text}", name, column)
+    if name == "size":
+        return None
+    dtype = next((c.dtype for c in dtypes if c.label == column), None)
+    if dtype is None:
+        return Unsupported(f"column {column!r} is not in the frame", name, column)
+    if dtype_class(dtype) not in record.accepts:
+        return Unsupported(f"{name} of dtype {dtype} is not supported", name, column)
+    return None
+
+
+class _Builder:
+    """Collects the distinct columns and states while outputs are decomposed."""
+
+    def __init__(self, dtypes: tuple[Column, ...]) -> None:
+        self.dtypes = dtypes
+        self.columns: list[Column] = []
+        self.states: list[StateUse] = []
+
+    def column(self, label: Hashable) -> int:
+        found = next(c for c in self.dtypes if c.label == label)
+        if found not in self.columns:
+            self.columns.append(found)
+        return self.columns.index(found)
+
+    def state(self, use: StateUse) -> int:
+        if use not in self.states:
+            self.states.append(use)
+        return self.states.index(use)
+
+    def output(self, request: Requested) -> Output:
+        name = request.aggregation
+        if name == "size":
+            return Output(request.label, name, None, (self.state(StateUse("size", ())),))
+        column = self.column(request.column)
+        states: tuple[int, ...] = ()
+        if request.custom is not None:
+            states = (self.state(StateUse("custom", (column,), request.custom)),)
+        else:
+            for state in REGISTRY[name].states[dtype_class(self.columns[column].dtype)]:
+                # value_counts counts the rows of (key, value) groups: its state has no input
+                inputs = () if state == "size" else (column,)
+                states += (self.state(StateUse(state, inputs)),)
+        return Output(request.label, name, column, states, request.parameters, request.custom)
+
+
+# NumPy functions whose own name differs from the aggregation's; np.sum, np.mean, the builtins
+# sum, min, max and list, and pandas' methods already carry the right name
+_KNOWN_FUNCTIONS: dict[Any, str] = {
+    np.min: "min",
+    np.max: "max",
+    np.median: "median",
+    np.std: "std",
+    np.var: "var",
+}
+
+
+def read_function(function: Any) -> tuple[str, tuple[tuple[str, Any], ...], CustomFunctions | None]:
+    """Name, keyword arguments and user-defined functions of one entry of an ``.agg`` spec.
+
+    Parameters
+    ----------
+    function : str, callable, functools.partial or dd.Aggregation
+
+    Returns
+    -------
+    name : str
+        ``custom`` for a ``dd.Aggregation``.
+    parameters : tuple of (str, object)
+    custom : CustomFunctions or None
+
+    Raises
+    ------
+    Unsupported
+        For positional arguments in a partial, and lambdas.
+    """
+    parameters: tuple[tuple[str, Any], ...] = ()
+    if all(hasattr(function, part) for part in ("chunk", "agg", "finalize", "__name__")):
+        functions = CustomFunctions(
+            function.__name__, function.chunk, function.agg, function.finalize
+        )
+        return "custom", (), functions
+    if isinstance(function, partial):
+        if function.args:
+            raise Unsupported(f"positional arguments {function.args} of a partial function")
+        parameters = tuple(sorted(function.keywords.items()))
+        function = function.func
+    if isinstance(function, str):
+        return function, parameters, None
+    try:
+        known = _KNOWN_FUNCTIONS.get(function)
+    except TypeError:  # an unhashable callable is none of NumPy's
+        known = None
+    name = known or getattr(function, "__name__", None) or getattr(function, "method", None)
+    if not isinstance(name, str):
+        raise Unsupported(f"{function!r} is not an aggregation")
+    return name, parameters, None

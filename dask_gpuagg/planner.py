@@ -1,0 +1,171 @@
+"""From a logical group-by to physical nodes: the decision and the expressions it leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._shuffle import Shuffle
+from dask.dataframe.dispatch import meta_nonempty
+from dask.utils import get_default_shuffle_method
+
+from dask_gpuagg.expressions import (
+    PARTITION,
+    GroupByExchange,
+    GroupByGather,
+    GroupByMerge,
+    GroupByPartial,
+    GroupByTree,
+    PartialTable,
+    gpuagg_partial,
+)
+from dask_gpuagg.logical import Query
+from dask_gpuagg.observe import estimate_groups
+from dask_gpuagg.strategy import Decision, Route, decide
+
+
+def choose_outputs(query: Query) -> Decision:
+    """Decide on tree or exchange where the user left ``split_out`` open.
+
+    Parameters
+    ----------
+    query : Query
+
+    Returns
+    -------
+    Decision
+    """
+    if query.plan.sort:
+        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
+    if dask.config.get("gpuagg.outputs") == "dask":
+        outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
+        kind = Route.TREE if outputs == 1 else Route.EXCHANGE
+        return Decision(kind, outputs, "gpuagg.outputs is 'dask'")
+    groups_per_output = dask.config.get("gpuagg.groups-per-output")
+    return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
+
+
+def route(query: Query, expr: Any) -> Decision:
+    """The decision for a query about to be lowered: the user's, Dask's, or ours.
+
+    Parameters
+    ----------
+    query : Query
+    expr : Expr
+        The logical node the query was read from.
+
+    Returns
+    -------
+    Decision
+    """
+    npartitions = query.frame.npartitions
+    split_out = query.split_out
+    if isinstance(expr, G.Median):
+        # Dask fixes the number of outputs of .median() in the logical node
+        outputs = expr.npartitions
+        if outputs > 1 and not expr.need_to_shuffle:
+            return Decision(Route.ALIGNED, outputs, "the input is partitioned by the keys")
+        how = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
+        return Decision(how, outputs, "whole groups are brought together")
+    if query.plan.sort:
+        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
+    if isinstance(split_out, Decision):
+        decision = split_out
+    elif split_out is None:
+        decision = Decision(Route.TREE, 1, "lowered without Dask's tuning step")
+    else:
+        outputs = expr.split_out
+        outputs = npartitions if outputs is True else int(outputs)
+        kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+        decision = Decision(kind, outputs, f"split_out={split_out} was asked for")
+    if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
+        reason = f"the input is partitioned by the keys; {decision.reason}"
+        return Decision(Route.ALIGNED, decision.outputs, reason, decision.groups)
+    return decision
+
+
+def physical(query: Query, decision: Decision) -> Expr:
+    """Build the physical nodes.
+
+    Parameters
+    ----------
+    query : Query
+    decision : Decision
+
+    Returns
+    -------
+    Expr
+        With ``decision.outputs`` partitions.
+    """
+    plan, outputs = query.plan, decision.outputs
+    if decision.route is Route.ALIGNED:
+        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
+    if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
+        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+    # whole groups are never gathered raw: they are exchanged, finished, and then gathered
+    buckets = max(outputs, query.frame.npartitions) if plan.rows else outputs
+    exchanged = _exchange(query, decision, buckets)
+    if plan.sort:
+        return GroupByGather(exchanged, plan, query.meta)
+    return _fewer(exchanged, outputs)
+
+
+def _fewer(result: Expr, outputs: int) -> Expr:
+    return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
+
+
+def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
+    plan = query.plan
+    metas = _table_metas(query)
+    method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
+    if method is None:
+        suits_p2p = all(_suits_p2p(meta) for meta in metas.values())
+        if get_default_shuffle_method() == "p2p" and suits_p2p:
+            method = "p2p"
+    if method is None:
+        # where Dask would go through the disk: partials are small, and our own exchange keeps
+        # them in memory and in order
+        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        return GroupByExchange(partial, plan, query.meta, buckets, decision)
+    partial = GroupByPartial(query.frame, plan, plan.order_sensitive, *query.by)
+    shuffled = []
+    for name in plan.tables:
+        table = PartialTable(partial, name, plan, buckets, metas[name])
+        shuffled.append(
+            Shuffle(
+                table,
+                PARTITION,
+                buckets,
+                ignore_index=True,
+                method=method,
+                original_partitioning_index=[PARTITION],
+            )
+        )
+    return GroupByMerge(plan, query.meta, decision, *shuffled)
+
+
+def _table_metas(query: Query) -> dict[str, pd.DataFrame]:
+    """Empty tables of a partial, from a run on non-empty metadata."""
+    by = [meta_nonempty(b._meta) if isinstance(b, Expr) else b for b in query.by]
+    ordinal = 0 if query.plan.order_sensitive else None
+    frame = meta_nonempty(query.frame._meta)
+    tables = gpuagg_partial(frame, *by, plan=query.plan, ordinal=ordinal)
+    return {
+        name: table.iloc[:0].assign(**{PARTITION: np.zeros(0, np.int64)})
+        for name, table in tables.items()
+    }
+
+
+def _suits_p2p(meta: pd.DataFrame) -> bool:
+    """p2p goes through Arrow: Python objects and categories known late do not."""
+    return not any(
+        isinstance(d, pd.CategoricalDtype) or d == object or getattr(d, "kind", "") == "c"
+        for d in meta.dtypes
+    )

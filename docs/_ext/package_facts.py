@@ -1,0 +1,93 @@
+"""Write the parts of the documentation that the package itself knows.
+
+Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
+aggregations and ``_generated/configuration.md`` from the configuration file with its comments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sphinx.application import Sphinx
+
+import dask_gpuagg
+from dask_gpuagg import aggregations
+
+_KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
+_CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
+
+
+def configuration(text: str) -> str:
+    """Markdown section for each key of a commented YAML file.
+
+    Parameters
+    ----------
+    text : str
+        The file; the comment above a key describes it. Lines of the form
+        ``#   choice  meaning`` become a list.
+
+    Returns
+    -------
+    str
+        For each key with a value: name, default, environment variable and description.
+    """
+    return "\n\n".join(_sections(text)) + "\n"
+
+
+def _sections(text: str) -> Iterator[str]:
+    defaults = yaml.safe_load(text)
+    path: list[str] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare.startswith("#"):
+            comment.append(bare[1:].removeprefix(" "))
+        elif match := _KEY.fullmatch(line):
+            path[len(match["indent"]) // 2 :] = [match["name"]]
+            if match["value"].strip():
+                yield _section(path, _look_up(defaults, path), comment)
+            comment = []
+
+
+def _look_up(tree: Any, path: list[str]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+def _section(path: list[str], default: Any, comment: list[str]) -> str:
+    shown = yaml.safe_dump(default).removesuffix("\n").removesuffix("\n...")
+    variable = "DASK_" + "__".join(path).upper().replace("-", "_")
+    lines = [f"## `{'.'.join(path)}`", "", f"Default `{shown}`, environment `{variable}`.", ""]
+    for text in comment:
+        if choice := _CHOICE.fullmatch(text):
+            # A list may not start in the middle of a paragraph.
+            if not lines[-1].startswith("- "):
+                lines.append("")
+            lines.append(f"- `{choice['name']}`: {choice['meaning']}")
+        else:
+            lines.append(text.strip())
+    return "\n".join(lines)
+
+
+def _write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "_generated"
+    folder.mkdir(exist_ok=True)
+    settings = files(dask_gpuagg).joinpath("gpuagg.yaml").read_text(encoding="utf-8")
+    parts = {
+        "support.md": aggregations.support_table(),
+        "configuration.md": configuration(settings),
+    }
+    for name, text in parts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("builder-inited", _write)
+    return {"parallel_read_safe": True}

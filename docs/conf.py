@@ -1,0 +1,30 @@
+"""Sphinx configuration."""
+
+import sys
+from pathlib import Path
+
+import dask_gpuagg
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "dask-gpuagg"
+author = "the dask-gpuagg contributors"
+project_copyright = author
+release = version = dask_gpuagg.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "numpydoc",
+    "package_facts",
+]
+exclude_patterns = ["_build", "_generated"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"  # numpydoc's sections state the types
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+
+html_theme = "furo"
+html_title = f"dask-gpuagg {release}"
