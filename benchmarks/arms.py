@@ -127,15 +127,26 @@ def describe_error(error: BaseException) -> str:
 
 
 def report(query: Query, frame: dd.DataFrame) -> dict[str, Any]:
-    """Return what the plugin says about a query: its plan, and the reasons if it falls back."""
+    """Return what the plugin says about a query.
+
+    Returns
+    -------
+    dict
+        ``by_plan``: whether the plugin runs every group-by of the query (False too when it has
+        none), None when it could not be told; ``fallback``: reasons for what it does not run;
+        ``plan``: its explanation, line by line; ``error``.
+    """
     import dask_gpuagg
 
     try:
         with arm(PLUGIN), dask.config.set({"gpuagg.fallback": "silent"}):
-            lazy = query.build(frame)
-            return {
-                "fallback": [str(reason) for reason in dask_gpuagg.why_not(lazy)],
-                "plan": str(dask_gpuagg.explain(lazy)).splitlines(),
-            }
+            explanation = dask_gpuagg.explain(query.build(frame))
     except Exception as error:
-        return {"fallback": None, "plan": None, "error": describe_error(error)}
+        return {"by_plan": None, "fallback": [], "plan": [], "error": describe_error(error)}
+    reasons = [str(reason) for found in explanation.groupbys for reason in found.reasons]
+    return {
+        "by_plan": bool(explanation.groupbys) and not reasons,
+        "fallback": reasons,
+        "plan": str(explanation).splitlines(),
+        "error": None,
+    }

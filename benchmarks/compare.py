@@ -144,7 +144,10 @@ def _floats(column: pd.Series) -> npt.NDArray[np.float64]:
 
 
 def _numbers(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[float | None, bool]:
-    """Return the largest relative difference, if there is one, and whether all differences are tolerable."""
+    """Return the largest relative difference and whether all differences are tolerable.
+
+    The first is None when the two are not finite in the same places.
+    """
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     finite = np.isfinite(left) & np.isfinite(right)
     if not (same | finite).all():

@@ -31,6 +31,7 @@ from benchmarks.queries import Query, Support, select
 SCHEDULERS = ("threads", "processes")
 QUICK_ROWS = 100_000
 QUICK_REPEATS = 2
+OUT = Path("benchmarks/results/host.json")
 
 MeasureMemory = Callable[[Query, str], dict[str, Any]]
 
@@ -256,7 +257,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--memory-runs", type=int, default=1, help="runs per arm for peak memory; 0: not measured"
     )
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/host.json"))
+    parser.add_argument("--out", type=Path, help=f"default: {OUT}; with --quick, in --data")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -270,6 +271,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--repeats must be at least 1")
     if options.quick:
         options.rows, options.repeats, options.memory_runs = QUICK_ROWS, QUICK_REPEATS, 0
+    if options.out is None:
+        # A trial does not overwrite the results that are kept.
+        options.out = options.data / "quick.json" if options.quick else OUT
     try:
         options.queries = select(options.queries)
     except KeyError as error:

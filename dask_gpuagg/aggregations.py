@@ -143,6 +143,7 @@ STATES: Mapping[str, State] = MappingProxyType(
             State("isum", ("sum",), (0,), "sum modulo 2**64 in int64 or uint64"),
             State("fsum", ("sum",), (0.0,), "sum in float64"),
             State("osum", ("sum",), (None,), "sum in the column's own dtype"),
+            State("concat", ("sum",), (None,), "values joined in row order", order_sensitive=True),
             State("iprod", ("prod",), (1,), "product modulo 2**64 in int64 or uint64"),
             State("fprod", ("prod",), (1.0,), "product in float64"),
             State("min", ("min",), (None,), "smallest non-null value"),
@@ -204,7 +205,8 @@ REGISTRY: Mapping[str, Aggregation] = MappingProxyType(
                 _by_class(
                     (_INTEGRAL, ("isum",)),
                     (("float",), ("fsum",)),
-                    (("timedelta", "string", "decimal", "object"), ("osum",)),
+                    (("timedelta", "decimal"), ("osum",)),
+                    (("string", "object"), ("concat",)),
                 ),
                 "sum",
                 "nulls are skipped; a group without values gives 0",

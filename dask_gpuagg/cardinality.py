@@ -79,7 +79,7 @@ def from_metadata(dtypes: Sequence[Any], rows: int | None) -> Estimate:
     if product is not None and (rows is None or product <= rows):
         return Estimate(product, True, "the keys' dtypes admit no more")
     if rows is not None:
-        return Estimate(rows, True, "there are no more rows")
+        return Estimate(rows, True, f"there are {rows:,} rows")
     return Estimate(None, False, "the metadata does not bound the groups")
 
 

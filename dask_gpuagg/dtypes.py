@@ -68,5 +68,8 @@ def _arrow_class(dtype: pa.DataType) -> str:
 
 
 def is_plain(dtype: Any) -> bool:
-    """Whether values are a plain NumPy array without a null mask of their own."""
-    return isinstance(dtype, np.dtype)
+    """Whether values of a dtype are a NumPy array whose nulls, if any, are NaN or None.
+
+    Datetimes and timedeltas are not: pandas keeps their unit and NaT in arrays of its own.
+    """
+    return isinstance(dtype, np.dtype) and dtype.kind not in "mM"

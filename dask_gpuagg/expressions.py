@@ -100,6 +100,11 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     return host.gather(outputs, plan, meta)
 
 
+def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """Task: the groups of a finished output that belong to one of several outputs."""
+    return host.select(whole, plan, bucket)
+
+
 def _resolve(frame: Any, by: Any) -> pd.Series:
     """Values of one key of a partition."""
     if isinstance(by, pd.Series):
@@ -191,7 +196,7 @@ class GroupByTree(_Reduction, TreeReduce):
     """Partials combined ``split_every`` at a time, finalized into one output: Dask's own tree."""
 
     _parameters = [*TreeReduce._parameters, "decision"]
-    _prefix = "gpuagg-tree"
+    _prefix = "gpuagg_tree"
 
     @classmethod
     def build(
@@ -220,7 +225,7 @@ class GroupByExchange(_Reduction):
     """Partials split by key hash; every output merges its pieces in partition order."""
 
     _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
-    _prefix = "gpuagg-exchange"
+    _prefix = "gpuagg_exchange"
 
     def _divisions(self) -> tuple[None, ...]:
         return (None,) * (self.outputs + 1)
@@ -229,13 +234,13 @@ class GroupByExchange(_Reduction):
         layer = {}
         inputs, outputs = self.frame.npartitions, self.outputs
         for i in range(inputs):
-            key = (f"gpuagg-split-{self._name}", i)
+            key = (f"gpuagg_split-{self.deterministic_token}", i)
             partial = TaskRef((self.frame._name, i))
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
         for j in range(outputs):
-            pieces = [(f"gpuagg-piece-{self._name}", j, i) for i in range(inputs)]
+            pieces = [(f"gpuagg_piece-{self.deterministic_token}", j, i) for i in range(inputs)]
             for i, piece in enumerate(pieces):
-                split = TaskRef((f"gpuagg-split-{self._name}", i))
+                split = TaskRef((f"gpuagg_split-{self.deterministic_token}", i))
                 layer[piece] = Task(piece, operator.getitem, split, j)
             key = (self._name, j)
             layer[key] = Task(
@@ -267,7 +272,7 @@ class GroupByMerge(_Reduction, Blockwise):
     """One output from each partition of shuffled tables (the trailing operands)."""
 
     _parameters = ["plan", "_meta", "decision"]
-    _prefix = "gpuagg-merge"
+    _prefix = "gpuagg_merge"
     operation = staticmethod(gpuagg_merge)
 
     @functools.cached_property
@@ -290,7 +295,7 @@ class GroupByGather(_Reduction):
     """Finished outputs brought to one partition, sorted if the plan says so."""
 
     _parameters = ["frame", "plan", "_meta"]
-    _prefix = "gpuagg-gather"
+    _prefix = "gpuagg_gather"
 
     def _divisions(self) -> tuple[None, ...]:
         return (None, None)
@@ -299,6 +304,24 @@ class GroupByGather(_Reduction):
         keys = [(self.frame._name, i) for i in range(self.frame.npartitions)]
         last = (self._name, 0)
         return {last: Task(last, gpuagg_gather, _refs(keys), self.plan, self._meta)}
+
+
+class GroupBySelect(_Reduction):
+    """A finished output divided by key hash into several."""
+
+    _parameters = ["frame", "plan", "_meta", "outputs"]
+    _prefix = "gpuagg_select"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (self.outputs + 1)
+
+    def _layer(self) -> dict[Any, Task]:
+        whole = TaskRef((self.frame._name, 0))
+        layer = {}
+        for j in range(self.outputs):
+            key = (self._name, j)
+            layer[key] = Task(key, gpuagg_select, whole, self.plan, (j, self.outputs))
+        return layer
 
 
 def _refs(keys: Sequence[Any]) -> List:

@@ -139,7 +139,7 @@ def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, boo
             return [(column, arg, column)], True
         return [(_function_label(f), f, column) for f in arg], False
     if arg is None:
-        return [(name, f, column) for name, (column, f) in named.items()], False
+        return [(name, *_named(value)) for name, value in named.items()], False
     if not isinstance(arg, dict):
         wanted = groupby._slice if groupby._slice is not None else meta.columns
         arg = {c: arg for c in wanted if c not in by or groupby._slice is not None}
@@ -157,6 +157,15 @@ def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, boo
     return spec, False
 
 
+def _named(value: Any) -> tuple[Any, Hashable]:
+    """Function and column of a named aggregation: a pair, or a pd.NamedAgg."""
+    column, function, *rest = value
+    args, kwargs = (*rest, (), {})[:2]
+    if args:
+        raise Unsupported(f"positional arguments {args} of a named aggregation")
+    return (functools.partial(function, **kwargs) if kwargs else function), column
+
+
 def _function_label(function: Any) -> str:
     name, _, custom = read_function(function)
     return custom.name if custom else name
@@ -167,14 +176,13 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
     frame = meta_nonempty(groupby.obj._meta)
     by = [meta_nonempty(b._meta) if hasattr(b, "_meta") else b for b in groupby.by]
     by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
-    grouped = frame.groupby(
-        by[0] if len(by) == 1 else by,
-        observed=True,
-        dropna=True if groupby.dropna is None else groupby.dropna,
-    )
+    keys = [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
+    dropna = True if groupby.dropna is None else groupby.dropna
     columns = []
     for request in requested:
-        one = grouped if frame.ndim == 1 else grouped[request.column]
+        # a tuple is a label here, which indexing a group-by would take for several
+        column = frame if frame.ndim == 1 else frame[request.column]
+        one = column.groupby(keys[0] if len(keys) == 1 else keys, observed=True, dropna=dropna)
         columns.append(_meta_of(one, request))
     labels = [r.label for r in requested]
     if scalar:
@@ -187,12 +195,17 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
     return result.iloc[:0]
 
 
+def _is_column(by: Any, frame: pd.DataFrame) -> bool:
+    return isinstance(by, Hashable) and by in frame.columns
+
+
 def _meta_of(grouped: Any, request: Requested) -> pd.Series:
     if request.custom is not None:
         return _meta_of_custom(grouped, request.custom)
     parameters = dict(request.parameters)
     if request.aggregation == "list":
-        made = grouped.agg(list)
+        # lists of any dtype are Python objects, as in stock Dask
+        made = grouped.agg(list).astype(object)
     else:
         method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
         made = method(**parameters)

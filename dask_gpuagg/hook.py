@@ -1,11 +1,12 @@
 """Activation: where Dask's expression optimizer meets our planner.
 
-Four functions of Dask are wrapped while the plugin is enabled:
+Some functions of Dask are wrapped while the plugin is enabled:
 
 * ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
   group-by aggregation is offered to the planner there, and everything about the collection
   API, metadata, divisions and column projection stays Dask's own;
-* ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``;
+* ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
+  partition-wise nodes, which make the group-bys that they combine choose alike;
 * ``GroupBy.aggregate``, only to catch the specifications that Dask refuses.
 """
 
@@ -20,17 +21,24 @@ import dask
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
+from dask.dataframe.dask_expr._expr import Blockwise
 
 from dask_gpuagg import logical
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.extended import extend
-from dask_gpuagg.planner import choose_outputs, physical, route
+from dask_gpuagg.partners import decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.planner import choose_outputs, physical, route
 from dask_gpuagg.report import note_fallback, tally
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
+# what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
+
+# key, in the cache of one lowering, of the names of group-bys that could be planned but for
+# another one they are combined with; no node has such a name
+_STOCK_ONLY = "dask_gpuagg: stock only"
 
 
 def enable() -> None:
@@ -48,21 +56,24 @@ def enable() -> None:
             f"dask_gpuagg was tested on Dask {tested}, and hooks into its internals; "
             f"Dask {dask.__version__} is installed. Nothing was changed."
         )
+    if not _originals:
+        _check_contract()
+        _wrap(Expr, "lower_once", _lower_once)
+        _wrap(Blockwise, "_tune_down", _tune_blockwise)
+        _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
+        _wrap(G.GroupByReduction, "_tune_down", _tune_down)
+        _wrap(G.GroupBy, "aggregate", _aggregate)
     dask.config.set({"gpuagg.enabled": True})
-    if _originals:
-        return
-    _check_contract()
-    _wrap(Expr, "lower_once", _lower_once)
-    _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
-    _wrap(G.GroupByReduction, "_tune_down", _tune_down)
-    _wrap(G.GroupBy, "aggregate", _aggregate)
 
 
 def disable() -> None:
     """Restore stock Dask."""
     dask.config.set({"gpuagg.enabled": False})
     for (owner, name), original in _originals.items():
-        setattr(owner, name, original)
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
     _originals.clear()
 
 
@@ -74,13 +85,14 @@ def is_enabled() -> bool:
 @contextlib.contextmanager
 def enabled() -> Iterator[None]:
     """Context manager: the plugin on inside, as it was before outside."""
-    before = is_enabled()
+    installed, flag = bool(_originals), dask.config.get("gpuagg.enabled")
     enable()
     try:
         yield
     finally:
-        if not before:
+        if not installed:
             disable()
+        dask.config.set({"gpuagg.enabled": flag})
 
 
 def _check_contract() -> None:
@@ -95,8 +107,8 @@ def _check_contract() -> None:
 
 
 def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
-    original = owner.__dict__[name]
-    _originals[owner, name] = original
+    _originals[owner, name] = owner.__dict__.get(name)
+    original = getattr(owner, name)
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not dask.config.get("gpuagg.enabled"):
@@ -109,26 +121,42 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]) -> Any:
-    if self._name not in lowered and logical.is_aggregation(self):
-        planned = _planned(self)
+    if self._name in lowered:
+        return original(self, lowered)
+    # parents are lowered before their children: what they decide travels in Dask's own cache
+    stock_only = lowered.setdefault(_STOCK_ONLY, set())
+    stock_only.update(runs_beside_stock(self))
+    if logical.is_aggregation(self):
+        planned = _planned(self, self._name in stock_only)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
 
 
-def _planned(expr: Any) -> Expr | None:
+def _planned(expr: Any, stock_only: bool) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     try:
         problem = cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
+        if stock_only:
+            raise Unsupported("it is combined with a group-by that stock Dask runs")
         query = logical.read(expr)
         planned = physical(query, route(query, expr))
     except Unsupported as refusal:
         note_fallback(expr._name, logical.describe(expr), refusal.reason)
         return None
+    except Exception as error:
+        # a bug of ours must not break the user's query; tests run under fallback: raise
+        reason = f"the planner failed: {error!r}"
+        note_fallback(expr._name, logical.describe(expr), reason, cause=error)
+        return None
     tally.planned.add(expr._name)
     return planned
+
+
+def _tune_blockwise(original: Callable[..., Any], self: Any) -> Any:
+    return decide_together(self) or original(self)
 
 
 def _tune_down(original: Callable[..., Any], self: Any) -> Any:
@@ -137,10 +165,11 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     if self.operand("split_out") is not None:
         return None
     try:
-        query = logical.read(self)
-    except Unsupported:
+        decision = choose_outputs(logical.read(self))
+    except Exception:
+        # lowering meets the same obstacle, and records and reports it
         return original(self)
-    return self.substitute_parameters({"split_out": choose_outputs(query)})
+    return self.substitute_parameters({"split_out": decision})
 
 
 def _aggregate(
@@ -155,7 +184,8 @@ def _aggregate(
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
     try:
         return original(self, arg, **flags, **kwargs)
-    except (ValueError, TypeError, NotImplementedError, AttributeError) as error:
+    except Exception as error:
+        # what Dask raises here has many types: its metadata code meets what it never expected
         refused = error
     try:
         extended = extend(self, arg, flags, kwargs)

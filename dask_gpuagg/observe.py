@@ -47,13 +47,16 @@ def estimate_groups(query: Query) -> Estimate:
     """
     estimate = from_metadata([k.dtype for k in query.plan.keys], _rows(query.frame))
     npartitions = query.frame.npartitions
-    if npartitions <= FEW_PARTITIONS or _is_small(estimate):
+    if _is_small(estimate):
         return estimate
+    # a bound beyond the limit says nothing about how many groups there are
+    if npartitions <= FEW_PARTITIONS:
+        return Estimate(None, False, estimate.how)
     if dask.config.get("gpuagg.sample") == "never":
         return Estimate(None, False, "gpuagg.sample is 'never'")
     obstacle = _obstacle(query)
     if obstacle is not None:
-        return estimate if estimate.groups is not None else Estimate(None, False, obstacle)
+        return Estimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
     if name not in _recent:

@@ -158,8 +158,8 @@ class Plan:
 
     @property
     def grouped(self) -> bool:
-        """Whether there is a table with one row per group."""
-        return bool(self.states)
+        """Whether there is a table with one row per group: for states, or for bare keys."""
+        return bool(self.states) or not (self.pairs or self.rows)
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -14,12 +14,14 @@ from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.dataframe.dispatch import meta_nonempty
 from dask.utils import get_default_shuffle_method
 
+from dask_gpuagg.cardinality import dtype_bound
 from dask_gpuagg.expressions import (
     PARTITION,
     GroupByExchange,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
+    GroupBySelect,
     GroupByTree,
     PartialTable,
     gpuagg_partial,
@@ -106,6 +108,10 @@ def physical(query: Query, decision: Decision) -> Expr:
     if decision.route is Route.ALIGNED:
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
+    if _must_complete_at_once(query):
+        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+        return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
     if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
@@ -115,6 +121,18 @@ def physical(query: Query, decision: Decision) -> Expr:
     if plan.sort:
         return GroupByGather(exchanged, plan, query.meta)
     return _fewer(exchanged, outputs)
+
+
+def _must_complete_at_once(query: Query) -> bool:
+    """Whether unobserved combinations of categories can only be found with all groups at hand.
+
+    With ``observed=False`` an output adds the missing combinations that hash to it. For that it
+    has to know every level of every key: the metadata must tell the categories of all of them.
+    """
+    keys = query.plan.keys
+    if query.plan.observed or not any(isinstance(k.dtype, pd.CategoricalDtype) for k in keys):
+        return False
+    return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
 
 
 def _fewer(result: Expr, outputs: int) -> Expr:

@@ -70,7 +70,9 @@ _warned: OrderedDict[str, None] = OrderedDict()
 _REMEMBERED = 1000
 
 
-def note_fallback(name: str, what: str, reason: str) -> None:
+def note_fallback(
+    name: str, what: str, reason: str, cause: BaseException | None = None
+) -> None:
     """Record a fallback and do what the configuration asks for.
 
     Parameters
@@ -80,6 +82,8 @@ def note_fallback(name: str, what: str, reason: str) -> None:
     what : str
         What the user wrote, for the message.
     reason : str
+    cause : BaseException, optional
+        The error behind the reason.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def note_fallback(name: str, what: str, reason: str) -> None:
     policy = dask.config.get("gpuagg.fallback")
     message = f"group-by {what} runs with stock Dask: {reason}"
     if policy == "raise":
-        raise UnsupportedGroupBy(message)
+        raise UnsupportedGroupBy(message) from cause
     if policy == "warn" and name not in _warned:
         _warned[name] = None
         while len(_warned) > _REMEMBERED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,14 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.grouping import group
 from dask_gpuagg.engines.reduce import Fields, Reducer
 from dask_gpuagg.plan import Output, Plan
 
 Floats = npt.NDArray[np.float64]
+
+# a decimal256 has at most 76 digits; as many again keep a quotient exact enough to round
+_DECIMAL_DIGITS = 152
 
 
 def finish_groups(
@@ -67,11 +72,25 @@ def finish_groups(
 def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
     """``value_counts``: one row per group and distinct value, frequent values first."""
     counts = fields["s0.n"]
-    ranks = _ranks(keys[: len(plan.keys)]) if plan.sort else _appearance(keys[: len(plan.keys)])
+    if isinstance(keys[-1], pd.Categorical):
+        keys, counts = _every_category(keys, counts)
+    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
     order = np.lexsort((-counts, *reversed(ranks)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
     return pd.Series(counts[order], index=index, name=meta.name).astype(dtype)
+
+
+def _every_category(
+    keys: list[Any], counts: npt.NDArray[np.int64]
+) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Every group with every category of the values, as pandas counts categorical values."""
+    groups = group([pd.Series(k) for k in keys[:-1]], dropna=False)
+    size = len(keys[-1].categories)
+    dense = np.zeros(groups.n * size, np.int64)
+    dense[groups.codes.astype(np.int64) * size + keys[-1].codes] = counts
+    values = pd.Categorical.from_codes(np.tile(np.arange(size), groups.n), dtype=keys[-1].dtype)
+    return [*(k.take(np.repeat(np.arange(groups.n), size)) for k in groups.keys), values], dense
 
 
 def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.DataFrame:
@@ -115,15 +134,13 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
     return ranks
 
 
-def _appearance(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    return [pd.factorize(key)[0] for key in keys]
-
-
 def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
     """Give an output the dtype that the metadata promises, where no value is lost by it."""
     series = pd.Series(values)
     if series.dtype == dtype:
         return series.array
+    if series.dtype == object and dtype_class(dtype) == "decimal":
+        return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
     rule = "same" if output.custom else REGISTRY[output.aggregation].result
     narrow = dtype_class(dtype) in ("int", "uint", "bool")
     if rule == "sum" and narrow:
@@ -136,6 +153,15 @@ def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
         return series.array  # categories are known only now
     return series.astype(dtype).array
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """A decimal at the scale of a dtype, halves away from zero as pandas rounds them."""
+    if value is None:
+        return None
+    unit = decimal.Decimal(1).scaleb(-dtype.pyarrow_dtype.scale)
+    with decimal.localcontext(prec=_DECIMAL_DIGITS):
+        return value.quantize(unit, rounding=decimal.ROUND_HALF_UP)
 
 
 def _narrowed(series: pd.Series, dtype: Any) -> Any:
@@ -183,11 +209,20 @@ def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
     n = state["n"]
     if "hi" in state:
         return _mean_of_limbs(state)
-    if not isinstance(state["sum"], np.ndarray):  # decimals divide in their own arithmetic
-        return pd.Series(state["sum"]).astype("float64").to_numpy() / np.where(n == 0, np.nan, n)
+    if not isinstance(state["sum"], np.ndarray):
+        return _mean_of_decimals(state["sum"], n)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean: Floats = state["sum"] / np.where(n == 0, np.nan, n)
     return mean
+
+
+def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+    """Exact quotients as Python decimals; ``conform`` rounds them to the result's scale."""
+    means = np.empty(len(n), dtype=object)
+    with decimal.localcontext(prec=_DECIMAL_DIGITS):
+        for i, (total, count) in enumerate(zip(sums, n, strict=True)):
+            means[i] = total / int(count) if count else None
+    return means
 
 
 def _mean_of_limbs(state: Fields) -> npt.NDArray[np.int64]:

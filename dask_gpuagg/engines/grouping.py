@@ -4,7 +4,7 @@ This is where a host group-by spends most of its time, so it is done once per pa
 everything else works on the dense numbers. Three encodings, cheapest first:
 
 * integers of a narrow range and categorical codes are used as they are (direct addressing);
-* short strings of one length are read as 64-bit words and go the same way as integers;
+* strings of one length are packed into integers (``strings.py``) and go the same way;
 * everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
 
 Several keys are combined by mixed-radix arithmetic on their codes and made dense again.
@@ -12,6 +12,7 @@ Several keys are combined by mixed-radix arithmetic on their codes and made dens
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
+
+from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.engines import strings
 
 Codes = npt.NDArray[np.integer[Any]]
 
@@ -28,6 +31,9 @@ _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
+# from here on nearly distinct codes are sorted rather than hashed
+_MANY_ROWS = 1 << 18
+_SAMPLE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +88,12 @@ def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
         kept = np.logical_and.reduce([e.codes >= 0 for e in encoded])
         encoded = [Encoded(e.codes[kept], e.size, e.decode, False) for e in encoded]
     radix = [e.size + e.has_null for e in encoded]
-    codes, n, present = _combine([_nulls_last(e) for e in encoded], radix)
+    codes, present = _combine([_nulls_last(e) for e in encoded], radix)
     keys = [
         e.decode(np.where(c < e.size, c, -1) if e.has_null else c)
         for e, c in zip(encoded, present, strict=True)
     ]
-    return Groups(codes, n, keys, kept)
+    return Groups(codes, len(present[0]), keys, kept)
 
 
 def _nulls_last(encoded: Encoded) -> Codes:
@@ -96,21 +102,34 @@ def _nulls_last(encoded: Encoded) -> Codes:
     return np.where(encoded.codes < 0, encoded.size, encoded.codes)
 
 
-def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, int, list[Codes]]:
-    """Dense codes of the rows of ``columns``, their number, and each group's column codes."""
-    codes, present = densify(columns[0], radix[0])
-    parts = [present]
+def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """Dense codes of the rows of ``columns``, and the column codes of each dense code."""
+    if math.prod(radix) > _WIDEST:
+        return _combine_wide(columns, radix)
+    combined = columns[0]
     for column, size in zip(columns[1:], radix[1:], strict=True):
-        n = len(parts[0])
-        if n * size > _WIDEST:
-            column, values = densify(column, size)
-            size = len(values)
-        else:
-            values = None
-        codes, present = densify(codes.astype(np.int64) * size + column, n * size)
-        left, right = np.divmod(present, max(size, 1))
-        parts = [p[left] for p in parts] + [right if values is None else values[right]]
-    return codes, len(parts[0]), parts
+        combined = combined.astype(np.int64) * size + column
+    codes, present = densify(combined, math.prod(radix))
+    parts = []
+    for size in reversed(radix[1:]):
+        present, digit = np.divmod(present, max(size, 1))
+        parts.append(digit)
+    return codes, [present, *reversed(parts)]
+
+
+def _combine_wide(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """The same where one integer is too narrow for the codes as they are."""
+    dense = [densify(column, size) for column, size in zip(columns, radix, strict=True)]
+    columns = [codes for codes, _ in dense]
+    radix = [len(present) for _, present in dense]
+    if math.prod(radix) > _WIDEST:
+        # no column has more codes than rows, so any two of them fit
+        pair, of_pair = _combine(columns[:2], radix[:2])
+        codes, parts = _combine([pair, *columns[2:]], [len(of_pair[0]), *radix[2:]])
+        parts = [part.take(parts[0]) for part in of_pair] + parts[1:]
+    else:
+        codes, parts = _combine(columns, radix)
+    return codes, [present.take(p) for (_, present), p in zip(dense, parts, strict=True)]
 
 
 def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
@@ -133,10 +152,20 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
         present = np.flatnonzero(seen)
         if len(present) == size:
             return codes, present
-        slots = np.int32 if size <= np.iinfo(np.int32).max else np.int64
-        return (np.cumsum(seen, dtype=slots) - 1)[codes], present
-    dense, present = pd.factorize(codes)
+        number = np.empty(size, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+        number[present] = np.arange(len(present))
+        return number.take(codes), present
+    if len(codes) > _MANY_ROWS and _looks_distinct(codes):
+        # sorting is vectorised and reads in order; a hash table of this size misses the cache
+        present, dense = np.unique(codes, return_inverse=True)
+    else:
+        dense, present = pd.factorize(codes)
     return dense, present
+
+
+def _looks_distinct(codes: Codes) -> bool:
+    sample = codes[:: len(codes) // _SAMPLE]
+    return len(np.unique(sample)) > 0.9 * len(sample)
 
 
 def encode(column: pd.Series) -> Encoded:
@@ -147,13 +176,10 @@ def encode(column: pd.Series) -> Encoded:
     if isinstance(dtype, np.dtype) and dtype.kind in "biu":
         return _encode_integers(column.to_numpy())
     if isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
-        encoded = _encode_short_strings(column)
+        encoded = _encode_packed(column)
         if encoded is not None:
             return encoded
-    values = column.to_numpy() if isinstance(dtype, np.dtype) else column.array
-    if isinstance(dtype, np.dtype) and dtype.kind in "mM":
-        values = column.array  # keeps unit and NaT through take
-    return _encode_any(values)
+    return _encode_any(column.to_numpy() if is_plain(dtype) else column.array)
 
 
 def _encode_any(values: Any) -> Encoded:
@@ -195,41 +221,17 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
     return Encoded(codes, span, decode, False)
 
 
-def _encode_short_strings(column: pd.Series) -> Encoded | None:
-    """Strings of one length up to eight bytes, read as 64-bit words.
-
-    About four times cheaper than dictionary encoding. Returns ``None`` where it does not
-    apply: nulls, several lengths, longer strings, or too few rows to matter.
-    """
-    array = pa.array(column)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if len(array) < 1024 or array.null_count:
+def _encode_packed(column: pd.Series) -> Encoded | None:
+    packed = strings.pack(column)
+    if packed is None:
         return None
-    wide = pa.types.is_large_string(array.type)
-    if not (wide or pa.types.is_string(array.type)):
-        return None
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1]
-    length = int(offsets[1] - offsets[0])
-    if not 0 < length <= 8 or int(offsets[-1] - offsets[0]) != length * len(array):
-        return None
-    if not (np.diff(offsets) == length).all():
-        return None
-    text = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].reshape(-1, length)
-    words = np.zeros((len(array), 8), np.uint8)
-    words[:, :length] = text
-    codes, uniques = pd.factorize(words.view(np.uint64).ravel())
-    # one row for each distinct word: its text is the key
-    rows = np.empty(len(uniques), np.int64)
-    rows[codes] = np.arange(len(codes))
-    values = column.array.take(rows)
+    codes, packing = packed
+    dtype = column.dtype
 
     def decode(wanted: Codes) -> Any:
-        return values.take(wanted)
+        return strings.unpack(wanted, packing, dtype)
 
-    return Encoded(codes, len(uniques), decode, False)
+    return Encoded(codes, 1 << packing.bits, decode, False)
 
 
 def take(values: Any, rows: Codes) -> Any:

@@ -17,6 +17,7 @@ import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.aggregations import STATES
+from dask_gpuagg.dtypes import is_plain
 from dask_gpuagg.engines.finish import (
     finish_groups,
     finish_matrix,
@@ -348,6 +349,26 @@ def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     whole = dask_concat(filled) if len(filled) > 1 else filled[0]
     if not plan.sort:
         return whole
-    levels = [whole.index.get_level_values(i) for i in range(whole.index.nlevels)]
-    keys = [pd.Series(level).array for level in levels]
-    return whole.take(sort_order(keys[: len(plan.keys)]))
+    return whole.take(sort_order(_index_keys(whole, plan)))
+
+
+def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several outputs.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    bucket : (int, int)
+        Number of the output and number of outputs.
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    return whole[bucket_of(_index_keys(whole, plan), bucket[1]) == bucket[0]]
+
+
+def _index_keys(result: Any, plan: Plan) -> list[Any]:
+    levels = [result.index.get_level_values(i) for i in range(len(plan.keys))]
+    return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
 from dask_gpuagg.aggregations import STATES
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.grouping import Codes, take
 
 Fields = dict[str, Any]
@@ -38,17 +38,29 @@ class Reducer:
     def __init__(self, codes: Codes, n: int) -> None:
         self.codes = codes
         self.n = n
+        # by identity of the column, which is kept so that its identity is not given away again
+        self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+    def shared(self, what: str, make: Callable[[Any], Any], values: Any) -> Any:
+        """``make(values)``, computed once for all states that ask for it."""
+        key = (what, id(values))
+        if key not in self._shared:
+            self._shared[key] = (values, make(values))
+        return self._shared[key][1]
 
     @cached_property
-    def _grouper(self) -> pd.Categorical:
+    def _grouper(self) -> Any:
         # a categorical's codes are taken as they are: pandas does not hash them again
-        narrow = np.int32 if self.n < np.iinfo(np.int32).max else np.int64
-        codes = self.codes.astype(narrow, copy=False)
-        return pd.Categorical.from_codes(codes, categories=pd.RangeIndex(self.n), validate=False)
+        codes = pd.Categorical.from_codes(
+            self.codes, categories=pd.RangeIndex(self.n), validate=False
+        )
+        rows = pd.Series(0, index=pd.RangeIndex(len(codes)), dtype="int8")
+        # its grouper serves all columns, as the one of a DataFrameGroupBy does
+        return rows.groupby(codes, sort=True, observed=False)._grouper
 
     def by(self, values: pd.Series) -> SeriesGroupBy[Any, Any]:
         """The values grouped by dense number, every number present, in order."""
-        return values.groupby(self._grouper, sort=True, observed=False)
+        return values.groupby(self._grouper)
 
     @cached_property
     def size(self) -> npt.NDArray[np.int64]:
@@ -65,6 +77,12 @@ class Reducer:
         backwards = rows[::-1]
         first[self.codes[backwards]] = backwards  # the last write wins: the first row
         return first
+
+    def last_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each group the last of the given ascending row numbers, -1 where none is."""
+        last = np.full(self.n, -1, dtype=np.int64)
+        last[self.codes[rows]] = rows
+        return last
 
     def arrow(self, values: pd.Series, function: str) -> Any:
         """Reduce by Arrow's hash aggregation; the result is a pandas array of n values."""
@@ -131,6 +149,8 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
     wide = "uint64" if dtype_class(values.dtype) == "uint" else "int64"
     if isinstance(values.dtype, np.dtype):
         return values.astype(wide)
+    if dtype_class(values.dtype) == "bool":
+        values = values.astype("boolean")  # Arrow's own refuses a fill value that is no bool
     return pd.Series(values.to_numpy(dtype=wide, na_value=fill))
 
 
@@ -146,17 +166,43 @@ def _valid(values: pd.Series) -> npt.NDArray[np.bool_]:
 
 
 def _count(reducer: Reducer, values: pd.Series) -> Fields:
+    return {"n": reducer.shared("count", lambda v: _valid_counts(reducer, v), values)}
+
+
+def _valid_counts(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.int64]:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu":
-        return {"n": reducer.size}
-    return {"n": reducer.count(_valid(values))}
+        return reducer.size
+    return reducer.count(_valid(values))
 
 
 def _isum(reducer: Reducer, values: pd.Series) -> Fields:
-    return {"sum": reducer.by(_integers(values, 0)).sum().to_numpy()}
+    return {"sum": reducer.shared("isum", lambda v: _integer_sums(reducer, v), values)}
+
+
+def _integer_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
+    sums: npt.NDArray[Any] = reducer.by(_integers(values, 0)).sum().to_numpy()
+    return sums
+
+
+def _cannot_wrap(values: pd.Series) -> bool:
+    """Whether no sum of any of these integers can leave 64 bits."""
+    if not (isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu"):
+        return False
+    if len(values) == 0 or values.dtype.itemsize < 8:
+        return True
+    largest = max(abs(int(values.min())), abs(int(values.max())))
+    return largest * len(values) <= np.iinfo(np.int64).max
 
 
 def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
-    return {"sum": reducer.by(pd.Series(_floats(values))).sum().to_numpy()}
+    return {"sum": reducer.shared("fsum", lambda v: _float_sums(reducer, v), values)}
+
+
+def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
+    if _cannot_wrap(values):  # the integer sum is exact, and may be wanted anyway
+        return np.asarray(_isum(reducer, values)["sum"], dtype=np.float64)
+    sums: npt.NDArray[np.float64] = reducer.by(pd.Series(_floats(values))).sum().to_numpy()
+    return sums
 
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
@@ -173,12 +219,27 @@ def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
     return {"prod": reducer.by(pd.Series(_floats(values))).prod().to_numpy()}
 
 
-def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
-    def select(reducer: Reducer, values: pd.Series) -> Fields:
-        arrow = isinstance(values.dtype, pd.StringDtype) and values.dtype.storage == "pyarrow"
-        if arrow or isinstance(values.dtype, pd.ArrowDtype):
+def _extremum(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+    def extremum(reducer: Reducer, values: pd.Series) -> Fields:
+        if _arrow_compares(values.dtype):
             return {function: reducer.arrow(values, function)}
         return {function: getattr(reducer.by(values), function)().array}
+
+    return extremum
+
+
+def _arrow_compares(dtype: Any) -> bool:
+    """Whether Arrow has a kernel for what pandas would compare as Python objects."""
+    arrow = isinstance(dtype, pd.ArrowDtype) and dtype_class(dtype) != "timedelta"
+    return arrow or (isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow")
+
+
+def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+    def select(reducer: Reducer, values: pd.Series) -> Fields:
+        rows = np.flatnonzero(_valid(values))
+        chosen = reducer.first_row(rows) if function == "first" else reducer.last_row(rows)
+        array = values.to_numpy() if is_plain(values.dtype) else values.array
+        return {function: take(array, chosen)}
 
     return select
 
@@ -193,11 +254,17 @@ def _truth(function: str) -> Callable[[Reducer, pd.Series], Fields]:
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     floats = pd.Series(_floats(values))
-    grouped = reducer.by(floats)
-    n = reducer.count(_valid(floats))
+    n = _count(reducer, values)["n"]
     # pandas' variance is Welford's, so a constant gives exactly 0
-    m2 = grouped.var(ddof=0).to_numpy() * n
-    return {"n": n, "mean": grouped.mean().to_numpy(), "m2": np.where(n == 0, 0.0, m2)}
+    m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = _fsum(reducer, values)["sum"] / n
+    constant = (m2 == 0) & (n > 1)
+    if constant.any():
+        # a sum divided by n may miss the constant by one rounding, which merging would square
+        first = reducer.first_row(np.flatnonzero(_valid(floats)))
+        mean[constant] = floats.to_numpy()[first[constant]]
+    return {"n": n, "mean": mean, "m2": np.where(n == 0, 0.0, m2)}
 
 
 def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
@@ -265,14 +332,8 @@ def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
     return {"prod": reducer.by(fields["prod"]).prod(skipna=False).to_numpy()}
 
 
-def _merge_selects(function: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    select = _selects(function)
-    return lambda reducer, fields: select(reducer, fields[function])
-
-
-def _merge_truth(function: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    test = _truth(function)
-    return lambda reducer, fields: test(reducer, fields[function])
+def _merge_like_update(name: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+    return lambda reducer, fields: _UPDATES[name](reducer, fields[name])
 
 
 def _weighted_mean(
@@ -281,7 +342,8 @@ def _weighted_mean(
     """Means of means, relative to each group's first one so that equal means stay equal."""
     filled = n > 0
     first = reducer.first_row(np.flatnonzero(filled))
-    reference = np.where(first >= 0, means[first], np.nan)
+    reference = np.full(reducer.n, np.nan)
+    reference[first >= 0] = means[first[first >= 0]]
     shift = np.where(filled, n * (means - reference[reducer.codes]), 0.0)
     mean: npt.NDArray[np.float64] = reference + np.bincount(reducer.codes, shift, reducer.n) / total
     return mean
@@ -330,23 +392,24 @@ _UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "isum": _isum,
     "fsum": _fsum,
     "osum": _osum,
+    "concat": _osum,
     "iprod": _iprod,
     "fprod": _fprod,
     "any": _truth("any"),
     "all": _truth("all"),
     "moments": _update_moments,
     "limbs": _limbs,
-    **{name: _selects(name) for name in ("min", "max", "first", "last")},
+    **{name: _extremum(name) for name in ("min", "max")},
+    **{name: _selects(name) for name in ("first", "last")},
 }
 
 _MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
     **{name: _merge_sum(STATES[name].fields[0]) for name in ("size", "count", "isum", "fsum")},
     "osum": _merge_osum,
+    "concat": _merge_osum,
     "iprod": _merge_prod,
     "fprod": _merge_prod,
-    **{name: _merge_selects(name) for name in ("min", "max", "first", "last")},
-    "any": _merge_truth("any"),
-    "all": _merge_truth("all"),
+    **{n: _merge_like_update(n) for n in ("min", "max", "first", "last", "any", "all")},
     "moments": _merge_moments,
     "limbs": _merge_limbs,
     "idxmin": _merge_extreme("idxmin"),

@@ -26,16 +26,22 @@ def pytest_configure(config: pytest.Config) -> None:
     dask_gpuagg.enable()
 
 
-# asserts Dask's own number of outputs for three groups in 500 partitions, where ours gives one
-_DASK_OUTPUTS = {"test_split_out_automatically"}
+# Tests that assert not results but the nodes of stock Dask's own physical plan, with the setting
+# under which ours has them too: its number of outputs for three groups in 500 partitions, and
+# the shuffle that Dask takes by default without a cluster.
+_SETTINGS: dict[str, dict[str, str]] = {
+    "test_split_out_automatically": {"gpuagg.outputs": "dask"},
+    "test_merge_avoid_shuffle": {"dataframe.shuffle.method": "disk"},
+    "test_merge_shuffle_if_different_order": {"dataframe.shuffle.method": "disk"},
+    "test_shuffle_after_only_blockwise_merge": {"dataframe.shuffle.method": "disk"},
+}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
     tally.reset()
-    outputs = "dask" if item.originalname in _DASK_OUTPUTS else "auto"
     try:
-        with dask.config.set({"gpuagg.outputs": outputs}):
+        with dask.config.set(_SETTINGS.get(item.originalname, {})):
             return (yield)
     finally:
         _count(len(tally.planned), tally.reasons())

@@ -1,0 +1,56 @@
+"""Fixtures of all tests, and the profiles of the property tests.
+
+``GPUAGG_HYPOTHESIS=deep pytest tests/test_properties.py`` looks for new failures at random and
+for longer; what it finds is kept in ``.hypothesis`` and tried first the next time. The default
+profile tries the same examples in every run, so that a run says something about a change. Both
+print a line that reproduces a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import pytest
+from hypothesis import HealthCheck, settings
+
+import dask_gpuagg
+
+_COMMON = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+settings.register_profile("deep", max_examples=5_000, **_COMMON)
+settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Iterator[None]:
+    """The plugin on, and an error for a group-by that it does not run; stock Dask afterwards."""
+    with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
+        yield
+    assert not dask_gpuagg.is_enabled()
+
+
+@pytest.fixture(scope="module")
+def synchronous() -> Iterator[None]:
+    """Tasks run one after the other in this thread: small queries are quicker that way."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A client of two worker processes, the default scheduler while it lives."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as workers,
+        distributed.Client(workers) as client,
+    ):
+        yield client

@@ -1,0 +1,91 @@
+"""Every aggregation of the registry on every dtype that it accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY
+from dask_gpuagg.dtypes import dtype_class
+from tests.comparison import compare
+from tests.data import ROWS, VALUES, partitioned
+
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
+
+KEY = pd.Series(range(ROWS)) * 7 % 5
+
+# the class that a column has when Dask has read it
+CLASSES = {
+    name: dtype_class(partitioned(values.to_frame("x"), 1)._meta["x"].dtype)
+    for name, values in VALUES.items()
+}
+ADMITTED = [
+    (dtype, name)
+    for dtype, cls in CLASSES.items()
+    for name, record in REGISTRY.items()
+    if cls in record.accepts
+]
+# float16 and float32 results are pandas' where it accumulates in the narrow type
+ABSOLUTE = {"float16": 1e-2, "float32": 1e-5, "Float32": 1e-5, "float[pyarrow]": 1e-5}
+
+
+def function(name: str) -> Any:
+    """What is written in a spec: pandas knows ``list`` only as the type."""
+    return list if name == "list" else name
+
+
+def frame(dtype: str) -> pd.DataFrame:
+    return pd.DataFrame({"k": KEY, "x": VALUES[dtype]})
+
+
+def test_every_class_has_a_column():
+    # object columns of strings become strings in Dask; tests/correctness/test_objects.py
+    assert set(CLASSES.values()) == set(DTYPE_CLASSES) - {"object"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(d, n) for d, n in ADMITTED if REGISTRY[n].in_agg and n != "size"]
+)
+@pytest.mark.parametrize("split_out", [None, 3])
+def test_agg(dtype: str, name: str, split_out: int | None):
+    def query(f: Any) -> Any:
+        return f.groupby("k").agg({"x": function(name)}, **options(f, split_out))
+
+    # pandas refuses any of strings and min of categories without order when it sees the values
+    compare(query, partitioned(frame(dtype), 5), refusable=True, atol=ABSOLUTE.get(dtype, 1e-12))
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+@pytest.mark.parametrize("name", ["size", "nunique", "unique", "value_counts", "first", "count"])
+def test_method(dtype: str, name: str):
+    def query(f: Any) -> Any:
+        return getattr(f.groupby("k")["x"], name)(**options(f, 3))
+
+    # pandas has no index of float16, so no value_counts
+    compare(query, partitioned(frame(dtype), 5), refusable=dtype == "float16")
+
+
+@pytest.mark.parametrize("name", ["cov", "corr"])
+@pytest.mark.parametrize("dtype", [d for d, n in ADMITTED if n == "cov" and d != "bool[pyarrow]"])
+def test_matrix(dtype: str, name: str):
+    data = frame(dtype).assign(y=VALUES["float64"].to_numpy())
+
+    def query(f: Any) -> Any:
+        return getattr(f.groupby("k"), name)()
+
+    compare(query, partitioned(data, 5), atol=ABSOLUTE.get(dtype, 1e-12))
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+def test_sort(dtype: str):
+    def query(f: Any) -> Any:
+        return f.groupby("k", sort=True).agg({"x": ["count", "first", "nunique"]})
+
+    compare(query, partitioned(frame(dtype), 5), ordered=True)
+
+
+def options(frame: Any, split_out: Any) -> dict[str, Any]:
+    """Keyword arguments that only Dask understands."""
+    return {"split_out": split_out} if hasattr(frame, "dask") else {}

@@ -1,0 +1,217 @@
+"""Keys: nulls, signed zeros, categories, every dtype, and every way to write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from dask.dataframe.utils import clear_known_categories
+
+from tests.comparison import compare
+from tests.data import KEYS, ROWS, in_pieces, partitioned
+
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
+
+_rng = np.random.default_rng(8)
+_x = pd.Series(_rng.normal(size=ROWS)).mask(_rng.random(ROWS) < 0.2)
+_y = pd.Series(_rng.integers(0, 5, ROWS))
+_j = pd.Series(_rng.integers(0, 3, ROWS)).astype("float64").mask(_rng.random(ROWS) < 0.1)
+SPEC = {"x": ["sum", "mean", "var", "first", "nunique", "min"], "y": ["sum", "median", "size"]}
+CATEGORICAL = [name for name in KEYS if "category" in name]
+
+
+def frame(key: str) -> pd.DataFrame:
+    return pd.DataFrame({"k": KEYS[key], "j": _j, "x": _x, "y": _y})
+
+
+def options(f: Any, **given: Any) -> dict[str, Any]:
+    return given if hasattr(f, "dask") else {}
+
+
+@pytest.mark.parametrize("by", ["k", ["k", "j"], ["j", "k"]], ids=str)
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("key", KEYS)
+def test_agg(key: str, dropna: bool, by: Any):
+    data = partitioned(frame(key), 7)
+    for split_out, method in [(None, None), (3, None), (3, "tasks")]:
+        given = {"split_out": split_out, "shuffle_method": method}
+
+        def query(f: Any, given: Any = given) -> Any:
+            return f.groupby(by, dropna=dropna).agg(SPEC, **options(f, **given))
+
+        compare(query, data)
+
+
+@pytest.mark.parametrize("dropna", [None, True, False])
+@pytest.mark.parametrize("name", ["mean", "var", "std", "sum", "count", "size", "nunique", "first"])
+@pytest.mark.parametrize("key", ["float64", "Int64", "datetime64[us]", "str", "category"])
+@pytest.mark.parametrize("split_out", [None, 3])
+def test_null_keys_in_methods(split_out: int | None, key: str, name: str, dropna: bool | None):
+    def query(f: Any) -> Any:
+        # None leaves it to pandas' default, which is to drop
+        flag = {} if dropna is None else {"dropna": dropna}
+        return getattr(f.groupby("k", **flag)["x"], name)(**options(f, split_out=split_out))
+
+    compare(query, partitioned(frame(key), 7))
+
+
+@pytest.mark.parametrize("by", ["k", ["k", "j"]], ids=str)
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("key", KEYS)
+def test_sort(key: str, dropna: bool, by: Any):
+    def query(f: Any) -> Any:
+        grouped = f.groupby(by, dropna=dropna, sort=True)
+        return grouped.agg({"x": ["sum", "nunique"], "y": "median"})
+
+    compare(query, partitioned(frame(key), 7), ordered=True)
+
+
+@pytest.mark.parametrize("by", ["k", ["k", "j"], ["j", "k"]], ids=str)
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("key", CATEGORICAL)
+def test_categories(key: str, observed: bool, dropna: bool, by: Any):
+    for split_out in (1, 3, True):
+
+        def query(f: Any, split_out: Any = split_out) -> Any:
+            grouped = f.groupby(by, observed=observed, dropna=dropna)
+            return grouped.agg(SPEC, **options(f, split_out=split_out))
+
+        compare(query, partitioned(frame(key), 7))
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("name", ["sum", "prod", "count", "size", "min", "mean", "std", "first"])
+def test_unobserved_categories_in_methods(name: str, observed: bool):
+    def query(f: Any) -> Any:
+        return getattr(f.groupby("k", observed=observed)["y"], name)()
+
+    compare(query, partitioned(frame("category with unused"), 7))
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_two_categorical_keys(observed: bool):
+    data = frame("category with unused").assign(j=KEYS["category of int"])
+    for split_out in (1, 3):
+
+        def query(f: Any, split_out: Any = split_out) -> Any:
+            grouped = f.groupby(["k", "j"], observed=observed)
+            return grouped.agg(SPEC, **options(f, split_out=split_out))
+
+        compare(query, partitioned(data, 7))
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("split_out", [1, 3])
+@pytest.mark.parametrize("dropna", [True, False])
+def test_other_categories_in_every_partition(dropna: bool, split_out: int, observed: bool):
+    data = frame("category")
+    cuts = [0, 10, 40, 41, 80, ROWS]
+    pieces = [data.iloc[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [p.assign(k=p["k"].cat.remove_unused_categories()) for p in pieces]
+    unknown = clear_known_categories(data.iloc[:0])
+
+    def query(f: Any) -> Any:
+        grouped = f.groupby("k", observed=observed, dropna=dropna)
+        return grouped.agg(SPEC, **options(f, split_out=split_out))
+
+    compare(query, in_pieces(pieces, unknown))
+
+
+def test_categories_become_unknown():
+    data = partitioned(frame("str"), 5)
+    lazy = data.assign(k=data["k"].astype("category"))
+    compare(lambda f: f.groupby("k").agg(SPEC), lazy)
+
+
+@pytest.mark.parametrize("split_out", [1, 2, 3, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "Float64"])
+def test_signed_zeros_are_one_key(dtype: str, split_out: Any):
+    keys = pd.Series([0.0, -0.0, 1.0, -0.0, 0.0, np.nan, 2.0, -0.0]).astype(dtype)
+    data = pd.DataFrame({"k": keys, "x": range(8)})
+    result = partitioned(data, 8).groupby("k")["x"].sum(split_out=split_out).compute()
+    assert sorted(result.items()) == [(0.0, 0 + 1 + 3 + 4 + 7), (1.0, 2), (2.0, 6)]
+
+
+def test_float16_keys_are_refused_as_in_pandas():
+    data = pd.DataFrame({"k": np.array([0, 1, 0], "float16"), "x": [1, 2, 3]})
+    with pytest.raises(NotImplementedError):
+        data.groupby("k")["x"].sum()
+    with pytest.raises(NotImplementedError):
+        partitioned(data, 2).groupby("k")["x"].sum().compute()
+
+
+WAYS = {
+    "one label in a list": lambda f: ["y"],
+    "series": lambda f: f["y"],
+    "computed series": lambda f: f["y"] % 2,
+    "boolean series": lambda f: f["x"] > 0,
+    "two series": lambda f: [f["y"] % 2, f["j"] + 1],
+    "two series of one name": lambda f: [f["y"] % 2, f["y"] % 3],
+    "label and series": lambda f: ["j", f["y"] % 2],
+    "index": lambda f: f.index,
+    "callable": lambda f: _third,
+    "callable and label": lambda f: [_third, "y"],
+    "renamed series": lambda f: f["y"].rename("x"),
+}
+
+
+def _third(label: int) -> int:
+    return label % 3
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_write_a_key(way: str, split_out: int | None):
+    make, data = WAYS[way], partitioned(frame("int64"), 7)
+    single = {"x": ["sum", "nunique", "median"]}
+    compare(lambda f: f.groupby(make(f)).agg(single, **options(f, split_out=split_out)), data)
+    compare(lambda f: f.groupby(make(f))["x"].mean(**options(f, split_out=split_out)), data)
+    compare(lambda f: f.groupby(make(f)).size(**options(f, split_out=split_out)), data)
+
+
+@pytest.mark.parametrize("name", ["sum", "count", "first", "mean", "max", "size"])
+def test_series_grouped_by_series(name: str):
+    data = partitioned(frame("int64"), 7)
+    compare(lambda f: getattr(f["x"].groupby(f["y"]), name)(), data)
+    compare(lambda f: getattr(f["y"].groupby(f["y"]), name)(), data)
+    compare(lambda f: f["x"].groupby([f["y"], f["j"]]).agg(["sum", "nunique"]), data)
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
+def test_the_key_is_aggregated(split_out: int | None):
+    data = partitioned(frame("int64"), 7)
+    spec = {"y": ["sum", "nunique", "first"], "x": ["count"]}
+    compare(lambda f: f.groupby("y").agg(spec, **options(f, split_out=split_out)), data)
+    compare(lambda f: f.groupby("y")["y"].sum(**options(f, split_out=split_out)), data)
+    compare(lambda f: f.groupby("y")["y"].agg("nunique", **options(f, split_out=split_out)), data)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("key", ["int64", "float64", "str", "category", "datetime64[us, tz]"])
+def test_empty_and_tiny_frames(key: str, observed: bool, rows: int):
+    data = frame(key)
+    pieces = [data.iloc[:0], data.iloc[3 : 3 + rows], data.iloc[:0]]
+    for split_out in (None, 3):
+
+        def query(f: Any, split_out: Any = split_out) -> Any:
+            grouped = f.groupby("k", observed=observed)
+            return grouped.agg(SPEC, **options(f, split_out=split_out))
+
+        compare(query, in_pieces(pieces))
+
+
+@pytest.mark.parametrize("method", [None, "tasks", "disk"])
+def test_empty_partitions_between_full_ones(method: str | None):
+    data = frame("str")
+    cuts = [0, 0, 30, 30, 30, 90, ROWS, ROWS]
+    pieces = [data.iloc[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+
+    def query(f: Any) -> Any:
+        given = options(f, split_out=3, shuffle_method=method)
+        return f.groupby(["k", "j"], dropna=False).agg(SPEC, **given)
+
+    compare(query, in_pieces(pieces))

@@ -1,0 +1,117 @@
+"""Results that depend on the order of rows, however partials are brought together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.aggregations import REGISTRY
+from tests.comparison import compare
+from tests.data import partitioned
+
+_rng = np.random.default_rng(10034)
+_N = 240
+DATA = pd.DataFrame(
+    {
+        "k": _rng.integers(0, 20, _N),
+        "x": np.where(_rng.random(_N) < 0.2, np.nan, np.arange(_N) % 50.0),
+        "y": _rng.integers(-4, 5, _N),
+        "s": pd.Series([f"t{i}" for i in _rng.integers(0, 60, _N)], dtype="str"),
+    },
+    index=pd.Index(_rng.permutation(_N), name="row"),
+)
+MANY = {
+    "x": [n if n != "list" else list for n, r in REGISTRY.items() if r.in_agg and n != "size"],
+    "y": ["size", "first", "last", "idxmin", "idxmax", "sum", list],
+    "s": ["sum", "first", "last", "nunique", "min", "max", list],
+}
+METHODS = [None, "tasks", "disk"]
+
+
+def everything(frame: Any, **options: Any) -> Any:
+    return frame.groupby("k").agg(MANY, **(options if hasattr(frame, "dask") else {}))
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("npartitions", [1, 3, 7, 40])
+@pytest.mark.parametrize("split_out", [None, 1, 3, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_under_every_plan(method: str | None, split_out: Any, npartitions: int):
+    def query(f: Any) -> Any:
+        return everything(f, split_out=split_out, shuffle_method=method)
+
+    compare(query, partitioned(DATA, npartitions))
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("split_every", [2, 3, 8, False])
+def test_everything_by_trees_of_every_width(split_every: Any):
+    compare(lambda f: everything(f, split_every=split_every), partitioned(DATA, 40))
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("npartitions", [3, 40])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("column", ["x", "y", "s"])
+@pytest.mark.parametrize("name", ["first", "last", "unique", "sum", "idxmin", "value_counts"])
+def test_methods_of_one_column(name: str, column: str, method: str | None, npartitions: int):
+    if name == "idxmin" and column == "s":
+        pytest.skip("no idxmin of strings")
+    options = {"split_out": 3, "shuffle_method": method}
+
+    def query(f: Any) -> Any:
+        return getattr(f.groupby("k")[column], name)(**(options if hasattr(f, "dask") else {}))
+
+    compare(query, partitioned(DATA, npartitions))
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("npartitions", [1, 7, 40])
+def test_sort(npartitions: int):
+    data = partitioned(DATA, npartitions)
+    compare(lambda f: f.groupby("k", sort=True).agg(MANY), data, ordered=True)
+    compare(lambda f: f.groupby(["y", "k"], sort=True)["x"].sum(), data, ordered=True)
+    compare(lambda f: f.groupby("s", sort=True)["x"].median(), data, ordered=True)
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("name", ["idxmin", "idxmax"])
+@pytest.mark.parametrize("split_out", [1, 3])
+def test_first_of_tied_extremes(name: str, split_out: int):
+    data = DATA.assign(y=DATA["y"] // 4)
+
+    def query(f: Any) -> Any:
+        options = {"split_out": split_out} if hasattr(f, "dask") else {}
+        return f.groupby("k").agg({"y": name}, **options)
+
+    compare(query, partitioned(data, 13))
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@pytest.mark.parametrize("name", ["idxmin", "idxmax"])
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
+    data = DATA.assign(x=DATA["x"].mask(DATA["k"] == 3))
+    with pytest.raises(ValueError, match="all NA"):
+        getattr(data.groupby("k")["x"], name)()
+    for query in (lambda g: getattr(g["x"], name)(), lambda g: g.agg({"x": name})):
+        with pytest.raises(ValueError, match="all NA"):
+            query(partitioned(data, npartitions).groupby("k")).compute()
+
+
+@pytest.mark.usefixtures("plugin")
+def test_threads():
+    compare(lambda f: everything(f, split_out=3), partitioned(DATA, 40))
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("method", [None, "p2p", "tasks"])
+@pytest.mark.parametrize("split_out", [None, 3, True])
+def test_cluster(cluster: Any, split_out: Any, method: str | None):
+    def query(f: Any) -> Any:
+        return everything(f, split_out=split_out, shuffle_method=method)
+
+    compare(query, partitioned(DATA, 12))

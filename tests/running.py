@@ -1,0 +1,50 @@
+"""Python in a process of its own, with the package importable as it is here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_python(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    path: Sequence[str | Path] = (ROOT,),
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python *arguments`` and return what it printed.
+
+    Parameters
+    ----------
+    *arguments : str or Path
+        Of the interpreter.
+    cwd : Path, optional
+    env : dict, optional
+        Added to the environment.
+    path : sequence of str or Path
+        The ``PYTHONPATH``.
+    timeout : float
+        Seconds.
+    """
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment(path) | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def environment(path: Sequence[str | Path] = (ROOT,)) -> dict[str, str]:
+    """The environment without settings of this package, and with a ``PYTHONPATH``."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("DASK_GPUAGG__")}
+    return kept | {"PYTHONPATH": os.pathsep.join(map(str, path))}

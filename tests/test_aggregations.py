@@ -1,0 +1,126 @@
+"""The registry: frozen, complete, and consistent with the engine that implements it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.engines import reduce
+from dask_gpuagg.engines.finish import _FINISH, _MATRIX, _WHOLE
+
+PROMISED = (
+    "sum prod count size min max mean var std sem first last any all nunique unique idxmin idxmax "
+    "median quantile list cov corr value_counts"
+).split()
+
+
+def test_every_promised_aggregation_is_registered_under_its_own_name():
+    assert sorted(REGISTRY) == sorted(PROMISED)
+    assert all(name == record.name for name, record in REGISTRY.items())
+
+
+def test_tables_cannot_be_changed():
+    with pytest.raises(TypeError):
+        REGISTRY["mode"] = REGISTRY["sum"]
+    with pytest.raises(TypeError):
+        STATES["mode"] = STATES["size"]
+    with pytest.raises(TypeError):
+        REGISTRY["sum"].states["int"] = ("fsum",)
+
+
+@pytest.mark.parametrize("record", [*REGISTRY.values(), *STATES.values()], ids=lambda r: r.name)
+def test_records_are_frozen(record):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.summary = "something else"
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_records_pickle_to_themselves(name):
+    record = REGISTRY[name]
+    copy = pickle.loads(pickle.dumps(record))
+    assert copy == record
+    assert copy.states == record.states
+    assert copy.accepts == record.accepts
+
+
+@pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
+def test_states_and_kind_agree(record):
+    assert record.accepts
+    assert record.accepts <= set(DTYPE_CLASSES)
+    assert record.accepts == set(record.states)
+    for states in record.states.values():
+        assert set(states) <= set(STATES)
+        assert bool(states) is (record.kind is Kind.MERGEABLE)
+
+
+@pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
+def test_order_sensitive_states_make_order_sensitive_aggregations(record):
+    of_every_dtype = [any(STATES[s].order_sensitive for s in u) for u in record.states.values()]
+    if of_every_dtype and all(of_every_dtype):
+        assert record.order_sensitive
+
+
+def test_every_state_is_used_by_an_aggregation_or_by_users():
+    used = {s for record in REGISTRY.values() for states in record.states.values() for s in states}
+    assert used | {"custom"} == set(STATES)
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=lambda s: s.name)
+def test_fields_have_an_identity_each(state):
+    assert len(state.identity) == len(state.fields)
+    assert len(set(state.fields)) == len(state.fields)
+    assert bool(state.fields) is (state.name != "custom")
+
+
+def test_the_engine_merges_every_state():
+    assert set(reduce._MERGES) == set(STATES) - {"custom"}
+
+
+def test_the_engine_finishes_every_kind():
+    assert set(_WHOLE) == {a.name for a in REGISTRY.values() if a.kind is not Kind.MERGEABLE}
+    several = {
+        a.name
+        for a in REGISTRY.values()
+        for states in a.states.values()
+        if a.name not in _MATRIX and sum(len(STATES[s].fields) for s in states) > 1
+    }
+    # an aggregation of several fields cannot be its own state
+    assert several <= set(_FINISH)
+
+
+def test_in_agg_covers_what_stock_dask_refuses():
+    refused = {a.name for a in REGISTRY.values() if a.in_agg and not a.stock_agg}
+    assert refused == {"sem", "any", "all", "nunique", "idxmin", "idxmax", "quantile"}
+    assert not any(a.stock_agg and not a.in_agg for a in REGISTRY.values())
+
+
+class TestSupportTable:
+    def rows(self) -> list[list[str]]:
+        return [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in support_table().splitlines()
+        ]
+
+    def test_has_a_column_for_every_dtype_class(self):
+        head = self.rows()[0]
+        assert [cell for cell in head if cell in DTYPE_CLASSES] == list(DTYPE_CLASSES)
+
+    def test_has_a_row_for_every_aggregation(self):
+        assert [row[0].strip("`") for row in self.rows()[2:]] == list(REGISTRY)
+
+    def test_is_rectangular_markdown(self):
+        rows = self.rows()
+        assert len({len(row) for row in rows}) == 1
+        assert set(rows[1]) == {"---"}
+
+    @pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
+    def test_marks_exactly_what_is_accepted(self, record):
+        head, _, *body = self.rows()
+        row = next(row for row in body if row[0] == f"`{record.name}`")
+        marked = {cls for cls in DTYPE_CLASSES if row[head.index(cls)] == "yes"}
+        assert marked == record.accepts
+        assert row[1] == record.kind.value
+        assert row[2].startswith("yes") is record.in_agg

@@ -1,0 +1,161 @@
+"""``python -m dask_gpuagg`` and the IPython extension behave as Python itself does."""
+
+from __future__ import annotations
+
+import pytest
+
+import dask_gpuagg
+from tests.running import ROOT, run_python
+
+QUERY = """
+import dask, pandas as pd, dask.dataframe as dd
+from dask_gpuagg.report import tally
+dask.config.set(scheduler="synchronous")
+ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
+print("sum", ddf.groupby("k").v.sum().compute().to_dict())
+print("planned", len(tally.planned))
+"""
+SHOW = "import sys; print(__name__, sys.argv)\n"
+
+
+def gpuagg(*arguments, **kwargs):
+    return run_python("-m", "dask_gpuagg", *arguments, **kwargs)
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text: str, name: str = "script.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+class TestScript:
+    def test_runs_with_the_plugin_on(self, script):
+        ran = gpuagg(script(QUERY))
+        assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+        assert ran.returncode == 0
+
+    def test_without_it_stock_dask_runs(self, script):
+        ran = run_python(script("import dask_gpuagg\n" + QUERY))
+        assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 0"], ran.stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [[], ["a", "b"], ["--flag", "-x", "1"], ["-m", "a"], ["--version"], ["-h"], ["--", "a"]],
+        ids=" ".join,
+    )
+    def test_arguments_are_the_scripts_own(self, script, arguments):
+        path = script(SHOW)
+        ran = gpuagg(path, *arguments)
+        assert ran.stdout.strip() == f"__main__ {[str(path), *arguments]}", ran.stderr
+
+    def test_the_scripts_neighbours_can_be_imported(self, script):
+        script("value = 42", "neighbour.py")
+        assert gpuagg(script("import neighbour; print(neighbour.value)")).stdout.strip() == "42"
+
+    def test_a_relative_path(self, script):
+        path = script(SHOW)
+        ran = gpuagg(path.name, "a", cwd=path.parent)
+        assert ran.stdout.strip() == "__main__ ['script.py', 'a']", ran.stderr
+
+    @pytest.mark.parametrize(
+        ("text", "code"),
+        [("raise SystemExit(3)", 3), ("import sys; sys.exit('no')", 1), ("1 / 0", 1), ("", 0)],
+    )
+    def test_the_exit_code_is_the_scripts(self, script, text, code):
+        assert gpuagg(script(text)).returncode == code
+
+    def test_tracebacks_show_the_scripts_lines(self, script):
+        path = script("def f():\n    return 1 / 0\n\nf()\n")
+        ran = gpuagg(path)
+        assert "ZeroDivisionError" in ran.stderr
+        assert f'File "{path}", line 2, in f' in ran.stderr
+        assert "return 1 / 0" in ran.stderr
+
+    def test_a_missing_script(self, tmp_path):
+        ran = gpuagg(tmp_path / "missing.py")
+        assert ran.returncode != 0
+        assert "missing.py" in ran.stderr
+
+    def test_a_cluster_of_processes_made_by_the_script(self, script):
+        # its workers import the script again, and unpickle functions defined in it
+        text = """
+import pandas as pd, dask.dataframe as dd
+from distributed import Client, LocalCluster
+from dask_gpuagg.report import tally
+
+def double(part):
+    return part * 2
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, dashboard_address=None) as cluster, Client(cluster):
+        ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
+        print(ddf.map_partitions(double).groupby("k").v.sum().compute().to_dict())
+        print("planned", len(tally.planned))
+"""
+        ran = gpuagg(script(text))
+        assert ran.stdout.splitlines() == ["{2: 8, 4: 4}", "planned 1"], ran.stderr
+
+
+class TestModule:
+    def test_runs_with_the_plugin_on(self, script):
+        path = script(QUERY, "some_module.py")
+        ran = gpuagg("-m", "some_module", cwd=path.parent)
+        assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+
+    @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--flag", "-x", "1"], ["-m", "a"]])
+    def test_arguments_are_the_modules_own(self, script, arguments):
+        path = script(SHOW, "some_module.py")
+        ran = gpuagg("-m", "some_module", *arguments, cwd=path.parent)
+        assert ran.stdout.strip() == f"__main__ {[str(path), *arguments]}", ran.stderr
+
+    def test_a_package_with_a_main(self, tmp_path):
+        (tmp_path / "pack").mkdir()
+        (tmp_path / "pack" / "__init__.py").write_text("")
+        (tmp_path / "pack" / "__main__.py").write_text("from . import __name__ as n; print(n)")
+        assert gpuagg("-m", "pack", cwd=tmp_path).stdout.strip() == "pack"
+
+    def test_a_missing_module(self):
+        ran = gpuagg("-m", "no_such_module")
+        assert ran.returncode != 0
+        assert "no_such_module" in ran.stderr
+
+
+def test_nothing_to_run_is_a_usage_error():
+    ran = gpuagg()
+    assert ran.returncode == 2
+    assert "usage: python -m dask_gpuagg" in ran.stderr
+
+
+def test_version():
+    assert gpuagg("--version").stdout.strip() == dask_gpuagg.__version__
+
+
+def test_help():
+    ran = gpuagg("--help")
+    assert ran.returncode == 0
+    assert "-m" in ran.stdout
+
+
+class TestIPython:
+    def run(self, *lines: str):
+        pytest.importorskip("IPython")
+        code = "from IPython.core.interactiveshell import InteractiveShell\n"
+        code += "shell = InteractiveShell.instance()\n"
+        code += "".join(f"shell.run_cell({line!r}).raise_error()\n" for line in lines)
+        return run_python("-c", code, cwd=ROOT)
+
+    def test_load_ext_enables(self):
+        ran = self.run("%load_ext dask_gpuagg", QUERY)
+        assert ran.stdout.splitlines()[-2:] == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+
+    def test_unload_ext_disables(self):
+        ran = self.run("%load_ext dask_gpuagg", "%unload_ext dask_gpuagg", QUERY)
+        assert ran.stdout.splitlines()[-2:] == ["sum {1: 4, 2: 2}", "planned 0"], ran.stderr
+
+    def test_reload_ext_leaves_it_on(self):
+        ran = self.run("%load_ext dask_gpuagg", "%reload_ext dask_gpuagg", QUERY)
+        assert ran.stdout.splitlines()[-1] == "planned 1", ran.stderr

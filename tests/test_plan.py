@@ -1,0 +1,266 @@
+"""Plans: shared states, values that pickle and print, and one reason per refusal."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.plan import (
+    Column,
+    Plan,
+    Requested,
+    Unsupported,
+    make_matrix_plan,
+    make_plan,
+    read_function,
+    reasons,
+)
+
+KEY = Column("k", np.dtype("int64"))
+DTYPES = {
+    "bool": np.dtype("bool"),
+    "int": np.dtype("int32"),
+    "uint": np.dtype("uint8"),
+    "float": np.dtype("float64"),
+    "datetime": np.dtype("datetime64[ns]"),
+    "timedelta": np.dtype("timedelta64[ns]"),
+    "string": pd.StringDtype(),
+    "category": pd.CategoricalDtype(["a", "b"]),
+    "decimal": pd.ArrowDtype(pa.decimal128(10, 2)),
+    "object": np.dtype("object"),
+}
+# one column of every dtype class, named after it
+COLUMNS = [Column(name, dtype) for name, dtype in DTYPES.items()]
+FLAGS = {"dropna": True, "observed": True, "sort": False}
+
+
+def plan_of(*pairs: tuple[str, str], **flags) -> Plan:
+    requested = [Requested((column, name), name, column) for column, name in pairs]
+    return make_plan([KEY], COLUMNS, requested, **(FLAGS | flags))
+
+
+def states_of(plan: Plan) -> list[str]:
+    return [plan.state_label(i) for i in range(len(plan.states))]
+
+
+def test_the_columns_cover_every_dtype_class():
+    assert tuple(DTYPES) == DTYPE_CLASSES
+
+
+class TestSharing:
+    def test_mean_and_sum_of_floats_share_the_sum(self):
+        plan = plan_of(("float", "mean"), ("float", "sum"))
+        assert states_of(plan) == ["fsum(float)", "count(float)"]
+        assert [o.states for o in plan.outputs] == [(0, 1), (0,)]
+
+    def test_mean_and_count_share_the_count(self):
+        assert states_of(plan_of(("int", "count"), ("int", "mean"))) == ["count(int)", "fsum(int)"]
+
+    def test_var_std_and_sem_share_the_moments(self):
+        plan = plan_of(("int", "var"), ("int", "std"), ("int", "sem"))
+        assert states_of(plan) == ["moments(int)"]
+        assert [o.states for o in plan.outputs] == [(0,)] * 3
+
+    def test_different_ddof_share_the_moments(self):
+        requested = [Requested(d, "var", "float", (("ddof", d),)) for d in (0, 1)]
+        plan = make_plan([KEY], COLUMNS, requested, **FLAGS)
+        assert states_of(plan) == ["moments(float)"]
+        assert [dict(o.parameters)["ddof"] for o in plan.outputs] == [0, 1]
+
+    def test_the_same_pair_twice_is_computed_once(self):
+        plan = plan_of(("int", "sum"), ("int", "sum"))
+        assert states_of(plan) == ["isum(int)"]
+        assert len(plan.outputs) == 2
+
+    def test_columns_are_read_once_and_only_those_needed(self):
+        plan = plan_of(("float", "sum"), ("int", "sum"), ("float", "max"), ("string", "nunique"))
+        assert [c.label for c in plan.columns] == ["float", "int", "string"]
+
+    def test_columns_do_not_share(self):
+        assert states_of(plan_of(("int", "sum"), ("uint", "sum"))) == ["isum(int)", "isum(uint)"]
+
+    def test_size_reads_no_column(self):
+        plan = plan_of(("float", "size"), ("int", "size"))
+        assert states_of(plan) == ["size()"]
+        assert plan.columns == ()
+
+    def test_custom_functions_share_with_themselves_alone(self):
+        one, two = (partial(sum, start=i) for i in range(2))
+        functions = [read_function(dd.Aggregation("f", f, f))[2] for f in (one, one, two)]
+        requested = [Requested(i, "custom", "int", (), f) for i, f in enumerate(functions)]
+        plan = make_plan([KEY], COLUMNS, requested, **FLAGS)
+        assert [o.states for o in plan.outputs] == [(0,), (0,), (1,)]
+
+    def test_co_moments_once_per_unordered_pair(self):
+        columns = [c for c in COLUMNS if c.label in ("int", "uint", "float")]
+        plan = make_matrix_plan([KEY], columns, "cov", (), **FLAGS)
+        assert [s.columns for s in plan.states] == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+        assert plan.shape == "matrix"
+
+
+class TestTables:
+    def test_mergeable_states_go_to_the_groups_table(self):
+        assert plan_of(("int", "sum"), ("int", "var")).tables == ("groups",)
+
+    def test_distinct_pairs_and_whole_rows_have_their_own(self):
+        plan = plan_of(("int", "sum"), ("uint", "nunique"), ("float", "median"), ("int", "list"))
+        assert plan.tables == ("groups", "pairs1", "rows")
+        assert plan.pairs == (1,)
+        assert plan.rows == (2, 0)
+
+    def test_without_states_there_is_no_groups_table(self):
+        assert plan_of(("float", "median")).tables == ("rows",)
+
+    def test_without_outputs_the_keys_remain(self):
+        assert plan_of().tables == ("groups",)
+
+    def test_value_counts_has_a_shape_of_its_own(self):
+        plan = plan_of(("string", "value_counts"))
+        assert plan.shape == "values"
+        assert states_of(plan) == ["size()"]
+
+
+@pytest.mark.parametrize("name", [n for n in REGISTRY if n not in ("cov", "corr")])
+def test_order_sensitivity_is_that_of_the_registry(name):
+    column = min(REGISTRY[name].accepts)
+    assert plan_of((column, name)).order_sensitive is REGISTRY[name].order_sensitive
+
+
+def test_one_order_sensitive_output_makes_the_plan_so():
+    assert plan_of(("int", "sum"), ("int", "first")).order_sensitive
+    assert not plan_of(("int", "sum"), ("int", "max")).order_sensitive
+
+
+class TestValue:
+    pairs = (("float", "mean"), ("int", "var"), ("string", "nunique"), ("float", "median"))
+
+    def test_equal_and_hashable(self):
+        assert plan_of(*self.pairs) == plan_of(*self.pairs)
+        assert len({plan_of(*self.pairs), plan_of(*self.pairs)}) == 1
+
+    @pytest.mark.parametrize("flag", FLAGS)
+    def test_every_flag_tells_plans_apart(self, flag):
+        assert plan_of(*self.pairs) != plan_of(*self.pairs, **{flag: not FLAGS[flag]})
+
+    def test_pickles(self):
+        plan = plan_of(*self.pairs, ("object", "first"), ("decimal", "sum"), ("category", "count"))
+        copy = pickle.loads(pickle.dumps(plan))
+        assert copy == plan
+        assert hash(copy) == hash(plan)
+        assert copy.outputs[0].kind is Kind.MERGEABLE
+
+    def test_prints_what_is_kept_and_made(self):
+        requested = [Requested("a", "std", "float", (("ddof", 0),))]
+        text = str(make_plan([KEY, Column(None, KEY.dtype)], COLUMNS, requested, **FLAGS))
+        assert text.splitlines() == [
+            "keys     k, None",
+            "states   moments(float)",
+            "outputs  std(float, ddof=0)",
+        ]
+        assert "pairs    string\nrows     float\n" in str(plan_of(*self.pairs))
+
+
+REFUSED = [
+    (cls, name)
+    for name, record in REGISTRY.items()
+    for cls in DTYPE_CLASSES
+    if cls not in record.accepts
+]
+
+
+@pytest.mark.parametrize(("column", "name"), REFUSED)
+def test_a_dtype_that_is_not_accepted_is_refused_by_name(column, name):
+    with pytest.raises(Unsupported) as caught:
+        plan_of((column, name))
+    refusal = caught.value
+    assert (refusal.aggregation, refusal.column) == (name, column)
+    assert name in refusal.reason
+    assert str(DTYPES[column]) in refusal.reason
+
+
+ACCEPTED = [(cls, n) for n, r in REGISTRY.items() for cls in r.accepts if n not in ("cov", "corr")]
+
+
+@pytest.mark.parametrize(("column", "name"), sorted(ACCEPTED))
+def test_what_is_accepted_is_planned_with_the_states_of_its_dtype_class(column, name):
+    plan = plan_of((column, name))
+    assert tuple(s.state for s in plan.states) == REGISTRY[name].states[column]
+
+
+def test_one_reason_per_refused_aggregation():
+    pairs = [("string", "mean"), ("int", "sum"), ("category", "sum"), ("int", "mode"), ("x", "sum")]
+    requested = [Requested(pair, pair[1], pair[0]) for pair in pairs]
+    found = reasons(COLUMNS, requested)
+    assert [(r.column, r.aggregation) for r in found] == [pairs[0], pairs[2], pairs[3], pairs[4]]
+    assert "not in the registry" in found[2].reason
+    assert "not in the frame" in found[3].reason
+
+
+def test_an_unknown_argument_is_refused():
+    requested = [Requested("a", "sum", "int", (("min_count", 1),))]
+    (refusal,) = reasons(COLUMNS, requested)
+    assert "min_count" in refusal.reason
+
+
+def test_a_matrix_of_strings_is_refused():
+    with pytest.raises(Unsupported, match="corr of dtype str"):
+        make_matrix_plan([KEY], COLUMNS[6:7], "corr", (), **FLAGS)
+
+
+def test_a_dtype_outside_all_classes_is_refused():
+    columns = [Column("c", np.dtype("complex128"))]
+    for name in REGISTRY:
+        refused = reasons(columns, [Requested("c", name, "c")])
+        assert bool(refused) is (name != "size"), name
+
+
+class TestReadFunction:
+    @pytest.mark.parametrize(
+        ("function", "name"),
+        [
+            ("sum", "sum"),
+            (sum, "sum"),
+            (min, "min"),
+            (list, "list"),
+            (np.sum, "sum"),
+            (np.min, "min"),
+            (np.max, "max"),
+            (np.mean, "mean"),
+            (np.median, "median"),
+            (np.std, "std"),
+            (np.var, "var"),
+            (pd.Series.nunique, "nunique"),
+        ],
+    )
+    def test_names(self, function, name):
+        assert read_function(function) == (name, (), None)
+
+    def test_keyword_arguments_are_sorted(self):
+        function = partial(np.var, ddof=0, axis=None)
+        assert read_function(function) == ("var", (("axis", None), ("ddof", 0)), None)
+
+    def test_positional_arguments_are_refused(self):
+        with pytest.raises(Unsupported, match="positional"):
+            read_function(partial(np.var, 0))
+
+    def test_a_dask_aggregation_keeps_its_functions(self):
+        aggregation = dd.Aggregation("mine", len, sum, max)
+        name, parameters, custom = read_function(aggregation)
+        assert (name, parameters) == ("custom", ())
+        assert (custom.name, custom.chunk, custom.agg, custom.finalize) == ("mine", len, sum, max)
+
+    @pytest.mark.parametrize("function", [3, None, object()])
+    def test_what_is_no_function_is_refused(self, function):
+        with pytest.raises(Unsupported, match="not an aggregation"):
+            read_function(function)
+
+    def test_a_lambda_is_refused_by_the_plan(self):
+        name, parameters, custom = read_function(lambda v: v.sum())
+        assert reasons(COLUMNS, [Requested("a", name, "int", parameters, custom)])

@@ -1,0 +1,151 @@
+"""Random group-bys: pandas on the whole frame is right, and every plan gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.comparison import assert_same
+from tests.strategies import CLASSES, KINDS, Case, cases
+
+# one partition, a deep tree, and every exchange
+PLANS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "tree": {"split_out": 1, "split_every": 2},
+    "exchange": {"split_out": 3},
+    "tasks": {"split_out": 3, "shuffle_method": "tasks"},
+    "disk": {"split_out": 2, "shuffle_method": "disk"},
+}
+# unit roundoff, with room for the number of operations
+ROUNDOFF = {"float32": 1e-6}
+SPREADS = {"var", "std", "sem"}
+
+
+def tolerances(case: Case, frame: pd.DataFrame) -> pd.DataFrame:
+    """Bounds on the rounding error of each output of each group.
+
+    A sum of n terms may be off by n roundoffs of the sum of their magnitudes, a variance by n
+    roundoffs of var + |mean| * std (Chan, Golub, LeVeque 1983).
+    """
+    columns: dict[int, Any] = {}
+    for column, names in case.spec.items():
+        kind = case.kinds[column]
+        numeric = CLASSES[kind] in ("bool", "int", "uint", "float", "decimal")
+        values = frame[column].astype("float64") if numeric else frame[column].isna() * 0.0
+        finite = values.where(np.isfinite(values.to_numpy(dtype=float, na_value=np.nan)))
+        grouped = case.groupby(frame.assign(**{column: finite.abs()}))[column]
+        n, total, largest = grouped.size(), grouped.sum(), grouped.max().fillna(0.0)
+        u = n * ROUNDOFF.get(kind, 1e-15)
+        std = case.groupby(frame.assign(**{column: finite}))[column].std().fillna(0.0)
+        bounds = {
+            "sum": u * total,
+            "mean": u * largest,
+            "var": u * (std**2 + largest * std) + (u * largest) ** 2,
+            "std": u * (std + largest),
+            "sem": u * (std + largest),
+            "median": u * largest,
+            "quantile": u * largest,
+        }
+        for name in names:
+            columns[len(columns)] = bounds.get(name, n * 0.0)
+    return pd.DataFrame(columns)
+
+
+def expected(case: Case, frame: pd.DataFrame) -> Any:
+    """Pandas' answer, or the error that it raises."""
+    try:
+        return case.groupby(frame).agg(case.functions())
+    except (ValueError, TypeError) as error:
+        return error
+
+
+def check(case: Case, plans: dict[str, dict[str, Any]], cut: bool = True) -> None:
+    frame = case.collection().compute(scheduler="synchronous")
+    want = expected(case, frame)
+    for plan, options in plans.items():
+        note(f"plan {plan}")
+        grouped = case.groupby(case.collection(cut and plan != "default"))
+        if isinstance(want, Exception):
+            with pytest.raises(type(want)):
+                grouped.agg(case.functions(), **options).compute()
+            continue
+        lazy = grouped.agg(case.functions(), **options)
+        assert_same(
+            lazy.compute(),
+            want,
+            meta=lazy._meta,
+            ordered=case.sort,
+            rtol=1e-5 if "float32" in case.kinds.values() else 1e-12,
+            atol=tolerances(case, frame),
+        )
+
+
+def comparable(kind: str, name: str) -> bool:
+    """Leaves out what pandas itself answers by the path that it takes inside."""
+    # min of a category without order is refused only where there are values
+    if kind == "category" and name in ("min", "max"):
+        return False
+    return not (KINDS[kind].dtype == "bool" and name == "quantile")
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@given(cases(comparable))
+def test_plans_agree_with_pandas(case: Case):
+    check(case, PLANS)
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@given(cases(lambda kind, name: name in SPREADS | {"mean", "sum"}, value_columns=1))
+def test_moments(case: Case):
+    check(case, PLANS)
+
+
+METHODS = ["unique", "nunique", "value_counts", "size", "count", "first", "last", "min", "sum"]
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@given(cases(value_columns=1), st.sampled_from(METHODS), st.sampled_from(sorted(PLANS)))
+def test_methods_agree_with_pandas(case: Case, name: str, plan: str):
+    column = next(iter(case.spec))
+    frame = case.collection().compute()
+    try:
+        want = getattr(case.groupby(frame)[column], name)()
+    except TypeError:
+        return  # min of a category, sum of datetimes: Dask asks pandas when the query is made
+    lazy = getattr(case.groupby(case.collection())[column], name)(**PLANS[plan])
+    bound = case if name == "sum" else None
+    case.spec[column] = [name]
+    atol = tolerances(case, frame) if bound else 0.0
+    rtol = 1e-5 if "float32" in case.kinds.values() else 1e-12
+    assert_same(lazy.compute(), want, meta=lazy._meta, rtol=rtol, atol=atol)
+
+
+NUMBERS = ["bool", "int8", "int32", "float64", "Int16", "Float64", "int64[pyarrow]"]
+
+
+@pytest.mark.usefixtures("plugin", "synchronous")
+@given(cases(lambda kind, name: False), st.sampled_from(["cov", "corr"]), st.data())
+def test_matrices_agree_with_pandas(case: Case, name: str, data: Any):
+    numbers = st.lists(st.integers(-9, 9), min_size=len(case.frame), max_size=len(case.frame))
+    frame = case.frame[case.keys].assign(
+        x=data.draw(numbers), y=data.draw(numbers), z=np.arange(len(case.frame)) % 4 / 2
+    )
+    frame = frame.assign(x=frame["x"].where(frame["x"] < 8))
+    case = Case(frame, case.cuts, {}, case.keys, {}, case.dropna, True, case.sort)
+    pdf = case.collection().compute()
+    want = getattr(case.groupby(pdf), name)()
+    for options in ({}, {"split_out": 3}):
+        lazy = getattr(case.groupby(case.collection()), name)(**options)
+        assert_same(lazy.compute(), want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("plugin", "cluster")
+@settings(max_examples=8)
+@given(cases(comparable))
+def test_cluster_agrees_with_pandas(case: Case):
+    check(case, {"tree": PLANS["tree"], "p2p": {"split_out": 3, "shuffle_method": "p2p"}})
