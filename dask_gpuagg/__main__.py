@@ -23,20 +23,21 @@ def main(arguments: list[str] | None = None) -> None:
         description="Run a Python script with Dask's group-bys going through dask_gpuagg.",
     )
     parser.add_argument("--version", action="version", version=dask_gpuagg.__version__)
-    parser.add_argument("-m", dest="module", help="run a module instead of a script")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="the script and its arguments")
+    # whatever follows the script or -m is the program's own, options included
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
     options = parser.parse_args(arguments)
-    if options.module is None and not options.args:
+    program = options.module or options.script
+    if not program:
         parser.error("give a script, or -m and a module")
     dask_gpuagg.enable()
-    if options.module is not None:
-        sys.argv = [options.module, *options.args]
-        runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+    sys.argv = list(program)
+    if options.module:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = list(options.args)
         # like python itself, so that a script finds the modules beside it
-        sys.path.insert(0, str(Path(options.args[0]).resolve().parent))
-        runpy.run_path(options.args[0], run_name="__main__")
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+        runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":

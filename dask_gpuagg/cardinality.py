@@ -101,7 +101,9 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Es
     -----
     Capture and recapture (Petersen 1896, Lincoln 1930): two partitions with ``a`` and ``b``
     distinct keys of which ``c`` are shared point to ``a * b / c`` keys in all. Without shared
-    keys (sorted or clustered data) every partition is taken to bring keys of its own.
+    keys (sorted or clustered data) every partition is taken to bring keys of its own. The
+    pair that points to most keys counts: too many expected groups cost an exchange, too few
+    the memory of a worker.
     """
     how = f"sampled {len(samples)} of {npartitions} partitions"
     counts = [len(sample[0]) for sample in samples]
@@ -115,10 +117,10 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Es
     seen[sample_of_row, groups.codes] = True
     if len(samples) == npartitions:
         return Estimate(groups.n, False, how)
-    products = shared = 0
+    most = round(sum(counts) / len(counts) * npartitions)
+    estimated = 0
     for a, b in combinations(range(len(samples)), 2):
-        products += counts[a] * counts[b]
-        shared += int((seen[a] & seen[b]).sum())
-    most = round(sum(counts) / max(len(counts), 1) * npartitions)
-    estimated = most if shared == 0 else min(most, round(products / shared))
+        shared = int((seen[a] & seen[b]).sum())
+        pair = round(counts[a] * counts[b] / shared) if shared else most
+        estimated = max(estimated, min(most, pair))
     return Estimate(max(estimated, groups.n), False, how)

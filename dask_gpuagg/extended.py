@@ -81,7 +81,7 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
     flags : dict
         ``split_every``, ``split_out`` and ``shuffle_method``.
     named : dict
-        Named aggregations, when ``arg`` is ``None``.
+        Named aggregations when ``arg`` is ``None``, else arguments of the functions.
 
     Returns
     -------
@@ -91,12 +91,19 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
     ------
     Unsupported
         When our plan cannot run it either.
+    KeyError
+        For columns that the frame does not have.
     """
     frame = groupby.obj.expr
     spec, scalar = _read_spec(groupby, arg, named)
     requested = []
+    if not spec:
+        raise Unsupported("no aggregation was asked for")
+    # with a specification, keywords are arguments of the functions
+    arguments = tuple(sorted(named.items())) if arg is not None else ()
     for label, function, column in spec:
         name, parameters, custom = read_function(function)
+        parameters += arguments
         if custom is None and not (name in REGISTRY and REGISTRY[name].in_agg):
             raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
         requested.append(Requested(label, name, column, parameters, custom))
@@ -145,7 +152,7 @@ def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, boo
         arg = {c: arg for c in wanted if c not in by or groupby._slice is not None}
     missing = [c for c in arg if c not in meta.columns]
     if missing:
-        raise Unsupported(f"columns {missing} are not in the frame")
+        raise KeyError(f"Column(s) {missing} do not exist")
     nested = any(isinstance(f, list | tuple | dict) for f in arg.values())
     spec: Spec = []
     for column, functions in arg.items():
@@ -173,8 +180,9 @@ def _function_label(function: Any) -> str:
 
 def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> Any:
     """Empty result: dtypes by pandas on non-empty metadata, labels as pandas gives them."""
-    frame = meta_nonempty(groupby.obj._meta)
-    by = [meta_nonempty(b._meta) if hasattr(b, "_meta") else b for b in groupby.by]
+    # one row: the second one of nullable dtypes is null
+    frame = meta_nonempty(groupby.obj._meta).iloc[:1]
+    by = [meta_nonempty(b._meta)[:1] if hasattr(b, "_meta") else b for b in groupby.by]
     by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
     keys = [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
     dropna = True if groupby.dropna is None else groupby.dropna

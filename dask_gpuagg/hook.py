@@ -182,6 +182,9 @@ def _aggregate(
     **kwargs: Any,
 ) -> Any:
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
+    if arg is not None and kwargs:
+        # Dask ignores the arguments of the functions; pandas passes them on
+        return new_collection(extend(self, arg, flags, kwargs))
     try:
         return original(self, arg, **flags, **kwargs)
     except Exception as error:

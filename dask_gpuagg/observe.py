@@ -17,7 +17,6 @@ from dask.base import get_scheduler
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
-from dask.dataframe.dask_expr.io.io import FusedIO
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
 from dask_gpuagg.distributed.preflight import current_client
@@ -60,7 +59,11 @@ def estimate_groups(query: Query) -> Estimate:
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
     if name not in _recent:
-        _recent[name] = _sample(query)
+        try:
+            _recent[name] = _sample(query)
+        except Exception as error:
+            # the query itself will meet the same error, or run without an estimate
+            return Estimate(None, False, f"sampling failed: {error!r}")
         while len(_recent) > _REMEMBERED:
             _recent.popitem(last=False)
     return _recent[name]
@@ -86,6 +89,8 @@ def _rows(frame: Expr) -> int | None:
 
 def _obstacle(query: Query) -> str | None:
     """Why the input cannot be sampled cheaply; ``None`` if it can."""
+    if any(callable(b) and not isinstance(b, Expr) for b in query.by):
+        return "a key is a function"
     for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
         for node in root.walk():
             if isinstance(node, FromGraph) and not _holds_data(node):
@@ -121,9 +126,8 @@ def _sample(query: Query) -> Estimate:
     npartitions = frame.npartitions
     chosen = sorted({0, npartitions // 2, npartitions - 1})
     partials = Partitions(GroupByPartial(frame, keys_only, False, *query.by), chosen)
-    # fusing is off because FusedIO would merge the chosen partitions with their neighbours
-    lowered = partials.optimize(fuse=False)
-    assert not any(isinstance(node, FusedIO) for node in lowered.walk())
+    # not tuned: that would fuse the chosen partitions with their neighbours
+    lowered = partials.simplify().lower_completely()
     keys = lowered.__dask_keys__()
     get = get_scheduler() or dask.threaded.get
     samples = [

@@ -169,6 +169,17 @@ class Plan:
         return tuple(names + (["rows"] if self.rows else []))
 
     @property
+    def drops_late(self) -> bool:
+        """Whether rows with a null key stay until the outputs are made.
+
+        With ``observed=False`` pandas combines categories with every level of the other keys,
+        those of dropped rows included.
+        """
+        categorical = [dtype_class(k.dtype) == "category" for k in self.keys]
+        mixed = any(categorical) and not all(categorical)
+        return self.dropna and not self.observed and mixed
+
+    @property
     def order_sensitive(self) -> bool:
         """Whether partials must be combined in the order of their partitions."""
         uses = any(STATES[s.state].order_sensitive for s in self.states)

@@ -84,7 +84,8 @@ def route(query: Query, expr: Any) -> Decision:
         outputs = expr.split_out
         outputs = npartitions if outputs is True else int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
-        decision = Decision(kind, outputs, f"split_out={split_out} was asked for")
+        how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
+        decision = Decision(kind, outputs, how)
     if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
         reason = f"the input is partitioned by the keys; {decision.reason}"
         return Decision(Route.ALIGNED, decision.outputs, reason, decision.groups)
@@ -141,17 +142,16 @@ def _fewer(result: Expr, outputs: int) -> Expr:
 
 def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
     plan = query.plan
-    metas = _table_metas(query)
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
-    if method is None:
-        suits_p2p = all(_suits_p2p(meta) for meta in metas.values())
-        if get_default_shuffle_method() == "p2p" and suits_p2p:
-            method = "p2p"
+    if method is None and get_default_shuffle_method() == "p2p":
+        metas = _table_metas(query)
+        method = "p2p" if all(_suits_p2p(meta) for meta in metas.values()) else None
     if method is None:
         # where Dask would go through the disk: partials are small, and our own exchange keeps
         # them in memory and in order
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return GroupByExchange(partial, plan, query.meta, buckets, decision)
+    metas = _table_metas(query)
     partial = GroupByPartial(query.frame, plan, plan.order_sensitive, *query.by)
     shuffled = []
     for name in plan.tables:
@@ -174,6 +174,12 @@ def _table_metas(query: Query) -> dict[str, pd.DataFrame]:
     by = [meta_nonempty(b._meta) if isinstance(b, Expr) else b for b in query.by]
     ordinal = 0 if query.plan.order_sensitive else None
     frame = meta_nonempty(query.frame._meta)
+    # the objects of Dask's non-empty metadata support no operation at all
+    if frame.ndim == 1:
+        frame = pd.Series("text", frame.index, object, frame.name) if frame.dtype == object else frame
+    else:
+        for column in [c for c, dtype in frame.dtypes.items() if dtype == object]:
+            frame[column] = pd.Series("text", frame.index, object)
     tables = gpuagg_partial(frame, *by, plan=query.plan, ordinal=ordinal)
     return {
         name: table.iloc[:0].assign(**{PARTITION: np.zeros(0, np.int64)})

@@ -95,7 +95,7 @@ def assert_same(
         assert have == expected
     else:
         missing, extra = set(expected) - set(have), set(have) - set(expected)
-        assert not missing and not extra, f"groups missing {missing}, too many {extra}"
+        assert missing | extra == set(), f"groups missing {missing}, too many {extra}"
         place = {key: i for i, key in enumerate(have)}
         got = got.take([place[key] for key in expected])
     for i, label in enumerate(want.columns):
@@ -125,7 +125,7 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
     text = f"column {label!r}:\n{got}\ninstead of\n{want}"
     assert (have_null == expected_null).all(), text
     valid = ~expected_null
-    if _is_float(got) and _is_numeric(want) or _is_float(want) and _is_numeric(got):
+    if any(map(_is_float, (got, want))) and all(map(_is_numeric, (got, want))):
         a = got[valid].to_numpy(dtype=np.float64)
         b = want[valid].to_numpy(dtype=np.float64)
         bound = np.broadcast_to(atol, valid.shape)[valid]

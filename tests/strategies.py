@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,10 +115,13 @@ class Case:
             f"dropna={self.dropna}, observed={self.observed}, sort={self.sort})"
         )
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
     @property
     def pieces(self) -> list[pd.DataFrame]:
         edges = [0, *self.cuts, len(self.frame)]
-        return [self.frame.iloc[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return [self.frame.iloc[a:b] for a, b in pairwise(edges)]
 
     def collection(self, cut: bool = True) -> Any:
         """The frame in Dask, in its partitions or in one."""
@@ -132,13 +136,10 @@ class Case:
         return {c: [list if n == "list" else n for n in names] for c, names in self.spec.items()}
 
 
-@st.composite
-def columns(draw: Callable[..., Any], kind: Kind, rows: int, most: int) -> pd.Series:
-    """A column whose values come from a pool of at most ``most`` distinct ones."""
+def pools(kind: Kind, most: int) -> st.SearchStrategy[list[Any]]:
+    """Distinct values, at most so many, from which a column is filled."""
     elements = st.one_of(st.none(), kind.elements) if kind.nullable else kind.elements
-    pool = draw(st.lists(elements, min_size=1, max_size=most))
-    chosen = draw(st.lists(st.integers(0, len(pool) - 1), min_size=rows, max_size=rows))
-    return kind.series([pool[i] for i in chosen])
+    return st.lists(elements, min_size=1, max_size=most)
 
 
 @st.composite
@@ -146,6 +147,7 @@ def cases(
     draw: Callable[..., Any],
     admit: Callable[[str, str], bool] | None = None,
     value_columns: int = 3,
+    value_kinds: Sequence[str] = tuple(KINDS),
 ) -> Case:
     """A random frame and a random group-by that the registry admits.
 
@@ -155,24 +157,30 @@ def cases(
         Of a kind and an aggregation; more narrowly than the registry.
     value_columns : int
         At most so many.
+    value_kinds : sequence of str
+        The kinds of the value columns.
     """
-    rows = draw(st.integers(0, LONGEST))
-    names = st.sampled_from(sorted(KINDS))
     keys = [f"key{i}" for i in range(draw(st.integers(1, 3)))]
     values = [f"value{i}" for i in range(draw(st.integers(1, value_columns)))]
-    kinds = {name: draw(names) for name in [*keys, *values]}
+    kinds = {name: draw(st.sampled_from(sorted(KINDS))) for name in keys}
+    kinds |= {name: draw(st.sampled_from(sorted(value_kinds))) for name in values}
+    pool = {n: draw(pools(KINDS[kind], 4 if n in keys else 8)) for n, kind in kinds.items()}
+    # row by row, so that rows can be left out while a failure is made smaller
+    row = st.tuples(*(st.integers(0, len(values) - 1) for values in pool.values()))
+    chosen = draw(st.lists(row, max_size=LONGEST))
     data = {
-        name: draw(columns(KINDS[kind], rows, 4 if name in keys else 8))
-        for name, kind in kinds.items()
+        name: KINDS[kinds[name]].series([values[r[i]] for r in chosen])
+        for i, (name, values) in enumerate(pool.items())
     }
+    rows = len(chosen)
     spec = {}
     for name in values:
         allowed = [n for n in admitted(kinds[name]) if admit is None or admit(kinds[name], n)]
         if allowed:
-            chosen = st.lists(st.sampled_from(allowed), min_size=1, max_size=4, unique=True)
-            spec[name] = draw(chosen)
+            names = st.lists(st.sampled_from(allowed), min_size=1, max_size=4, unique=True)
+            spec[name] = draw(names)
     # several cuts at one place make empty partitions
-    cuts = sorted(draw(st.lists(st.integers(0, rows), max_size=6)))
+    cuts = sorted(min(c, rows) for c in draw(st.lists(st.integers(0, LONGEST), max_size=6)))
     labels = draw(st.sampled_from(["numbers", "shuffled"]))
     index = pd.RangeIndex(rows) if labels == "numbers" else pd.Index(np.arange(rows) * 7 % 31)
     frame = pd.DataFrame(data).set_axis(index, axis=0)

@@ -125,9 +125,9 @@ class TestRoutes:
         same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
 
     def test_sorted_whole_groups_are_gathered(self, ddf):
-        query = ddf.groupby("k", sort=True).v.agg(["median", "sum"])
+        query = ddf.groupby("k", sort=True).agg({"v": ["median", "sum"]})
         assert len(nodes(query, GroupByGather)) == 1
-        same(query.compute(), frame().groupby("k").v.agg(["median", "sum"]), ordered=True)
+        same(query.compute(), frame().groupby("k").agg({"v": ["median", "sum"]}), ordered=True)
 
     def test_a_shuffled_input_needs_no_exchange(self, ddf):
         query = ddf.shuffle("k", npartitions=4).groupby("k").v.sum(split_out=4)

@@ -148,6 +148,8 @@ def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
         return _narrowed(series, dtype)
     if narrow and series.isna().any() and isinstance(dtype, np.dtype):
         return series.array  # a null has no place in the promised dtype
+    if rule == "object" and isinstance(dtype, pd.ArrowDtype):
+        return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
     if rule in ("object", "key") or (output.custom and dtype == object):
         return series.array
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):

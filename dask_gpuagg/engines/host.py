@@ -63,7 +63,7 @@ def partial(
     """
     if plan.shape == "values":
         keys, columns = _value_as_key(keys, columns)
-    groups = group(keys, plan.dropna)
+    groups = group(keys, plan.dropna and not plan.drops_late)
     if groups.kept is not None:
         columns = [c[groups.kept] for c in columns]
         index = index[groups.kept]
@@ -143,12 +143,15 @@ def finalize(
     for name in stacked:
         if name.startswith("pairs"):
             stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
-    parts = [_keys_of(table) for table in stacked.values()]
-    together = [_stack_series(columns) for columns in zip(*parts, strict=True)]
-    groups = group(together, dropna=False)
-    keys, n = groups.keys, groups.n
+    levels = []
     if not plan.observed and plan.shape == "groups":
-        keys = _complete(keys, plan.dropna, bucket)
+        levels = [_levels(k, plan.dropna) for k in _keys_together(stacked)]
+        if plan.drops_late:
+            stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
+    groups = group(_keys_together(stacked), dropna=False)
+    keys, n = groups.keys, groups.n
+    if any(isinstance(level, pd.CategoricalIndex) for level in levels):
+        keys = _complete(keys, levels, bucket)
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -263,14 +266,12 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     return _table(columns | {"v": values.array.take(order)})
 
 
-def _complete(keys: list[Any], dropna: bool, bucket: tuple[int, int] | None) -> list[Any]:
-    """Append the unobserved combinations of categorical keys behind the observed groups."""
-    if not any(isinstance(k, pd.Categorical) for k in keys):
-        return keys
-    levels = [_levels(k, dropna) for k in keys]
+def _complete(
+    keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] | None
+) -> list[Any]:
+    """Append the unobserved combinations of all levels behind the observed groups."""
     product = pd.MultiIndex.from_product(levels)
-    observed = pd.MultiIndex.from_arrays(keys)
-    missing = product[~product.isin(observed)]
+    missing = product[~product.isin(pd.MultiIndex.from_arrays(keys))]
     columns = [
         pd.Categorical(missing.get_level_values(i), dtype=k.dtype)
         if isinstance(k, pd.Categorical)
@@ -286,11 +287,22 @@ def _complete(keys: list[Any], dropna: bool, bucket: tuple[int, int] | None) -> 
     ]
 
 
-def _levels(key: Any, dropna: bool) -> pd.Index:
-    if isinstance(key, pd.Categorical):
-        return key.categories
-    levels = pd.Index(key).unique()
+def _levels(key: pd.Series, dropna: bool) -> pd.Index:
+    """All categories of a categorical key, else the values that occur."""
+    if isinstance(key.dtype, pd.CategoricalDtype):
+        return pd.CategoricalIndex(key.cat.categories, dtype=key.dtype)
+    levels = pd.Index(key.array).unique()
     return levels.dropna() if dropna else levels
+
+
+def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
+    """The keys of all tables, one behind the other."""
+    parts = [_keys_of(table) for table in tables.values()]
+    return [_stack_series(columns) for columns in zip(*parts, strict=True)]
+
+
+def _complete_keys(table: pd.DataFrame) -> Any:
+    return np.logical_and.reduce([k.notna() for k in _keys_of(table)])
 
 
 def _keys_of(table: pd.DataFrame) -> list[pd.Series]:

@@ -8,6 +8,7 @@ over for the dtypes that pandas would reduce as Python objects.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -84,8 +85,11 @@ class Reducer:
         last[self.codes[rows]] = rows
         return last
 
-    def arrow(self, values: pd.Series, function: str) -> Any:
-        """Reduce by Arrow's hash aggregation; the result is a pandas array of n values."""
+    def arrow(self, values: pd.Series, function: str, empty: Any = None) -> Any:
+        """Reduce by Arrow's hash aggregation; the result is a pandas array of n values.
+
+        ``empty`` stands for a group without values.
+        """
         table = pa.table({"code": self.codes, "value": pa.array(values)})
         # one thread: Dask runs partitions side by side, and first/last need the row order
         reduced = table.group_by("code", use_threads=False).aggregate([("value", function)])
@@ -93,6 +97,8 @@ class Reducer:
         places[reduced["code"].to_numpy()] = np.arange(len(reduced))
         column = reduced[f"value_{function}"].combine_chunks()
         result = column.take(pa.array(places, mask=places < 0))
+        if empty is not None:
+            result = result.fill_null(pa.scalar(empty).cast(result.type))
         if result.type != pa.array(values[:0]).type:
             # Arrow widens the precision of a decimal sum; the scale stays
             return pd.Series(result, dtype=pd.ArrowDtype(result.type)).array
@@ -207,7 +213,7 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
-        return {"sum": reducer.arrow(values, "sum")}
+        return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
     return {"sum": reducer.by(values).sum().array}
 
 

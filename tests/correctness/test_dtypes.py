@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
+import dask
 import pandas as pd
 import pytest
 
@@ -41,7 +43,7 @@ def frame(dtype: str) -> pd.DataFrame:
 
 
 def test_every_class_has_a_column():
-    # object columns of strings become strings in Dask; tests/correctness/test_objects.py
+    # objects have tests of their own below
     assert set(CLASSES.values()) == set(DTYPE_CLASSES) - {"object"}
 
 
@@ -84,6 +86,42 @@ def test_sort(dtype: str):
         return f.groupby("k", sort=True).agg({"x": ["count", "first", "nunique"]})
 
     compare(query, partitioned(frame(dtype), 5), ordered=True)
+
+
+OBJECTS = {
+    "stock": ["sum", "min", "max", "count", "first", "last", list],
+    "extension": ["nunique", "count", "first", "last", list],
+    "beside an extension": ["nunique", "sum", "min"],
+}
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize("names", OBJECTS)
+def test_objects(names: str, split_out: int | None):
+    values = [Decimal(i % 7) / 4 if i % 5 else None for i in range(ROWS)]
+    data = pd.DataFrame({"k": KEY, "x": pd.Series(values, dtype=object)})
+
+    def query(f: Any) -> Any:
+        return f.groupby("k").agg({"x": OBJECTS[names]}, **options(f, split_out))
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        ddf = partitioned(data, 5)
+        assert pd.api.types.is_object_dtype(ddf.dtypes["x"])
+        compare(query, ddf)
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize("dropna", [True, False])
+def test_objects_as_keys(dropna: bool, split_out: int | None):
+    keys = [Decimal(i % 7) / 4 if i % 5 else None for i in range(ROWS)]
+    data = pd.DataFrame({"k": pd.Series(keys, dtype=object), "x": range(ROWS)})
+
+    def query(f: Any) -> Any:
+        grouped = f.groupby("k", dropna=dropna)
+        return grouped.agg({"x": ["sum", "nunique", "var"]}, **options(f, split_out))
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        compare(query, partitioned(data, 5))
 
 
 def options(frame: Any, split_out: Any) -> dict[str, Any]:

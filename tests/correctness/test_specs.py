@@ -104,7 +104,7 @@ def test_named_aggregation(other: str):
 def test_custom_aggregation_beside(other: str, split_out: int | None):
     function = list if other == "list" else other
     spec = {"x": [function, custom()], "y": [custom(), "sum"]}
-    result = partitioned(DATA, 7).groupby("k").agg(spec, **{"split_out": split_out}).compute()
+    result = partitioned(DATA, 7).groupby("k").agg(spec, split_out=split_out).compute()
     want = DATA.groupby("k").agg({"x": [function, spread], "y": [spread, "sum"]})
     for label in want.columns:
         got = result[label].sort_index()
@@ -123,7 +123,9 @@ def test_custom_aggregation_alone():
         pd.testing.assert_series_equal(result, want, check_names=False)
 
 
-@pytest.mark.parametrize("function", [np.var, np.std, "var"], ids=str)
+@pytest.mark.parametrize(
+    "function", [np.var, np.std, "var"], ids=lambda f: getattr(f, "__name__", f)
+)
 def test_partial(function: Any):
     if isinstance(function, str):
         function = getattr(pd.Series, function)

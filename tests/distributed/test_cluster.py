@@ -209,8 +209,10 @@ def test_a_killed_worker_costs_a_recomputation(ddf, split_out):
         Client(cluster) as client,
     ):
         pids = list(client.run(os.getpid).values())
-        query = ddf.map_partitions(slowly).groupby("k").agg(
-            {"v": ["sum", "first", "std"]}, split_out=split_out
+        query = (
+            ddf.map_partitions(slowly)
+            .groupby("k")
+            .agg({"v": ["sum", "first", "std"]}, split_out=split_out)
         )
         tally.reset()
         future = client.compute(query)

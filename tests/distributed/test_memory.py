@@ -27,7 +27,9 @@ def part(i: int) -> pd.DataFrame:
 def summary(result: pd.DataFrame) -> pd.DataFrame:
     """What identifies a right output: its groups, and that both of their rows arrived."""
     good = (result.n == 2) & (result.total == 1)
-    return pd.DataFrame({"groups": [len(result)], "good": [good.sum()], "keys": [result.index.to_numpy().sum()]})
+    return pd.DataFrame(
+        {"groups": [len(result)], "good": [good.sum()], "keys": [result.index.to_numpy().sum()]}
+    )
 
 
 def test_five_million_groups_on_two_workers_of_2_gib():

@@ -61,9 +61,11 @@ def series_of(values: Sequence[Any], dtype: Any) -> pd.Series:
         if dtype.startswith("timedelta"):
             ticks = [pd.NaT if v is None else np.timedelta64(v, unit) for v in values]
         if "," in dtype:
-            return pd.Series(pd.DatetimeIndex(ticks, dtype=f"datetime64[{unit}]")).dt.tz_localize(
-                "UTC"
-            ).dt.tz_convert("Europe/Berlin")
+            return (
+                pd.Series(pd.DatetimeIndex(ticks, dtype=f"datetime64[{unit}]"))
+                .dt.tz_localize("UTC")
+                .dt.tz_convert("Europe/Berlin")
+            )
         return pd.Series(ticks, dtype=dtype)
     return pd.Series(list(values), dtype=dtype)
 

@@ -1,0 +1,242 @@
+"""The host engine's three steps by themselves: partial, combine, finalize, and the exchange."""
+
+from __future__ import annotations
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.engines import host
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan, read_function
+
+KEYS = ["k", "c"]
+MINE = dd.Aggregation(
+    "mine",
+    lambda s: (s.count(), s.sum()),
+    lambda n, total: (n.sum(), total.sum()),
+    lambda n, total: total / n,
+)
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    v = rng.random(60)
+    v[::9] = np.nan
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 4, 60),
+            "c": pd.Categorical(rng.choice(["b", "a"], 60), categories=["b", "a", "never"]),
+            "v": v,
+            "i": rng.integers(-5, 5, 60).astype("int8"),
+            "s": rng.choice(["x", "yy", "é"], 60),
+        },
+        index=np.arange(60) + 2**60 + 1,
+    )
+
+
+def plan_of(spec: dict[str, list], by=("k",), **flags) -> Plan:
+    data = frame()
+    columns = [Column(label, dtype) for label, dtype in data.dtypes.items()]
+    requested = []
+    for column, functions in spec.items():
+        for function in functions:
+            name, parameters, custom = read_function(function)
+            label = (column, custom.name if custom else name)
+            requested.append(Requested(label, name, column, parameters, custom))
+    keys = [Column(k, data[k].dtype) for k in by]
+    flags = {"dropna": True, "observed": True, "sort": True} | flags
+    return make_plan(keys, columns, requested, **flags)
+
+
+SPEC = {
+    "v": ["sum", "mean", "std", "sem", "first", "nunique", "median", "idxmax"],
+    "i": ["sum", "prod", "any", "list", "nunique"],
+    "s": ["last", "max", "count", "size"],
+}
+
+
+def expected_of(spec=SPEC, by=("k",), data=None, **flags) -> pd.DataFrame:
+    data = frame() if data is None else data
+    spec = {c: [list if f == "list" else f for f in fs] for c, fs in spec.items()}
+    return data.groupby(list(by), **({"observed": True} | flags)).agg(spec)
+
+
+def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60), ordinals=False) -> list[host.Partial]:
+    data = frame()
+    parts = [data.iloc[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [
+        host.partial(
+            [p[k.label] for k in plan.keys],
+            [p[c.label] for c in plan.columns],
+            p.index,
+            plan,
+            i if ordinals else None,
+        )
+        for i, p in enumerate(parts)
+    ]
+
+
+def same(got: pd.DataFrame, expected: pd.DataFrame) -> None:
+    got = got.sort_index()
+    pd.testing.assert_frame_equal(got, expected, check_names=False, check_column_type=False)
+
+
+@pytest.mark.parametrize("by", [("k",), ("c",), ("k", "c")], ids="-".join)
+class TestSteps:
+    def test_one_partial_is_finalized(self, by):
+        plan = plan_of(SPEC, by)
+        (partial,) = partials_of(plan, cuts=(0, 60))
+        expected = expected_of(by=by)
+        same(host.finalize([partial], plan, expected.iloc[:0]), expected)
+
+    def test_several_partials_are_finalized(self, by):
+        plan = plan_of(SPEC, by)
+        expected = expected_of(by=by)
+        same(host.finalize(partials_of(plan), plan, expected.iloc[:0]), expected)
+
+    def test_combining_before_changes_nothing(self, by):
+        plan = plan_of(SPEC, by)
+        partials = partials_of(plan)
+        expected = expected_of(by=by)
+        left = host.combine(partials[:2], plan)
+        right = host.combine(partials[2:], plan)
+        for tree in ([left, right], [host.combine([left, right], plan)], [left, *partials[2:]]):
+            same(host.finalize(tree, plan, expected.iloc[:0]), expected)
+
+    def test_a_partial_has_the_tables_of_its_plan(self, by):
+        plan = plan_of(SPEC, by)
+        partials = partials_of(plan)
+        for tables in (*partials, host.combine(partials, plan)):
+            assert set(tables) == set(plan.tables) == {"groups", "pairs0", "pairs1", "rows"}
+            assert len(tables["groups"].drop_duplicates([f"k{i}" for i in range(len(by))])) == len(
+                tables["groups"]
+            )
+
+    def test_splitting_loses_and_repeats_nothing(self, by):
+        plan = plan_of(SPEC, by)
+        expected = expected_of(by=by)
+        pieces = [host.split(p, plan, 3) for p in partials_of(plan)]
+        outputs = [
+            host.finalize([p[j] for p in pieces], plan, expected.iloc[:0], (j, 3)) for j in range(3)
+        ]
+        assert sum(map(len, outputs)) == len(expected)
+        same(host.gather(outputs, plan, expected.iloc[:0]), expected)
+
+    def test_ordinals_restore_the_order(self, by):
+        plan = plan_of(SPEC, by)
+        expected = expected_of(by=by)
+        partials = partials_of(plan, ordinals=True)
+        same(host.finalize(partials[::-1], plan, expected.iloc[:0]), expected)
+
+
+def test_sorting_is_the_plans(by=("k", "c")):
+    plan = plan_of({"v": ["sum"]}, by, sort=True)
+    expected = expected_of({"v": ["sum"]}, by)
+    got = host.finalize(partials_of(plan), plan, expected.iloc[:0])
+    # the categories' order, not the alphabet's
+    assert got.index.tolist() == expected.index.tolist()
+
+
+@pytest.mark.parametrize("buckets", [None, 3])
+def test_unobserved_categories_appear_once(buckets):
+    plan = plan_of({"v": ["sum", "count"]}, ("k", "c"), observed=False)
+    expected = expected_of({"v": ["sum", "count"]}, ("k", "c"), observed=False)
+    meta = expected.iloc[:0]
+    if buckets is None:
+        got = host.finalize(partials_of(plan), plan, meta)
+    else:
+        pieces = [host.split(p, plan, buckets) for p in partials_of(plan)]
+        outputs = [
+            host.finalize([p[j] for p in pieces], plan, meta, (j, buckets)) for j in range(buckets)
+        ]
+        got = pd.concat(outputs)
+    same(got, expected)
+
+
+def test_null_keys_are_kept_where_asked():
+    data = frame()
+    data["k"] = data.k.where(data.k > 0)
+    columns = [Column("v", data.v.dtype)]
+    requested = [Requested("v", "sum", "v")]
+    for dropna in (True, False):
+        plan = make_plan(
+            [Column("k", data.k.dtype)], columns, requested, dropna=dropna, observed=True, sort=True
+        )
+        partials = [
+            host.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:20], data.iloc[20:])
+        ]
+        expected = data.groupby("k", dropna=dropna)[["v"]].sum()
+        pd.testing.assert_frame_equal(host.finalize(partials, plan, expected.iloc[:0]), expected)
+
+
+def test_labels_beyond_53_bits():
+    # the first piece has only nulls of group 1, and therefore no label for it
+    data = pd.DataFrame(
+        {"k": [1, 2, 1, 2], "v": [np.nan, 1.0, 3.0, 0.5]}, index=2**60 + np.arange(4)
+    )
+    expected = data.groupby("k").agg({"v": ["idxmin", "idxmax"]})
+    requested = [Requested(("v", n), n, "v") for n in ("idxmin", "idxmax")]
+    plan = make_plan(
+        [Column("k", data.k.dtype)],
+        [Column("v", data.v.dtype)],
+        requested,
+        dropna=True,
+        observed=True,
+        sort=True,
+    )
+    partials = [host.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:2], data.iloc[2:])]
+    same(host.finalize(partials, plan, expected.iloc[:0]), expected)
+
+
+def test_a_dask_aggregation():
+    plan = plan_of({"v": [MINE, "mean"]})
+    expected = expected_of({"v": ["mean"]})
+    meta = pd.DataFrame(
+        {("v", "mine"): expected["v", "mean"], ("v", "mean"): expected["v", "mean"]}
+    )
+    got = host.finalize(partials_of(plan), plan, meta.iloc[:0])
+    pd.testing.assert_series_equal(got["v", "mine"], got["v", "mean"], check_names=False)
+    same(got, meta)
+
+
+@pytest.mark.parametrize("function", ["sum", "first", "nunique", "median", "std"])
+def test_no_rows_at_all(function):
+    plan = plan_of({"v": [function]})
+    expected = expected_of({"v": [function]}, data=frame().iloc[:0])
+    partials = partials_of(plan, cuts=(0, 0, 0))
+    for parts in (partials, [host.combine(partials, plan)]):
+        got = host.finalize(parts, plan, expected.iloc[:0])
+        pd.testing.assert_frame_equal(got, expected, check_names=False)
+
+
+class TestBuckets:
+    def test_within_range_and_the_same_everywhere(self):
+        keys = [np.arange(1000), np.array(["a", "b"] * 500, dtype=object)]
+        buckets = host.bucket_of(keys, 7)
+        assert set(buckets.tolist()) == set(range(7))
+        assert (host.bucket_of([k[::-1] for k in keys], 7)[::-1] == buckets).all()
+
+    def test_spread_evenly(self):
+        counts = np.bincount(host.bucket_of([np.arange(70_000)], 7))
+        assert counts.max() < 1.1 * counts.min()
+
+    def test_equal_keys_of_different_dtypes_go_together(self):
+        numbers = [0, 1, 5]
+        as_int = host.bucket_of([np.array(numbers)], 11)
+        for dtype in ("int8", "float64", "uint16"):
+            assert (host.bucket_of([np.array(numbers, dtype)], 11) == as_int).all()
+
+    def test_both_zeros_go_together(self):
+        zero, minus = host.bucket_of([np.array([0.0, -0.0])], 1009)
+        assert zero == minus
+
+    def test_equal_categories_of_different_dtypes_go_together(self):
+        one = pd.Categorical(["a", "b"], categories=["a", "b"])
+        two = pd.Categorical(["a", "b"], categories=["b", "c", "a"])
+        assert (host.bucket_of([one], 1009) == host.bucket_of([two], 1009)).all()
+
+    def test_nulls_go_together(self):
+        keys = pd.array([None, 3, None], dtype="Int64")
+        first, _, last = host.bucket_of([keys], 1009)
+        assert first == last

@@ -1,0 +1,259 @@
+"""Bad input gets the error that pandas or Dask gives, as early as they give it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+
+
+@pytest.fixture(autouse=True)
+def _planned() -> Iterator[None]:
+    with (
+        dask_gpuagg.enabled(),
+        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
+    ):
+        yield
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame({"k": [1, 2] * 4, "v": np.arange(8.0), "s": list("abcdabcd")})
+
+
+@pytest.fixture(scope="module")
+def ddf():
+    return dd.from_pandas(frame(), npartitions=2)
+
+
+def error_of(make: Callable[[], Any]) -> Exception:
+    """What building a query raises; building, not computing."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what is asked
+        make()
+    return caught.value
+
+
+# built with the plugin and without, and in pandas where it can be written there
+CASES = {
+    "unknown key": lambda d: d.groupby("missing").v.sum(),
+    "unknown key of several": lambda d: d.groupby(["k", "missing"]).v.sum(),
+    "unknown column": lambda d: d.groupby("k").missing.sum(),
+    "unknown columns": lambda d: d.groupby("k")[["v", "missing"]].sum(),
+    "unknown column in .agg": lambda d: d.groupby("k").agg({"missing": "sum"}),
+    "unknown column of a named one": lambda d: d.groupby("k").agg(a=("missing", "sum")),
+    "mean of strings": lambda d: d.groupby("k").agg({"s": "mean"}),
+    "mean method of strings": lambda d: d.groupby("k").s.mean(),
+    "level": lambda d: d.groupby(level="missing").v.sum(),
+    "nothing to aggregate": lambda d: d.groupby("k").agg(),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_type_of_error_is_stock_dasks_at_construction(ddf, name):
+    with_plugin = error_of(lambda: CASES[name](ddf))
+    dask_gpuagg.disable()
+    stock = error_of(lambda: CASES[name](ddf))
+    assert type(with_plugin) is type(stock), repr(with_plugin)
+    assert ("missing" in str(with_plugin)) is ("missing" in str(stock))
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("unknown")])
+def test_unknown_names_are_a_key_or_attribute_error_as_in_pandas(ddf, name):
+    ours, pandas = error_of(lambda: CASES[name](ddf)), error_of(lambda: CASES[name](frame()))
+    assert isinstance(ours, (KeyError, AttributeError))
+    assert type(ours) is type(pandas)
+    assert "missing" in str(ours)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"missing": "nunique"}, {"missing": ["sum", "sem"]}, {"v": "sum", "missing": "idxmax"}],
+    ids=str,
+)
+def test_an_unknown_column_of_an_extended_spec_is_a_key_error_that_names_it(ddf, spec):
+    error = error_of(lambda: ddf.groupby("k").agg(spec))
+    assert isinstance(error, KeyError)
+    assert "missing" in str(error)
+
+
+def test_an_unknown_column_of_an_extended_named_one(ddf):
+    error = error_of(lambda: ddf.groupby("k").agg(a=("missing", "nunique"), b=("v", "sum")))
+    assert isinstance(error, KeyError)
+    assert "missing" in str(error)
+
+
+class TestUnknownAggregations:
+    @pytest.mark.parametrize(
+        "spec", ["no_such", ["sum", "no_such"], {"v": "no_such"}, {"v": ["no_such"]}], ids=str
+    )
+    def test_at_construction_with_dasks_error(self, ddf, spec):
+        error = error_of(lambda: ddf.groupby("k").agg(spec))
+        dask_gpuagg.disable()
+        stock = error_of(lambda: ddf.groupby("k").agg(spec))
+        assert type(error) is type(stock)
+        assert "no_such" in str(error)
+
+    def test_the_note_says_that_we_cannot_either(self, ddf):
+        error = error_of(lambda: ddf.groupby("k").agg({"v": "no_such"}))
+        (note,) = error.__notes__
+        assert note.startswith("dask_gpuagg cannot run it either")
+        assert "no_such" in note
+
+    @pytest.mark.parametrize("function", [lambda group: group.sum(), np.cumsum, "describe", "skew"])
+    def test_functions_that_neither_runs(self, ddf, function):
+        assert isinstance(error_of(lambda: ddf.groupby("k").v.agg(function)), ValueError)
+
+    def test_beside_one_that_only_we_run(self, ddf):
+        error = error_of(lambda: ddf.groupby("k").agg({"v": ["nunique", "no_such"]}))
+        assert isinstance(error, ValueError)
+        assert "no_such" in str(error) + "".join(error.__notes__)
+
+    def test_a_dtype_that_it_does_not_take(self, ddf):
+        error = error_of(lambda: ddf.groupby("k").agg({"s": ["sem", "nunique"]}))
+        assert isinstance(error, (TypeError, ValueError, NotImplementedError))
+
+    def test_keyword_arguments_are_honoured(self, ddf):
+        got = ddf.groupby("k").v.agg("sem", ddof=0).compute().sort_index()
+        pd.testing.assert_series_equal(got, frame().groupby("k").v.agg("sem", ddof=0))
+
+    def test_keyword_arguments_that_nothing_understands(self, ddf):
+        error = error_of(lambda: ddf.groupby("k").v.agg("sem", no_such_argument=1))
+        assert isinstance(error, (TypeError, ValueError))
+
+
+class TestUnalignedKeys:
+    def test_another_partitioning_at_construction(self, ddf):
+        other = dd.from_pandas(frame().k, npartitions=3)
+        with pytest.raises(NotImplementedError):
+            ddf.groupby(other).v.sum()
+
+    def test_another_index_inside_the_partitions(self, ddf):
+        def key(part: pd.DataFrame) -> pd.Series:
+            return part.k.iloc[::-1].reset_index(drop=True)
+
+        keys = ddf.map_partitions(key, meta=("k", "int64"))
+        query = ddf.groupby(keys).v.sum()
+        with pytest.raises(ValueError, match="unaligned"):
+            query.compute()
+
+    def test_an_aligned_one_is_fine(self, ddf):
+        got = ddf.groupby(ddf.k + 1).v.sum().compute().sort_index()
+        pd.testing.assert_series_equal(got, frame().groupby(frame().k + 1).v.sum())
+
+
+def chunk_that_raises(grouped):
+    return grouped.apply(fail_on_zero)
+
+
+def fail_on_zero(values):
+    if (values == 0).any():
+        raise ArithmeticError("a value is zero")
+    return values.sum()
+
+
+def merge_that_raises(grouped):
+    raise BufferError("no merging today")
+
+
+class TestUserFunctions:
+    """An error of the user's function arrives as it is, with its own lines in the traceback."""
+
+    def check(self, query, kind: type[Exception], words: str, function: str) -> None:
+        with pytest.raises(kind, match=words) as caught:
+            query.compute()
+        names = [f.name for f in traceback.extract_tb(caught.value.__traceback__)]
+        assert function in names
+        assert __file__ in [f.filename for f in traceback.extract_tb(caught.value.__traceback__)]
+
+    def aggregation(self, **kwargs) -> dd.Aggregation:
+        good = {"chunk": lambda s: s.sum(), "agg": lambda s: s.sum()}
+        return dd.Aggregation("mine", **(good | kwargs))
+
+    def test_in_the_chunk(self, ddf):
+        query = ddf.groupby("k").agg({"v": self.aggregation(chunk=chunk_that_raises)})
+        self.check(query, ArithmeticError, "a value is zero", "fail_on_zero")
+
+    def test_in_the_chunk_beside_an_extended_aggregation(self, ddf):
+        query = ddf.groupby("k").agg({"v": [self.aggregation(chunk=chunk_that_raises), "nunique"]})
+        self.check(query, ArithmeticError, "a value is zero", "fail_on_zero")
+
+    def test_before_the_group_by(self, ddf):
+        query = ddf.map_partitions(fail_in_partition, meta=frame().iloc[:0]).groupby("k").v.sum()
+        self.check(query, LookupError, "not this partition", "fail_in_partition")
+
+    def test_in_the_source_that_is_sampled(self):
+        query = dd.from_map(fail_to_load, range(40), meta=frame().iloc[:0]).groupby("k").v.sum()
+        self.check(query, LookupError, "cannot load", "fail_to_load")
+
+
+def fail_in_partition(part: pd.DataFrame) -> pd.DataFrame:
+    raise LookupError("not this partition")
+
+
+def fail_to_load(i: int) -> pd.DataFrame:
+    if i == 20:
+        raise LookupError("cannot load")
+    return frame()
+
+
+class TestDtypesThatDiffer:
+    """A partition that is not what the metadata promises names column, expected and found."""
+
+    @pytest.mark.parametrize(
+        ("column", "dtype"),
+        [("v", "int64"), ("v", "float32"), ("v", "Float64"), ("k", "float64"), ("k", "str")],
+    )
+    def test_columns_and_keys(self, column, dtype):
+        def load(i: int) -> pd.DataFrame:
+            part = frame()
+            return part.astype({column: dtype}) if i == 1 else part
+
+        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
+        with pytest.raises(TypeError) as caught:
+            ddf.groupby("k").agg({"v": ["sum", "std"]}).compute()
+        words = (repr(column), str(frame()[column].dtype), str(pd.Series(dtype=dtype).dtype))
+        assert all(word in str(caught.value) for word in words), caught.value
+
+    def test_a_column_that_is_not_read_does_not_matter(self):
+        def load(i: int) -> pd.DataFrame:
+            return frame().astype({"s": "object" if i else "str"})
+
+        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
+        assert ddf.groupby("k").v.sum().compute().sum() == 3 * frame().v.sum()
+
+    def test_an_empty_partition_does_not_matter(self):
+        def load(i: int) -> pd.DataFrame:
+            return frame().iloc[:0].astype({"k": "object", "v": "object"}) if i == 1 else frame()
+
+        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
+        got = ddf.groupby("k").agg({"v": ["sum", "std"]}).compute()
+        expected = pd.concat([frame(), frame()]).groupby("k").agg({"v": ["sum", "std"]})
+        pd.testing.assert_frame_equal(got.sort_index(), expected)
+
+    def test_a_missing_column(self):
+        def load(i: int) -> pd.DataFrame:
+            return frame().drop(columns="v") if i == 1 else frame()
+
+        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
+        with pytest.raises(KeyError, match="v"):
+            ddf.groupby("k").v.sum().compute()
+
+
+@pytest.mark.parametrize("split_every", [1, 0, -1])
+def test_a_split_every_that_cannot_reduce(ddf, split_every):
+    with pytest.raises(ValueError, match="split_every"):
+        ddf.groupby("k").v.sum(split_every=split_every).compute()
+
+
+def test_an_extreme_of_nothing_is_pandas_error():
+    data = pd.DataFrame({"k": [1, 1, 2], "v": [None, None, 1.0]})
+    expected = error_of(lambda: data.groupby("k").v.idxmin())
+    query = dd.from_pandas(data, npartitions=2).groupby("k").v.idxmin()
+    assert type(error_of(query.compute)) is type(expected)
