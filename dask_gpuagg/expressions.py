@@ -52,9 +52,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None)
     if not all(_is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
-    columns = [
-        _checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns
-    ]
+    columns = [_checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns]
     return host.partial(keys, columns, frame.index, plan, ordinal)
 
 
@@ -85,9 +83,7 @@ def gpuagg_table(partial: host.Partial, name: str, plan: Plan, buckets: int) -> 
     return table.assign(**{PARTITION: host.bucket_of(keys, buckets)})
 
 
-def gpuagg_merge(
-    *tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
-) -> Any:
+def gpuagg_merge(*tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None) -> Any:
     """Task: the shuffled tables of one output, or one whole partial, to that output."""
     if isinstance(tables[0], dict):
         return host.finalize(tables, plan, meta, bucket)
@@ -137,12 +133,17 @@ class _Quiet(Expr):
     """Leaves the long operands out of ``pprint()``; ``explain()`` prints them."""
 
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
-        if i < len(self._parameters) and self._parameters[i] in ("plan", "_meta", "meta", "ordinals"):
+        if i < len(self._parameters) and self._parameters[i] in (
+            "plan",
+            "_meta",
+            "meta",
+            "ordinals",
+        ):
             return header
         if i < len(self._parameters) and self._parameters[i] == "decision":
             return f"{header} {op}"
-        text: str = super()._tree_repr_argument_construction(i, op, header)
-        return text
+        described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
+        return described
 
 
 class GroupByPartial(_Quiet, Blockwise):
@@ -157,6 +158,7 @@ class GroupByPartial(_Quiet, Blockwise):
 
     @property
     def by(self) -> list[Any]:
+        """The keys, as the user gave them."""
         keys: list[Any] = self.operands[len(self._parameters) :]
         return keys
 
@@ -165,7 +167,7 @@ class GroupByPartial(_Quiet, Blockwise):
         return [self.frame, *self.by]
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
+        return _unknown(self.frame.npartitions)
 
     def _broadcast_dep(self, dep: Expr) -> bool:
         return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
@@ -228,10 +230,10 @@ class GroupByExchange(_Reduction):
     _prefix = "gpuagg_exchange"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.outputs + 1)
+        return _unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
-        layer = {}
+        layer: dict[Any, Task] = {}
         inputs, outputs = self.frame.npartitions, self.outputs
         for i in range(inputs):
             key = (f"gpuagg_split-{self.deterministic_token}", i)
@@ -265,7 +267,7 @@ class PartialTable(_Quiet, Blockwise):
         return [self.frame, self.table, self.plan, self.buckets]
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.frame.npartitions + 1)
+        return _unknown(self.frame.npartitions)
 
 
 class GroupByMerge(_Reduction, Blockwise):
@@ -280,7 +282,7 @@ class GroupByMerge(_Reduction, Blockwise):
         return self.operands[len(self._parameters) :]
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self._args[0].npartitions + 1)
+        return _unknown(self._args[0].npartitions)
 
     def _broadcast_dep(self, dep: Expr) -> bool:
         return False
@@ -313,7 +315,7 @@ class GroupBySelect(_Reduction):
     _prefix = "gpuagg_select"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.outputs + 1)
+        return _unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         whole = TaskRef((self.frame._name, 0))
@@ -322,6 +324,11 @@ class GroupBySelect(_Reduction):
             key = (self._name, j)
             layer[key] = Task(key, gpuagg_select, whole, self.plan, (j, self.outputs))
         return layer
+
+
+def _unknown(npartitions: int) -> tuple[None, ...]:
+    """Divisions of that many partitions, unknown."""
+    return (None,) * (npartitions + 1)
 
 
 def _refs(keys: Sequence[Any]) -> List:

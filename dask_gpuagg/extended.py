@@ -123,6 +123,31 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
     )
 
 
+def needs_extension(arg: Any, named: dict[str, Any]) -> bool:
+    """Whether a specification has something that Dask refuses, or makes wrong metadata for.
+
+    Beside ``median`` Dask accepts any name, and takes pandas' result on two made-up rows of
+    another dtype for the metadata.
+    """
+    if arg is None:
+        functions = [
+            _named(value)[0] if isinstance(value, tuple) else value for value in named.values()
+        ]
+    else:
+        specs = list(arg.values()) if isinstance(arg, dict) else [arg]
+        functions = []
+        for spec in specs:
+            functions += list(spec) if isinstance(spec, list | tuple) else [spec]
+    names = []
+    for function in functions:
+        try:
+            names.append(read_function(function)[0])
+        except Unsupported:
+            return False
+    known = [REGISTRY[name] for name in names if name in REGISTRY]
+    return any(not record.stock_agg or record.name == "median" for record in known)
+
+
 def _refuse_clashes(requested: Sequence[Requested]) -> None:
     """The same pair may be asked for twice; two functions may not share one label."""
     by_label: dict[Hashable, Requested] = {}
@@ -132,8 +157,10 @@ def _refuse_clashes(requested: Sequence[Requested]) -> None:
 
 
 def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, bool]:
-    """The specification as (label, function, column) triples, and whether it is one function
-    of one column, whose result is a Series."""
+    """Read the specification as (label, function, column) triples.
+
+    The flag tells whether it is one function of one column, whose result is a Series.
+    """
     meta = groupby.obj._meta
     by = [b for b in groupby.by if not hasattr(b, "_meta")]
     if isinstance(groupby._meta, pd.api.typing.SeriesGroupBy):
@@ -211,6 +238,9 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
     if request.custom is not None:
         return _meta_of_custom(grouped, request.custom)
     parameters = dict(request.parameters)
+    if grouped.obj.dtype == object and request.aggregation in ("sum", "min", "max"):
+        # the objects of Dask's non-empty metadata can be neither added nor compared
+        return grouped.first().iloc[:0]
     if request.aggregation == "list":
         # lists of any dtype are Python objects, as in stock Dask
         made = grouped.agg(list).astype(object)

@@ -25,7 +25,7 @@ from dask.dataframe.dask_expr._expr import Blockwise
 
 from dask_gpuagg import logical
 from dask_gpuagg.distributed.preflight import cluster_problem
-from dask_gpuagg.extended import extend
+from dask_gpuagg.extended import extend, needs_extension
 from dask_gpuagg.partners import decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
@@ -185,6 +185,9 @@ def _aggregate(
     if arg is not None and kwargs:
         # Dask ignores the arguments of the functions; pandas passes them on
         return new_collection(extend(self, arg, flags, kwargs))
+    if needs_extension(arg, kwargs):
+        with contextlib.suppress(Unsupported):
+            return new_collection(extend(self, arg, flags, kwargs))
     try:
         return original(self, arg, **flags, **kwargs)
     except Exception as error:

@@ -81,7 +81,9 @@ def _identity(by: Any) -> str:
 def _rows(frame: Expr) -> int | None:
     """Rows of the input, where it is a filter or projection of a frame held in memory."""
     sources = [node for node in frame.walk() if isinstance(node, IO)]
-    plain = all(isinstance(n, E.Blockwise) and not isinstance(n, _USER_FUNCTIONS) for n in frame.walk())
+    plain = all(
+        isinstance(n, E.Blockwise) and not isinstance(n, _USER_FUNCTIONS) for n in frame.walk()
+    )
     if not plain or not sources or not all(isinstance(s, FromPandas) for s in sources):
         return None
     return max(len(source.frame) for source in sources)

@@ -61,11 +61,12 @@ def decide_together(node: Expr) -> Expr | None:
     if len(undecided) < 2:
         return None
     decision = _common(undecided)
-    result: Expr = node
+    result: Any = node
     for partner in undecided:
         decided = partner.substitute_parameters({"split_out": decision})
         result = result.substitute(partner, decided)
-    return result
+    substituted: Expr = result
+    return substituted
 
 
 def _common(group_bys: list[Any]) -> Decision:

@@ -109,6 +109,7 @@ class Output:
 
     @property
     def kind(self) -> Kind:
+        """How its partials merge."""
         return Kind.MERGEABLE if self.custom else REGISTRY[self.aggregation].kind
 
 

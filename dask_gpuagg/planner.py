@@ -15,6 +15,7 @@ from dask.dataframe.dispatch import meta_nonempty
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cardinality import dtype_bound
+from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.expressions import (
     PARTITION,
     GroupByExchange,
@@ -72,8 +73,8 @@ def route(query: Query, expr: Any) -> Decision:
         outputs = expr.npartitions
         if outputs > 1 and not expr.need_to_shuffle:
             return Decision(Route.ALIGNED, outputs, "the input is partitioned by the keys")
-        how = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
-        return Decision(how, outputs, "whole groups are brought together")
+        kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
+        return Decision(kind, outputs, "whole groups are brought together")
     if query.plan.sort:
         return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
     if isinstance(split_out, Decision):
@@ -176,9 +177,11 @@ def _table_metas(query: Query) -> dict[str, pd.DataFrame]:
     frame = meta_nonempty(query.frame._meta)
     # the objects of Dask's non-empty metadata support no operation at all
     if frame.ndim == 1:
-        frame = pd.Series("text", frame.index, object, frame.name) if frame.dtype == object else frame
+        frame = (
+            pd.Series("text", frame.index, object, frame.name) if frame.dtype == object else frame
+        )
     else:
-        for column in [c for c, dtype in frame.dtypes.items() if dtype == object]:
+        for column in [c for c, dtype in frame.dtypes.items() if dtype_class(dtype) == "object"]:
             frame[column] = pd.Series("text", frame.index, object)
     tables = gpuagg_partial(frame, *by, plan=query.plan, ordinal=ordinal)
     return {
@@ -190,6 +193,5 @@ def _table_metas(query: Query) -> dict[str, pd.DataFrame]:
 def _suits_p2p(meta: pd.DataFrame) -> bool:
     """p2p goes through Arrow: Python objects and categories known late do not."""
     return not any(
-        isinstance(d, pd.CategoricalDtype) or d == object or getattr(d, "kind", "") == "c"
-        for d in meta.dtypes
+        isinstance(d, pd.CategoricalDtype) or (is_plain(d) and d.kind in "Oc") for d in meta.dtypes
     )

@@ -6,7 +6,6 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 import dask
 
@@ -40,6 +39,7 @@ class Reason:
 
     @classmethod
     def of(cls, refusal: Unsupported) -> Reason:
+        """The reason that a refusal carries."""
         return cls(refusal.aggregation or "*", refusal.column, refusal.reason)
 
     def __str__(self) -> str:
@@ -55,6 +55,7 @@ class Tally:
     fallbacks: dict[str, str] = field(default_factory=dict)
 
     def reset(self) -> None:
+        """Start counting anew."""
         self.planned.clear()
         self.fallbacks.clear()
 
@@ -70,9 +71,7 @@ _warned: OrderedDict[str, None] = OrderedDict()
 _REMEMBERED = 1000
 
 
-def note_fallback(
-    name: str, what: str, reason: str, cause: BaseException | None = None
-) -> None:
+def note_fallback(name: str, what: str, reason: str, cause: BaseException | None = None) -> None:
     """Record a fallback and do what the configuration asks for.
 
     Parameters

@@ -43,6 +43,7 @@ class Decision:
     groups: int | None = None
 
     def __call__(self, npartitions: int) -> int:
+        """The number of outputs, as Dask asks a callable ``split_out`` for it."""
         return self.outputs
 
     def __str__(self) -> str:

@@ -11,36 +11,15 @@ from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, STATES, Kind, supp
 from dask_gpuagg.engines import reduce
 from dask_gpuagg.engines.finish import _FINISH, _MATRIX, _WHOLE
 
-PROMISED = [
-    "sum",
-    "prod",
-    "count",
-    "size",
-    "min",
-    "max",
-    "mean",
-    "var",
-    "std",
-    "sem",
-    "first",
-    "last",
-    "any",
-    "all",
-    "nunique",
-    "unique",
-    "idxmin",
-    "idxmax",
-    "median",
-    "quantile",
-    "list",
-    "cov",
-    "corr",
-    "value_counts",
-]
+PROMISED = {
+    *("sum", "prod", "count", "size", "min", "max", "mean", "var", "std", "sem", "first", "last"),
+    *("any", "all", "nunique", "unique", "idxmin", "idxmax", "median", "quantile", "list"),
+    *("cov", "corr", "value_counts"),
+}
 
 
 def test_every_promised_aggregation_is_registered_under_its_own_name():
-    assert sorted(REGISTRY) == sorted(PROMISED)
+    assert set(REGISTRY) == PROMISED
     assert all(name == record.name for name, record in REGISTRY.items())
 
 

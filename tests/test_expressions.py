@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import dask
 import dask.dataframe as dd
@@ -55,7 +56,7 @@ def same(got, expected, ordered: bool = False) -> None:
 
 
 class TestNames:
-    QUERIES = {
+    QUERIES: ClassVar = {
         "tree": lambda ddf: ddf.groupby("k").v.sum(),
         "exchange": lambda ddf: ddf.groupby("k").v.sum(split_out=3),
         "merge": lambda ddf: ddf.groupby("k").v.sum(split_out=3, shuffle_method="tasks"),
@@ -129,6 +130,16 @@ class TestRoutes:
         assert len(nodes(query, GroupByGather)) == 1
         same(query.compute(), frame().groupby("k").agg({"v": ["median", "sum"]}), ordered=True)
 
+    @pytest.mark.parametrize("split_out", [1, 3, 8])
+    @pytest.mark.parametrize("by", [["c"], ["k", "c"]], ids="-".join)
+    def test_unobserved_combinations_appear_once(self, by, split_out):
+        data = frame().assign(c=pd.Categorical(["b", "a"] * 200, categories=["b", "a", "never"]))
+        lazy = dd.from_pandas(data, npartitions=4).groupby(by, observed=False).v
+        expected = data.groupby(by, observed=False).v.sum()
+        got = lazy.sum(split_out=split_out).compute()
+        assert sorted(got.index) == sorted(expected.index)
+        same(got.reindex(expected.index), expected, ordered=True)
+
     def test_a_shuffled_input_needs_no_exchange(self, ddf):
         query = ddf.shuffle("k", npartitions=4).groupby("k").v.sum(split_out=4)
         assert len(nodes(query, GroupByMerge)) == 1
@@ -146,7 +157,7 @@ def parquet(tmp_path_factory):
 class TestProjection:
     """Only the columns that a query needs are read."""
 
-    QUERIES = {
+    QUERIES: ClassVar = {
         "shorthand": (lambda d: d.groupby("k").v.sum(), {"k", "v"}),
         "list": (lambda d: d.groupby("k")[["v", "w"]].agg(["sum", "mean"]), {"k", "v", "w"}),
         "dict": (lambda d: d.groupby("k").agg({"v": ["sum", "mean"]}), {"k", "v"}),

@@ -1,4 +1,4 @@
-"""Are the scheduler and all workers able to run our tasks?
+"""Whether the scheduler and all workers are able to run our tasks.
 
 A worker that cannot import this package fails while it unpickles the task, shuts itself down,
 and the query hangs. So versions are compared before a planned query is sent.

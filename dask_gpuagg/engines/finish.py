@@ -128,7 +128,8 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             codes, size = key.codes.astype(np.int64), len(key.categories)
         else:
             # the order pandas gives groups, mixed Python objects included
-            codes, uniques = pd.factorize(key, sort=True)
+            plain = isinstance(key, pd.arrays.NumpyExtensionArray)
+            codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
         ranks.append(np.where(codes < 0, size, codes))
     return ranks
@@ -150,7 +151,7 @@ def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
         return series.array  # a null has no place in the promised dtype
     if rule == "object" and isinstance(dtype, pd.ArrowDtype):
         return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
-    if rule in ("object", "key") or (output.custom and dtype == object):
+    if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):
         return series.array
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
         return series.array  # categories are known only now
@@ -205,6 +206,13 @@ def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
     for state in states:
         merged |= state
     return finish(merged, dict(output.parameters))
+
+
+def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    sums = state["sum"]
+    if dtype_class(sums.dtype) == "object":
+        return pd.Series(sums, dtype=object).where(pd.notna(sums), 0).array
+    return sums
 
 
 def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
@@ -272,7 +280,7 @@ def _cov(state: Fields, parameters: dict[str, Any]) -> Floats:
 def _corr(state: Fields, parameters: dict[str, Any]) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         corr = state["cxy"] / np.sqrt(state["cxx"] * state["cyy"])
-    return np.clip(corr, -1.0, 1.0)
+    return np.asarray(np.clip(corr, -1.0, 1.0))
 
 
 def _nunique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
@@ -302,6 +310,7 @@ def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 
 
 _FINISH: dict[str, Callable[[Fields, dict[str, Any]], Any]] = {
+    "sum": _sum,
     "mean": _mean,
     "var": _var,
     "std": _std,

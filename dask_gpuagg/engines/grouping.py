@@ -24,7 +24,8 @@ import pandas as pd
 from dask_gpuagg.dtypes import is_plain
 from dask_gpuagg.engines import strings
 
-Codes = npt.NDArray[np.integer[Any]]
+# of any integer type
+Codes = npt.NDArray[Any]
 
 # up to this many slots, addressing directly is cheaper than hashing even for few rows
 _FEW_SLOTS = 1 << 16

@@ -191,7 +191,7 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
             column = column.astype("float64") + 0.0
         columns[i] = column
     hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
-    return (hashes % np.uint64(buckets)).astype(np.int64)
+    return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
 
 
 def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
@@ -266,9 +266,7 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     return _table(columns | {"v": values.array.take(order)})
 
 
-def _complete(
-    keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] | None
-) -> list[Any]:
+def _complete(keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] | None) -> list[Any]:
     """Append the unobserved combinations of all levels behind the observed groups."""
     product = pd.MultiIndex.from_product(levels)
     missing = product[~product.isin(pd.MultiIndex.from_arrays(keys))]

@@ -65,9 +65,11 @@ class Reducer:
 
     @cached_property
     def size(self) -> npt.NDArray[np.int64]:
+        """Rows of each group."""
         return np.bincount(self.codes, minlength=self.n)
 
     def count(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Rows of each group for which ``valid`` holds."""
         if valid.all():
             return self.size
         return np.bincount(self.codes[valid], minlength=self.n)
@@ -162,13 +164,13 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
 
 def _floats(values: pd.Series) -> npt.NDArray[np.float64]:
     """The values in float64, nulls as NaN."""
-    if isinstance(values.dtype, np.dtype) and values.dtype != object:
-        return values.to_numpy(dtype=np.float64)
-    return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
+        return np.asarray(values.to_numpy(dtype=np.float64))
+    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _valid(values: pd.Series) -> npt.NDArray[np.bool_]:
-    return values.notna().to_numpy()
+    return np.asarray(values.notna())
 
 
 def _count(reducer: Reducer, values: pd.Series) -> Fields:
@@ -214,7 +216,9 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
         return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
-    return {"sum": reducer.by(values).sum().array}
+    # of objects, a group without values has no sum yet: a 0 could not be added to a string
+    least = 1 if values.dtype == object else 0
+    return {"sum": reducer.by(values).sum(min_count=least).array}
 
 
 def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
@@ -275,8 +279,8 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
 
 def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
     if isinstance(values.dtype, pd.ArrowDtype):
-        values = pd.Series(values.array.to_numpy())  # type: ignore[attr-defined]
-    ticks = values.array.view("int64")  # type: ignore[attr-defined]
+        values = pd.Series(values.array.to_numpy())
+    ticks = values.array.view("int64")
     ticks = np.where(_valid(values), np.asarray(ticks), 0)
     # two halves that cannot overflow below 2**31 rows make the sum of 64-bit ticks exact
     return {
@@ -297,7 +301,10 @@ def _extreme(
     of_group = pd.Series(best.array.take(reducer.codes))
     is_best = pd.Series(values.array).eq(of_group).to_numpy(dtype=bool, na_value=False)
     first = reducer.first_row(np.flatnonzero(is_best))
-    return {"value": best.array, "label": take(labels.array, first), "nulls": nulls}
+    # a group without values takes any label, which its null value never lets through: a null
+    # label would turn integers into floats
+    label = take(labels.array, np.maximum(first, 0) if len(labels) else first)
+    return {"value": best.array, "label": label, "nulls": nulls}
 
 
 def _update_comoments(

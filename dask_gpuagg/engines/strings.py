@@ -53,7 +53,7 @@ class Packing:
     bits: int
 
 
-def pack(column: pd.Series) -> tuple[npt.NDArray[np.integer[Any]], Packing] | None:
+def pack(column: pd.Series) -> tuple[npt.NDArray[Any], Packing] | None:
     """Codes of a column of strings that all have the same length.
 
     Parameters
@@ -91,7 +91,7 @@ def pack(column: pd.Series) -> tuple[npt.NDArray[np.integer[Any]], Packing] | No
     return _codes(words, packing), packing
 
 
-def unpack(codes: npt.NDArray[np.integer[Any]], packing: Packing, dtype: Any) -> Any:
+def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
     """The strings of some codes.
 
     Parameters
@@ -163,9 +163,7 @@ def _differing(words: list[Words], offsets: npt.NDArray[Any], length: int) -> li
     return [int(bits) for bits in found]
 
 
-def _packing(
-    length: int, starts: list[int], words: list[Words], differing: list[int]
-) -> Packing:
+def _packing(length: int, starts: list[int], words: list[Words], differing: list[int]) -> Packing:
     runs, total = [], 0
     for own, bits in zip(_own_bits(length, starts), differing, strict=True):
         of_word, at = [], 0
@@ -183,7 +181,7 @@ def _packing(
     return Packing(length, tuple(starts), constant, tuple(runs), total)
 
 
-def _codes(words: list[Words], packing: Packing) -> npt.NDArray[np.integer[Any]]:
+def _codes(words: list[Words], packing: Packing) -> npt.NDArray[Any]:
     codes = np.zeros(len(words[0]), np.int32 if packing.bits < 31 else np.int64)
     for i in range(0, len(codes), _BLOCK):
         block = np.zeros(len(codes[i : i + _BLOCK]), np.uint64)

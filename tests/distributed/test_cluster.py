@@ -190,9 +190,13 @@ class TestUnlikeWorkers:
         prelude, words = BAD[kind]
         data = frame().assign(scheduler=kind)
         query = dd.from_pandas(data, npartitions=4).groupby("k").v.min()
-        with scheduler(prelude, tmp_path) as address, Client(address) as client, worker("", client):
-            with pytest.warns(FallbackWarning, match=f"scheduler.*{words}"):
-                got = client.compute(query).result(timeout=60)
+        with (
+            scheduler(prelude, tmp_path) as address,
+            Client(address) as client,
+            worker("", client),
+            pytest.warns(FallbackWarning, match=f"scheduler.*{words}"),
+        ):
+            got = client.compute(query).result(timeout=60)
         same(got, data.groupby("k").v.min())
 
 
