@@ -21,12 +21,11 @@ import dask
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
-from dask.dataframe.dask_expr._expr import Blockwise
 
 from dask_gpuagg import logical
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.extended import extend, needs_extension
-from dask_gpuagg.partners import decide_together, runs_beside_stock
+from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
 from dask_gpuagg.report import note_fallback, tally
@@ -59,7 +58,8 @@ def enable() -> None:
     if not _originals:
         _check_contract()
         _wrap(Expr, "lower_once", _lower_once)
-        _wrap(Blockwise, "_tune_down", _tune_blockwise)
+        for kind in PARTITION_WISE:
+            _wrap(kind, "_tune_down", _tune_partition_wise)
         _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
         _wrap(G.GroupBy, "aggregate", _aggregate)
@@ -155,8 +155,9 @@ def _planned(expr: Any, stock_only: bool) -> Expr | None:
     return planned
 
 
-def _tune_blockwise(original: Callable[..., Any], self: Any) -> Any:
-    return decide_together(self) or original(self)
+def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
+    decided = decide_together(self)
+    return original(self) if decided is None else decided
 
 
 def _tune_down(original: Callable[..., Any], self: Any) -> Any:

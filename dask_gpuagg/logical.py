@@ -111,7 +111,8 @@ def read(expr: Any) -> Query:
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
         "observed": bool(expr.observed),
-        "sort": bool(_operand(expr, "sort", False)),
+        # Dask sorts each output of .median(), which has no such operand
+        "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
     name = _SINGLE.get(type(expr))
     if name in ("cov", "corr"):

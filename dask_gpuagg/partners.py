@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 
 from dask_gpuagg import logical
 from dask_gpuagg.planner import choose_outputs
 from dask_gpuagg.strategy import Decision, Route
+
+# nodes that combine their inputs partition by partition; the second kind does so where it does
+# not know better, as for any two group-bys of different frames
+PARTITION_WISE = (Blockwise, MaybeAlignPartitions)
 
 
 def partners(node: Expr) -> list[Any]:
@@ -30,17 +34,21 @@ def partners(node: Expr) -> list[Any]:
         Found below the node through partition-wise operations only; empty if there are fewer
         than two.
     """
-    if not isinstance(node, Blockwise) or len(node.dependencies()) < 2:
+    if not isinstance(node, PARTITION_WISE) or len(_inputs(node)) < 2:
         return []
     found: dict[str, Any] = {}
-    stack = list(node.dependencies())
+    stack = _inputs(node)
     while stack:
         below = stack.pop()
         if logical.is_aggregation(below):
             found[below._name] = below
-        elif isinstance(below, Blockwise):
-            stack.extend(below.dependencies())
+        elif isinstance(below, PARTITION_WISE):
+            stack.extend(_inputs(below))
     return list(found.values()) if len(found) > 1 else []
+
+
+def _inputs(node: Any) -> list[Any]:
+    return list(node.dependencies())
 
 
 def decide_together(node: Expr) -> Expr | None:

@@ -120,7 +120,7 @@ def physical(query: Query, decision: Decision) -> Expr:
     # whole groups are never gathered raw: they are exchanged, finished, and then gathered
     buckets = max(outputs, query.frame.npartitions) if plan.rows else outputs
     exchanged = _exchange(query, decision, buckets)
-    if plan.sort:
+    if plan.sort and outputs == 1:
         return GroupByGather(exchanged, plan, query.meta)
     return _fewer(exchanged, outputs)
 
@@ -134,6 +134,8 @@ def _must_complete_at_once(query: Query) -> bool:
     keys = query.plan.keys
     if query.plan.observed or not any(isinstance(k.dtype, pd.CategoricalDtype) for k in keys):
         return False
+    if not query.plan.dropna:  # null is a level where it occurs, which no output knows alone
+        return True
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
 
 

@@ -12,7 +12,7 @@ from hypothesis import Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 from tests.comparison import assert_same
-from tests.strategies import CLASSES, KINDS, Case, cases
+from tests.strategies import CLASSES, Case, cases
 
 # one partition, a deep tree, and every exchange
 PLANS: dict[str, dict[str, Any]] = {
@@ -94,10 +94,12 @@ def relative(case: Case) -> float:
 
 def comparable(kind: str, name: str) -> bool:
     """Leaves out what pandas itself answers by the path that it takes inside."""
-    # min of a category without order is refused only where there are values
+    # these are refused only where there are values, or groups
     if kind == "category" and name in ("min", "max"):
         return False
-    return not (KINDS[kind].dtype == "bool" and name == "quantile")
+    if kind == "string[pyarrow]" and name in ("any", "all"):
+        return False
+    return not (kind == "bool" and name == "quantile")
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -119,6 +121,9 @@ METHODS = ["unique", "nunique", "value_counts", "size", "count", "first", "last"
 @given(cases(value_columns=1), st.sampled_from(METHODS), st.sampled_from(sorted(PLANS)))
 def test_methods_agree_with_pandas(case: Case, name: str, plan: str):
     column = next(iter(case.spec))
+    if name == "value_counts":
+        # Dask's own metadata fails on null keys, and observed=False is left to stock Dask
+        case = replace(case, dropna=True, observed=True)
     case.spec[column] = [name]
     frame = case.collection().compute()
     try:

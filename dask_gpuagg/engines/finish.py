@@ -209,10 +209,11 @@ def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
-    sums = state["sum"]
-    if dtype_class(sums.dtype) == "object":
-        return pd.Series(sums, dtype=object).where(pd.notna(sums), 0).array
-    return sums
+    sums = pd.Series(state["sum"])
+    kind = dtype_class(sums.dtype)
+    if kind in ("object", "string"):
+        sums = sums.where(sums.notna(), 0 if kind == "object" else "")
+    return sums.array
 
 
 def _mean(state: Fields, parameters: dict[str, Any]) -> Any:

@@ -62,7 +62,10 @@ def partial(
         The tables named by ``plan.tables``.
     """
     if plan.shape == "values":
-        keys, columns = _value_as_key(keys, columns)
+        # the value joins the keys, and rows without one leave
+        valid = columns[0].notna().to_numpy()
+        keys = [k[valid] for k in (*keys, columns[0])]
+        columns, index = [], index[valid]
     groups = group(keys, plan.dropna and not plan.drops_late)
     if groups.kept is not None:
         columns = [c[groups.kept] for c in columns]
@@ -220,16 +223,6 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     return parts
 
 
-def _value_as_key(
-    keys: Sequence[pd.Series], columns: Sequence[pd.Series]
-) -> tuple[list[pd.Series], list[pd.Series]]:
-    """For ``value_counts``: the value joins the keys, rows with a null value leave."""
-    value = columns[0]
-    valid = value.notna().to_numpy()
-    keys = [*keys, value]
-    return ([k[valid] for k in keys], []) if not valid.all() else (keys, [])
-
-
 def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
     """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
     return _custom_fields(functions.chunk(values.groupby(groups.codes, sort=True)), groups.n)
@@ -286,9 +279,10 @@ def _complete(keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] |
 
 
 def _levels(key: pd.Series, dropna: bool) -> pd.Index:
-    """All categories of a categorical key, else the values that occur."""
+    """All categories of a categorical key, else the values that occur; null if it occurs."""
     if isinstance(key.dtype, pd.CategoricalDtype):
-        return pd.CategoricalIndex(key.cat.categories, dtype=key.dtype)
+        null = [] if dropna or key.notna().all() else [None]
+        return pd.CategoricalIndex([*key.cat.categories, *null], dtype=key.dtype)
     levels = pd.Index(key.array).unique()
     return levels.dropna() if dropna else levels
 

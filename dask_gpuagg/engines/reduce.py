@@ -216,9 +216,13 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
         return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
-    # of objects, a group without values has no sum yet: a 0 could not be added to a string
-    least = 1 if values.dtype == object else 0
-    return {"sum": reducer.by(values).sum(min_count=least).array}
+    return {"sum": reducer.by(values).sum().array}
+
+
+def _concat(reducer: Reducer, values: pd.Series) -> Fields:
+    # a group without values has no sum yet: of Python objects, a 0 cannot join a string
+    sums = reducer.by(values).sum(min_count=1)
+    return {"sum": (sums.astype(object) if is_plain(values.dtype) else sums).array}
 
 
 def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
@@ -337,10 +341,6 @@ def _merge_sum(field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
     return lambda reducer, fields: {field: _sums(reducer, fields[field])}
 
 
-def _merge_osum(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    return _osum(reducer, fields["sum"])
-
-
 def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
     return {"prod": reducer.by(fields["prod"]).prod(skipna=False).to_numpy()}
 
@@ -405,7 +405,7 @@ _UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "isum": _isum,
     "fsum": _fsum,
     "osum": _osum,
-    "concat": _osum,
+    "concat": _concat,
     "iprod": _iprod,
     "fprod": _fprod,
     "any": _truth("any"),
@@ -418,8 +418,8 @@ _UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
 
 _MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
     **{name: _merge_sum(STATES[name].fields[0]) for name in ("size", "count", "isum", "fsum")},
-    "osum": _merge_osum,
-    "concat": _merge_osum,
+    "osum": lambda reducer, fields: _osum(reducer, fields["sum"]),
+    "concat": lambda reducer, fields: _concat(reducer, fields["sum"]),
     "iprod": _merge_prod,
     "fprod": _merge_prod,
     **{n: _merge_like_update(n) for n in ("min", "max", "first", "last", "any", "all")},

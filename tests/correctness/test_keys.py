@@ -83,6 +83,26 @@ def test_categories(key: str, observed: bool, dropna: bool, by: Any):
 
 
 @pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("split_out", [1, 3])
+def test_null_is_a_level(split_out: int, observed: bool):
+    keys = pd.Series([None, "b", "a", "b", None, "a"], dtype=pd.CategoricalDtype(["a", "b", "c"]))
+    data = pd.DataFrame({"k": keys, "j": keys.shift(2), "x": range(6)})
+    for by in (["k", "j"], ["k", "x"]):
+
+        def query(f: Any, by: Any = by) -> Any:
+            grouped = f.groupby(by, observed=observed, dropna=False)
+            return grouped.agg({"x": ["sum", "var"]}, **options(f, split_out=split_out))
+
+        compare(query, partitioned(data, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "str", "category"])
+def test_value_counts_with_null_keys_and_values(dtype: str):
+    data = pd.DataFrame({"k": KEYS["float64"], "x": KEYS[dtype].sort_values().to_numpy()})
+    compare(lambda f: f.groupby("k")["x"].value_counts(), partitioned(data, 7))
+
+
+@pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("name", ["sum", "prod", "count", "size", "min", "mean", "std", "first"])
 def test_unobserved_categories_in_methods(name: str, observed: bool):
     def query(f: Any) -> Any:

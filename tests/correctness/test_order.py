@@ -74,7 +74,10 @@ def test_sort(npartitions: int):
     data = partitioned(DATA, npartitions)
     compare(lambda f: f.groupby("k", sort=True).agg(MANY), data, ordered=True)
     compare(lambda f: f.groupby(["y", "k"], sort=True)["x"].sum(), data, ordered=True)
-    compare(lambda f: f.groupby("s", sort=True)["x"].median(), data, ordered=True)
+    compare(lambda f: f.groupby("s", sort=True).agg({"x": "median"}), data, ordered=True)
+    # Dask sorts the method's outputs one by one
+    one = npartitions == 1
+    compare(lambda f: f.groupby("s", sort=True)["x"].median(), data, ordered=one)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
