@@ -17,6 +17,9 @@ BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
 
+# Dask's own suites, shipped in its wheel, run with the plugin on
+UPSTREAM := dask.dataframe.dask_expr.tests dask.dataframe.tests.test_groupby
+
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test lint docs bench clean distclean
 
@@ -28,6 +31,8 @@ quickstart: $(VENV)/.stamp-examples
 
 test: lint
 	$(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -c tests/upstream/pytest.ini --rootdir tests/upstream \
+	  -p tests.upstream.plugin -p no:cacheprovider -W ignore -q -n $(JOBS) --pyargs $(UPSTREAM)
 
 lint: $(VENV)/.stamp-test
 	$(BIN)/ruff check .

@@ -87,8 +87,20 @@ def gpuagg_merge(*tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | 
     """Task: the shuffled tables of one output, or one whole partial, to that output."""
     if isinstance(tables[0], dict):
         return host.finalize(tables, plan, meta, bucket)
+    # p2p goes through Arrow, which gives Arrow's strings back as pandas' own
+    tables = tuple(_keys_as_planned(table, plan) for table in tables)
     named = dict(zip(plan.tables, tables, strict=True))
     return host.finalize([named], plan, meta, bucket)
+
+
+def _keys_as_planned(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+    wanted = {f"k{i}": k.dtype for i, k in enumerate(plan.keys)}
+    changed = {
+        name: dtype
+        for name, dtype in wanted.items()
+        if table[name].dtype != dtype and not isinstance(dtype, pd.CategoricalDtype)
+    }
+    return table.astype(changed) if changed else table
 
 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:

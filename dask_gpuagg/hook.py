@@ -23,6 +23,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg import logical
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.extended import extend, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
@@ -34,6 +35,9 @@ TESTED_DASK = ("2026.7.1", "2026.8.0")
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
+
+# arguments of aggregations
+_PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
 # another one they are combined with; no node has such a name
@@ -183,8 +187,8 @@ def _aggregate(
     **kwargs: Any,
 ) -> Any:
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
-    if arg is not None and kwargs:
-        # Dask ignores the arguments of the functions; pandas passes them on
+    # Dask ignores whatever keywords it does not know; pandas passes the functions' own on to them
+    if arg is not None and not kwargs.keys().isdisjoint(_PARAMETERS):
         return new_collection(extend(self, arg, flags, kwargs))
     if needs_extension(arg, kwargs):
         with contextlib.suppress(Unsupported):
