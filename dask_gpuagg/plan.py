@@ -160,7 +160,21 @@ class Plan:
     @property
     def grouped(self) -> bool:
         """Whether there is a table with one row per group: for states, or for bare keys."""
-        return bool(self.states) or not (self.pairs or self.rows)
+        return bool(self.states and not self.states_from_rows) or not (self.pairs or self.rows)
+
+    @property
+    def states_from_rows(self) -> bool:
+        """Whether the states are made at the end, from rows that are brought together anyway.
+
+        Where every state reads columns whose rows travel whole, a second table with the
+        states would only add to what travels. States of row labels or of user-defined
+        functions are left out: the rows table has neither labels nor the partitions' chunks.
+        """
+        rows = set(self.rows)
+        return bool(rows) and all(
+            rows.issuperset(use.columns) and use.state not in ("custom", "idxmin", "idxmax")
+            for use in self.states
+        )
 
     @property
     def tables(self) -> tuple[str, ...]:

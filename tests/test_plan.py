@@ -110,10 +110,19 @@ class TestTables:
         assert plan_of(("int", "sum"), ("int", "var")).tables == ("groups",)
 
     def test_distinct_pairs_and_whole_rows_have_their_own(self):
-        plan = plan_of(("int", "sum"), ("uint", "nunique"), ("float", "median"), ("int", "list"))
+        plan = plan_of(("int", "sum"), ("uint", "nunique"), ("float", "median"), ("bool", "list"))
         assert plan.tables == ("groups", "pairs1", "rows")
         assert plan.pairs == (1,)
-        assert plan.rows == (2, 0)
+        assert plan.rows == (2, 3)
+
+    def test_states_of_columns_that_travel_whole_are_made_from_the_rows(self):
+        plan = plan_of(("float", "std"), ("float", "median"))
+        assert plan.tables == ("rows",)
+        assert plan.states
+
+    @pytest.mark.parametrize("other", [("int", "sum"), ("float", "idxmin")])
+    def test_other_states_have_a_table(self, other: tuple[str, str]):
+        assert plan_of(other, ("float", "median")).tables == ("groups", "rows")
 
     def test_without_states_there_is_no_groups_table(self):
         assert plan_of(("float", "median")).tables == ("rows",)

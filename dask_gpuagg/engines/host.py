@@ -162,6 +162,8 @@ def finalize(
     fields = {}
     if plan.grouped:
         fields = _merge_states(reducers["groups"], stacked["groups"], plan)
+    elif plan.states:
+        fields = _states_of_rows(reducers["rows"], stacked["rows"], plan)
     if plan.shape == "values":
         return finish_values(keys, fields, plan, meta)
     if plan.shape == "matrix":
@@ -247,6 +249,16 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
             state = _custom_fields(use.custom.agg(*grouped), reducer.n)
         merged |= {prefix + name: values for name, values in state.items()}
     return merged
+
+
+def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+    """The states of whole rows, named as merged ones are."""
+    columns = {c: table[f"v{c}"] for c in plan.rows}
+    fields: Fields = {}
+    for i, use in enumerate(plan.states):
+        state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
+        fields |= {f"s{i}.{name}": values for name, values in state.items()}
+    return fields
 
 
 def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """Write the parts of the documentation that the package itself knows.
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
-aggregations and ``_generated/configuration.md`` from the configuration file with its comments.
+aggregations, ``_generated/configuration.md`` from the configuration file with its comments, and
+``_generated/benchmark.md`` from the committed result of the host benchmark.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
@@ -17,6 +19,8 @@ from sphinx.application import Sphinx
 
 import dask_gpuagg
 from dask_gpuagg import aggregations
+
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -37,6 +41,33 @@ def configuration(text: str) -> str:
         For each key with a value: name, default, environment variable and description.
     """
     return "\n\n".join(_sections(text)) + "\n"
+
+
+def benchmark(text: str) -> str:
+    """Markdown table for each scheduler of a result of ``benchmarks/host.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Medians in seconds, the median ratio, and peak memory of both arms.
+    """
+    lines = []
+    for scheduler in json.loads(text)["schedulers"].values():
+        lines += [f"## {scheduler['title'].capitalize()}", ""]
+        lines += ["| query | stock, s | plugin, s | stock / plugin | peak MiB, stock | plugin |"]
+        lines += ["|" + " --- |" * 6]
+        for query in scheduler["queries"].values():
+            stock, plugin = query["arms"]
+            seconds = f"{stock['median']:.3f} | {plugin['median']:.3f} | {query['ratio']:.2f}"
+            peaks = f"{stock['peak'] / 2**20:.0f} | {plugin['peak'] / 2**20:.0f}"
+            lines.append(f"| {query['name']}: {query['title']} | {seconds} | {peaks} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _sections(text: str) -> Iterator[str]:
@@ -82,6 +113,7 @@ def _write(app: Sphinx) -> None:
     parts = {
         "support.md": aggregations.support_table(),
         "configuration.md": configuration(settings),
+        "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
     }
     for name, text in parts.items():
         (folder / name).write_text(text, encoding="utf-8")
