@@ -193,7 +193,6 @@ def _same(state: str, *classes: str) -> dict[str, tuple[str, ...]]:
 
 
 _MOMENTS = _by_class((_NUMERIC, ("moments",)), (("decimal",), ("moments",)))
-_ORDERED = tuple(DTYPE_CLASSES)
 
 REGISTRY: Mapping[str, Aggregation] = MappingProxyType(
     {
@@ -237,10 +236,15 @@ REGISTRY: Mapping[str, Aggregation] = MappingProxyType(
                 "number of rows",
             ),
             Aggregation(
-                "min", Kind.MERGEABLE, _same("min", *_ORDERED), "same", _SKIPS, "smallest value"
+                "min",
+                Kind.MERGEABLE,
+                _same("min", *DTYPE_CLASSES),
+                "same",
+                _SKIPS,
+                "smallest value",
             ),
             Aggregation(
-                "max", Kind.MERGEABLE, _same("max", *_ORDERED), "same", _SKIPS, "largest value"
+                "max", Kind.MERGEABLE, _same("max", *DTYPE_CLASSES), "same", _SKIPS, "largest value"
             ),
             Aggregation(
                 "mean",

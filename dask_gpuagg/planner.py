@@ -146,6 +146,7 @@ def _fewer(result: Expr, outputs: int) -> Expr:
 def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
+    metas: dict[str, pd.DataFrame] = {}
     if method is None and get_default_shuffle_method() == "p2p":
         metas = _table_metas(query)
         method = "p2p" if all(_suits_p2p(meta) for meta in metas.values()) else None
@@ -154,7 +155,7 @@ def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
         # them in memory and in order
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return GroupByExchange(partial, plan, query.meta, buckets, decision)
-    metas = _table_metas(query)
+    metas = metas or _table_metas(query)
     partial = GroupByPartial(query.frame, plan, plan.order_sensitive, *query.by)
     shuffled = []
     for name in plan.tables:

@@ -3,7 +3,7 @@
 Keys such as ``id042`` differ in a few bits of a few bytes. Their bytes are read as overlapping
 64-bit words; the bits that differ anywhere in the column are packed next to each other into
 one integer, which is a lossless code of the string. That reads the text once, and the codes
-are then addressed directly or hashed as integers: about half the cost of dictionary encoding.
+are then addressed directly or hashed as integers, which is cheaper than a dictionary of strings.
 """
 
 from __future__ import annotations
