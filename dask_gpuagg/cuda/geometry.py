@@ -21,8 +21,11 @@ SEGMENTS = 256
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
 _MOST_REPLICAS = 32
+# Accumulators among which the lanes of a warp rarely meet.
+_APART = 512
+# Slots for each expected group, the best first.
+_ROOMY = (8, 6, 4, 3, 2, 1.5)
 _MOST_SLICES = 2
-# Replicas beyond this many bytes a block would leave no room for the hardware's cache.
 _GLOBAL_LOAD = 0.6
 _FEWEST_SLOTS = 64
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
@@ -190,15 +193,26 @@ def _margin(groups: int) -> int:
 
 
 def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
-    """Slots and replicas: as many replicas as a table of moderate load leaves room for."""
+    """Slots and replicas.
+
+    A warp probes as long as the unluckiest of its rows, so a low load comes before replicas
+    beyond those that keep lanes apart; both end where the memory does.
+    """
     fixed, replica = query.slot_bytes
     available = _shared_bytes(device)
-    roomy = max(_FEWEST_SLOTS, _even(groups * 3 // 2))
-    replicas = _MOST_REPLICAS
-    while replicas > 1 and (roomy + EXTRA_SLOTS) * (fixed + replicas * replica) > available:
-        replicas //= 2
-    most = (available // (fixed + replicas * replica) - EXTRA_SLOTS) // 2 * 2
-    return min(roomy, most), replicas
+    replicas = min(_MOST_REPLICAS, _power_of_two(max(1, _APART // groups)))
+    for slots_per_group in _ROOMY:
+        slots = max(_FEWEST_SLOTS, _even(int(groups * slots_per_group)))
+        if (slots + EXTRA_SLOTS) * (fixed + replicas * replica) <= available:
+            return slots, replicas
+    replicas = 1
+    most = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2
+    return most, replicas
+
+
+def _power_of_two(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def _shared_bytes(device: Device) -> int:

@@ -291,8 +291,9 @@ def _hgb(call: _Call, decision: Decision) -> tuple[Run, _Counters] | None:
     args.resume = call.allocate(4 * warps).ptr
     call.launch("clear", call.spread(decision.global_slots, _SMALL_BLOCK), _SMALL_BLOCK, args)
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
+    kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
     call.launch(
-        decision.kernel, decision.blocks, query.threads, args, call.columns, shared=shared
+        kernel, decision.blocks, query.threads, args, call.columns, shared=shared
     )
     counters = _collect(call)
     if counters.homeless:

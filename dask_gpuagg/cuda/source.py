@@ -148,6 +148,11 @@ class Query:
         return 1024 if heavy <= 8 and self.packed else 512
 
     @property
+    def blocks(self) -> int:
+        """Blocks of an SM that the registers must suffice for."""
+        return 1
+
+    @property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
         return 4 if len(self.inputs) <= 4 and len(self.keys) <= 2 else 2
@@ -184,6 +189,7 @@ using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
 using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_KEY_TARGETS {self.key_outputs}
 #define GPUAGG_THREADS {self.threads}
+#define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
 #include "entry.cuh"
 """

@@ -1,6 +1,6 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_UNROLL; everything else is a run-time argument.
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; everything else is a run-time argument.
 #pragma once
 
 #include "estimate/sample.cuh"
@@ -34,15 +34,19 @@ __global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant
     gpuagg::clear_table<GPUAGG_QUERY>(a.target);
 }
 
-__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, GPUAGG_UNROLL>(a, c.column);
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
 }
 
-__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
-    gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a,
-                    const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, GPUAGG_UNROLL>(a, c.column);
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
 }
 
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)

@@ -58,6 +58,7 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
         return extra;
     }
     u32 slot = first_slot(probe.home, slots);
+#pragma unroll 1
     for (u32 i = 0; i < probes; ++i) {
         u64 held = peek(words + slot);
         if (held == EMPTY) {
@@ -72,6 +73,14 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
         if (++slot == slots) slot = 0;
     }
     return NONE;
+}
+
+// The slot of a key that lies where it is looked for first: the common case, without a branch.
+template <class K>
+GPUAGG_INLINE bool find_first(const u64* words, u32 slots, const Probe& probe, u32& slot) {
+    if constexpr (K::by_row) return false;
+    slot = first_slot(probe.home, slots);
+    return peek(words + slot) == probe.word && probe.word != EMPTY;
 }
 
 // What the rows of an occupied slot asked for, the two extra slots included.

@@ -99,20 +99,26 @@ template <> struct Ordered<f64, true, true, true> {
     static GPUAGG_INLINE f64 back(Type ordered) { return __longlong_as_double(flip(ordered)); }
 };
 
-// MurmurHash3's 64-bit finaliser (Appleby): a bijection, so a mixed key stands for the key itself.
-GPUAGG_INLINE u64 mix(u64 x) {
+// A bijection, so that a mixed key stands for the key itself: the high half is folded into the low
+// one, then multiplied by 2**64 over the golden ratio (Knuth, volume 3, section 6.4). The high bits
+// of the product spread runs of integers more evenly than chance would, which is what dense keys
+// need; keys that still collide cost probes, never answers.
+constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
+constexpr u64 GOLDEN_INVERSE = 0xf1de83e19937733dull;  // modulo 2**64
+
+GPUAGG_INLINE u64 mix(u64 x) { return (x ^ (x >> 32)) * GOLDEN; }
+
+GPUAGG_INLINE u64 unmix(u64 x) {
+    x *= GOLDEN_INVERSE;
+    return x ^ (x >> 32);
+}
+
+// MurmurHash3's 64-bit finaliser (Appleby): for hashes that are compared, or cut into many parts.
+GPUAGG_INLINE u64 scramble(u64 x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdull;
     x ^= x >> 33;
     x *= 0xc4ceb9fe1a85ec53ull;
-    return x ^ (x >> 33);
-}
-
-GPUAGG_INLINE u64 unmix(u64 x) {
-    x ^= x >> 33;
-    x *= 0x9cb4b2f8129337dbull;  // inverses of the odd factors modulo 2**64
-    x ^= x >> 33;
-    x *= 0x4f74430c22a54005ull;
     return x ^ (x >> 33);
 }
 

@@ -53,7 +53,7 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     }
     // count within the block first, so that one frequent key is not added to 65,536 times
     if (counted) {
-        for (u32 s = static_cast<u32>(word >> 40) % SEGMENT_SLOTS;; s = (s + 1) % SEGMENT_SLOTS) {
+        for (u32 s = static_cast<u32>(scramble(word)) % SEGMENT_SLOTS;; s = (s + 1) % SEGMENT_SLOTS) {
             const u64 held = atomicCAS(words + s, EMPTY, word);
             if (held == EMPTY || held == word) {
                 atomicAdd(counts + s, 1u);
@@ -64,7 +64,7 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     __syncthreads();
     for (u32 i = threadIdx.x; i < SEGMENT_SLOTS; i += SEGMENT) {
         if (words[i] == EMPTY) continue;
-        for (u32 s = static_cast<u32>(words[i] >> 20) % SAMPLE_SLOTS;; s = (s + 1) % SAMPLE_SLOTS) {
+        for (u32 s = static_cast<u32>(scramble(words[i])) % SAMPLE_SLOTS;; s = (s + 1) % SAMPLE_SLOTS) {
             const u64 held = atomicCAS(table->words + s, EMPTY, words[i]);
             if (held == EMPTY || held == words[i]) {
                 atomicAdd(table->counts + s, counts[i]);

@@ -68,9 +68,63 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
     }
 }
 
-template <class Q, template <class> class Accumulate, u32 UNROLL>
-__device__ void hgb(const Args& a, const Column* columns) {
+// A tile of WARP * UNROLL rows, one warp's. WHOLE: the input has all of its rows, so that all loads
+// can be under way before the first is waited for. True if rows were spilled beyond the limit.
+template <class Q, bool WHOLE, bool SLICED, u32 UNROLL, class A>
+GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u32* claimed,
+                             const typename Q::All::Memory& memory, A& accumulate, u64 base) {
     using K = typename Q::Key;
+    const u32 lane = threadIdx.x % WARP;
+    const u32 share = lane & (a.replicas - 1);
+    typename Q::Values row[UNROLL];
+    Probe probe[UNROLL];
+    u32 slot[UNROLL];
+    bool found[UNROLL];
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u64 i = base + j * WARP + lane;
+        if (!WHOLE) probe[j] = {EMPTY, 0u, Kind::drop};
+        if (WHOLE || i < a.rows) {
+            probe[j] = K::probe(columns, static_cast<i64>(i));
+            row[j].read(columns, static_cast<i64>(i));
+        }
+    }
+    // finding is one phase and updating the next, with the warp together in between: lanes that
+    // update while others still probe make the whole loop several times as long
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        if (SLICED && K::slice(probe[j]) % a.slices != blockIdx.x % a.slices)
+            probe[j] = {EMPTY, 0u, Kind::drop};
+        found[j] = find_first<K>(words, a.shared_slots, probe[j], slot[j]);
+    }
+    u32 lost = 0;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        if (!found[j]) {
+            slot[j] = find<K>(words, a.shared_slots, a.shared_limit, claimed, SHARED_PROBES,
+                              columns, probe[j]);
+            if (slot[j] == NONE && probe[j].kind != Kind::drop) lost |= 1u << j;
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (slot[j] != NONE)
+            accumulate.update(memory, slot[j], a.replicas, share, row[j],
+                              static_cast<u32>(base + j * WARP + lane));
+    if (!__any_sync(ALL_LANES, lost != 0)) return false;
+    u32 begin = 0;
+    if (lost) begin = atomicAdd(&a.counters->spilled, __popc(lost));
+    u32 at = begin;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (lost & (1u << j)) a.spill[at++] = static_cast<u32>(base + j * WARP + lane);
+    return __any_sync(ALL_LANES, lost != 0 && begin >= a.spill_limit);
+}
+
+// SLICED: the blocks divide the keys among themselves, and each slice's blocks read all rows.
+template <class Q, template <class> class Accumulate, bool SLICED, u32 UNROLL>
+__device__ void hgb(const Args& a, const Column* columns) {
     extern __shared__ u64 words[];
     __shared__ u32 claimed;
     const u32 all = a.shared_slots + EXTRA_SLOTS;
@@ -79,59 +133,25 @@ __device__ void hgb(const Args& a, const Column* columns) {
     if (threadIdx.x == 0) claimed = 0;
     __syncthreads();
 
-    const u32 lane = threadIdx.x % WARP;
-    const u32 share = lane & (a.replicas - 1);
+    constexpr u32 TILE = WARP * UNROLL;
     const u32 warps = blockDim.x / WARP;
-    const u32 slice = blockIdx.x % a.slices;
-    const u32 block = blockIdx.x / a.slices, blocks = gridDim.x / a.slices;
-    const u64 stride = static_cast<u64>(blocks) * warps * (WARP * UNROLL);
-    u64 base = (static_cast<u64>(block) * warps + threadIdx.x / WARP) * (WARP * UNROLL);
+    const u32 slices = SLICED ? a.slices : 1;
+    const u64 stride = static_cast<u64>(gridDim.x / slices) * warps * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x / slices) * warps + threadIdx.x / WARP) * TILE;
     Accumulate<Q> accumulate;
     bool stop = false;
     // the trip count is the warp's, so that its lanes meet at every barrier
-    for (; base < a.rows && !stop; base += stride) {
-        typename Q::Values row[UNROLL];
-        Probe probe[UNROLL];
-        u32 slot[UNROLL];
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) {
-            const u64 i = base + j * WARP + lane;
-            probe[j].kind = Kind::drop;
-            if (i < a.rows) {
-                probe[j] = K::probe(columns, static_cast<i64>(i));
-                row[j].read(columns, static_cast<i64>(i));
-            }
-        }
-        // finding is one phase and updating the next, with the warp together in between: lanes that
-        // update while others still probe make the whole loop several times as long
-        u32 lost = 0;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) {
-            if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
-            slot[j] = find<K>(words, a.shared_slots, a.shared_limit, &claimed, SHARED_PROBES,
-                              columns, probe[j]);
-            if (slot[j] == NONE && probe[j].kind != Kind::drop) lost |= 1u << j;
-        }
-        __syncwarp();
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j)
-            if (slot[j] != NONE)
-                accumulate.update(memory, slot[j], a.replicas, share, row[j],
-                                  static_cast<u32>(base + j * WARP + lane));
-        if (__any_sync(ALL_LANES, lost != 0)) {
-            u32 first = 0;
-            if (lost) first = atomicAdd(&a.counters->spilled, __popc(lost));
-            const u32 begin = first;
-#pragma unroll
-            for (u32 j = 0; j < UNROLL; ++j)
-                if (lost & (1u << j)) a.spill[first++] = static_cast<u32>(base + j * WARP + lane);
-            stop = __any_sync(ALL_LANES, lost != 0 && begin >= a.spill_limit);
-        }
+    for (; base + TILE <= a.rows && !stop; base += stride)
+        stop = take_tile<Q, true, SLICED, UNROLL>(a, columns, words, &claimed, memory, accumulate,
+                                                  base);
+    if (base < a.rows && !stop) {
+        take_tile<Q, false, SLICED, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
+        base += stride;
     }
-    if (a.resume && lane == 0)
+    if (threadIdx.x % WARP == 0)
         a.resume[blockIdx.x * warps + threadIdx.x / WARP] =
             static_cast<u32>(base < a.rows ? base : a.rows);
-    accumulate.finish(memory, a.replicas, share);
+    accumulate.finish(memory, a.replicas, threadIdx.x % WARP & (a.replicas - 1));
     __syncthreads();
     merge_block<Q>(a, columns, words, memory);
 }

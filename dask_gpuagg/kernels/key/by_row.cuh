@@ -8,7 +8,7 @@ namespace gpuagg {
 
 constexpr u64 NULL_HASH = 0x9e3779b97f4a7c15ull;
 
-GPUAGG_INLINE u64 chain(u64 hash, u64 word) { return mix(hash ^ word) + NULL_HASH; }
+GPUAGG_INLINE u64 chain(u64 hash, u64 word) { return scramble(hash ^ word) + NULL_HASH; }
 
 // Fixed-width columns reuse KeyColumn. i128 (decimal128) has its own bits.
 template <class C> struct Whole {
@@ -106,7 +106,7 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
         const u64 h = hash(from, row, dropped);
         const u64 word = (static_cast<u64>(row) << 32) | (h >> 32);
         // rows are below 2**31, so no word is EMPTY
-        return {word, static_cast<u32>(h), dropped ? Kind::drop : Kind::key};
+        return {dropped ? EMPTY : word, static_cast<u32>(h), dropped ? Kind::drop : Kind::key};
     }
 
     static GPUAGG_INLINE Probe again(const Column* from, u64 word) {

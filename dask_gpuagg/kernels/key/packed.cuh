@@ -85,7 +85,8 @@ template <bool KEEP_NULLS, class... K> struct Packed {
     }
 
     static GPUAGG_INLINE Probe of_word(u64 mixed, Kind kind) {
-        if (kind == Kind::key && mixed == EMPTY) kind = Kind::empty;
+        if (kind != Kind::key) mixed = EMPTY;
+        else if (mixed == EMPTY) kind = Kind::empty;
         return {mixed, static_cast<u32>(mixed >> 32), kind};
     }
 
@@ -99,8 +100,8 @@ template <bool KEEP_NULLS, class... K> struct Packed {
     // 64 bits that tell keys apart, for the sample.
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
 
-    // Bits that no first slot is chosen by.
-    static GPUAGG_INLINE u32 slice(const Probe& probe) { return static_cast<u32>(probe.word); }
+    // Bits that hardly any first slot is chosen by.
+    static GPUAGG_INLINE u32 slice(const Probe& probe) { return probe.home; }
 };
 
 // Takes the columns of an unmixed word apart again, last one first.

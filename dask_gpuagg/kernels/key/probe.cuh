@@ -13,7 +13,7 @@ enum class Kind : u8 {
 };
 
 struct Probe {
-    u64 word;  // what the slot of this key holds
+    u64 word;  // what the slot of this key holds; EMPTY unless the kind is key
     u32 home;  // 32 bits that choose where to look first
     Kind kind;
 };
