@@ -17,12 +17,15 @@ from typing import Any
 CARDINALITIES = (1, 4, 64, 128, 256, 1_000, 4_000, 8_000)
 
 
-def data(rows: int, groups: int, key: str, seed: int = 1) -> Any:
+def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) -> Any:
+    """Uniform keys from 0 to ``groups``, or, spread, as many keys from all 64 bits."""
     import cudf
     import cupy as cp
 
     rng = cp.random.default_rng(seed)
     k = rng.integers(0, groups, rows, dtype="int64").astype(key)
+    if spread:
+        k = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[k]
     v = rng.random(rows)
     w = rng.random(rows, dtype="float32")
     return cudf.DataFrame({"k": k, "v": v, "w": w})
@@ -99,6 +102,7 @@ def main() -> None:
     parser.add_argument("--groups", default=",".join(map(str, CARDINALITIES)))
     parser.add_argument("--queries", default="sum,five")
     parser.add_argument("--key", default="int64")
+    parser.add_argument("--spread", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("kernels.json"))
     args = parser.parse_args()
     import cudf
@@ -114,7 +118,7 @@ def main() -> None:
 
     cells = []
     for groups in (int(float(g)) for g in args.groups.split(",")):
-        frame = data(int(args.rows), groups, args.key)
+        frame = data(int(args.rows), groups, args.key, args.spread)
         for query in args.queries.split(","):
             calls = arms(frame, query)
             run = calls["ours"]()[2]
@@ -149,6 +153,7 @@ def main() -> None:
         "gpu": device.name,
         "rows": int(args.rows),
         "key": args.key,
+        "spread": args.spread,
         "cudf": cudf.__version__,
         "kernels": sources_hash(),
         "cells": cells,

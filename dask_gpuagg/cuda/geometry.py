@@ -21,10 +21,8 @@ SEGMENTS = 256
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
 _MOST_REPLICAS = 32
-# Accumulators among which the lanes of a warp rarely meet.
-_APART = 512
 # Slots for each expected group, the best first.
-_ROOMY = (8, 6, 4, 3, 2, 1.5)
+_ROOMY = (2, 1.5)
 _MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
 _FEWEST_SLOTS = 64
@@ -200,14 +198,13 @@ def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
     """
     fixed, replica = query.slot_bytes
     available = _shared_bytes(device)
-    replicas = min(_MOST_REPLICAS, _power_of_two(max(1, _APART // groups)))
     for slots_per_group in _ROOMY:
         slots = max(_FEWEST_SLOTS, _even(int(groups * slots_per_group)))
-        if (slots + EXTRA_SLOTS) * (fixed + replicas * replica) <= available:
-            return slots, replicas
-    replicas = 1
-    most = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2
-    return most, replicas
+        room = available // (slots + EXTRA_SLOTS) - fixed
+        if room >= replica:
+            most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
+            return slots, _power_of_two(most)
+    return (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
 
 
 def _power_of_two(n: int) -> int:

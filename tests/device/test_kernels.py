@@ -57,7 +57,9 @@ def aggregated(
 def by_pandas(
     frame: pd.DataFrame, keys: list[str], wanted: dict[str, list[str]], keep_nulls: bool = False
 ) -> pd.DataFrame:
-    grouped = frame.groupby(keys, dropna=not keep_nulls)
+    # ours accumulates float32 in float64, which pandas does not
+    narrow = [c for c, dtype in frame.dtypes.items() if str(dtype) == "Float32"]
+    grouped = frame.astype(dict.fromkeys(narrow, "Float64")).groupby(keys, dropna=not keep_nulls)
     parts = {}
     for label, names in wanted.items():
         for name in names:
