@@ -17,7 +17,8 @@ from dask.dataframe.dispatch import make_meta, meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported, read_function
+from dask_gpuagg.functions import read_function
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Spec = list[tuple[Hashable, Any, Hashable]]
 
