@@ -16,7 +16,9 @@ from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
 from dask.dataframe.dispatch import make_meta, meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported, read_function
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.functions import read_function
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Spec = list[tuple[Hashable, Any, Hashable]]
 
@@ -242,12 +244,20 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
         # the objects of Dask's non-empty metadata can be neither added nor compared
         return grouped.first().iloc[:0]
     if request.aggregation == "list":
-        # lists of any dtype are Python objects, as in stock Dask
-        made = grouped.agg(list).astype(object)
+        # lists of any dtype are Python objects, as in stock Dask; pandas 3.0 cannot make those of
+        # categories
+        made = grouped.size().astype(object)
+    elif dtype_class(grouped.obj.dtype) == "decimal" and _keeps_moments(request.aggregation):
+        # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
+        made = grouped.size().astype("double[pyarrow]")
     else:
         method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
         made = method(**parameters)
     return made.iloc[:0]
+
+
+def _keeps_moments(aggregation: str) -> bool:
+    return REGISTRY[aggregation].states.get("decimal") == ("moments",)
 
 
 def _meta_of_custom(grouped: Any, functions: CustomFunctions) -> pd.Series:

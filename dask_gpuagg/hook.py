@@ -40,7 +40,8 @@ _originals: dict[tuple[type, str], Any] = {}
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
-# another one they are combined with; no node has such a name
+# another one they are combined with, each with the error of ours that is behind it, if any; no
+# node has such a name
 _STOCK_ONLY = "dask_gpuagg: stock only"
 
 
@@ -128,23 +129,35 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     if self._name in lowered:
         return original(self, lowered)
     # parents are lowered before their children: what they decide travels in Dask's own cache
-    stock_only = lowered.setdefault(_STOCK_ONLY, set())
-    stock_only.update(runs_beside_stock(self))
+    stock_only = lowered.setdefault(_STOCK_ONLY, {})
+    stock_only.update(_stock_only(self))
     if logical.is_aggregation(self):
-        planned = _planned(self, self._name in stock_only)
+        planned = _planned(self, stock_only)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
 
 
-def _planned(expr: Any, stock_only: bool) -> Expr | None:
+def _stock_only(node: Any) -> dict[str, Exception | None]:
+    """Names of group-bys below a node that stock Dask has to run; the error that is the reason."""
+    try:
+        return dict.fromkeys(runs_beside_stock(node))
+    except Exception as error:
+        # which of them are combined is not known then: planning some could put groups elsewhere
+        # than stock Dask does for the others
+        return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
+
+
+def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     try:
         problem = cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
-        if stock_only:
-            raise Unsupported("it is combined with a group-by that stock Dask runs")
+        if expr._name in stock_only:
+            raise stock_only[expr._name] or Unsupported(
+                "it is combined with a group-by that stock Dask runs"
+            )
         query = logical.read(expr)
         planned = physical(query, route(query, expr))
     except Unsupported as refusal:

@@ -15,6 +15,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.extended import ExtendedAggregation
+from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import (
     Column,
     Plan,
@@ -22,7 +23,6 @@ from dask_gpuagg.plan import (
     Unsupported,
     make_matrix_plan,
     make_plan,
-    read_function,
     reasons,
 )
 
