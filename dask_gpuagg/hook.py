@@ -13,6 +13,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,6 +69,7 @@ def enable() -> None:
         _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
         _wrap(G.GroupBy, "aggregate", _aggregate)
+        _wrap(G.GroupBy, "__init__", _init)
     dask.config.set({"gpuagg.enabled": True})
 
 
@@ -188,6 +190,41 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
         # lowering meets the same obstacle, and records and reports it
         return original(self)
     return self.substitute_parameters({"split_out": decision})
+
+
+def _init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
+    for owner in type(self).__mro__:
+        ours = (owner, "aggregate") in _originals
+        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
+            _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+    original(self, *args, **kwargs)
+
+
+def _aggregate_cudf(
+    owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
+) -> Any:
+    """``aggregate`` of dask_cudf's group-bys: the parent's, where our plan runs what it makes."""
+    parent: Any = super(owner, self)
+    options = {name: value for name, value in kwargs.items() if name != "fused"}
+    try:
+        made = parent.aggregate(_as_list(arg), **options)
+    except Exception:
+        if arg is None:  # dask_cudf itself does not know named aggregation
+            raise
+        return original(self, arg, **kwargs)
+    refused = logical.refusals(made.expr)
+    # lowering will say why
+    return original(self, arg, **kwargs) if refused and arg is not None else made
+
+
+def _as_list(arg: Any) -> Any:
+    """dask_cudf's other name for ``list``."""
+    if isinstance(arg, dict):
+        return {k: _as_list(v) for k, v in arg.items()}
+    if isinstance(arg, list):
+        return [_as_list(v) for v in arg]
+    return "list" if isinstance(arg, str) and arg == "collect" else arg
 
 
 def _aggregate(

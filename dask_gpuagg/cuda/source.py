@@ -30,6 +30,10 @@ TYPE_BYTES = {
 }  # fmt: skip
 
 
+# The type of an input of which only the validity is read.
+PRESENT = "present"
+
+
 @dataclass(frozen=True)
 class KeyPart:
     """One key column.
@@ -55,7 +59,10 @@ class KeyPart:
 
 @dataclass(frozen=True)
 class ValuePart:
-    """One input column: type and whether it has a null mask."""
+    """One input column: type and whether it has a null mask.
+
+    A type of ``present`` stands for a column of any type of which only the validity is read.
+    """
 
     ctype: str
     masked: bool
@@ -167,7 +174,11 @@ class Query:
             column += 2 if key.string else 1
         inputs = []
         for value in self.inputs:
-            inputs.append(f"Input<{value.ctype}, {column}, {str(value.masked).lower()}>")
+            masked = str(value.masked).lower()
+            if value.ctype == PRESENT:
+                inputs.append(f"Presence<{column}, {masked}>")
+            else:
+                inputs.append(f"Input<{value.ctype}, {column}, {masked}>")
             column += 1
         family = "Packed" if self.packed else "ByRow"
         keep = str(self.keep_nulls).lower()

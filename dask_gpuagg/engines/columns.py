@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
 from dask_gpuagg.cuda.driver import Stopwatch
-from dask_gpuagg.cuda.source import KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
+from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
 
 _CTYPES: dict[TypeId, str] = {
     TypeId.INT8: "i8",
@@ -41,6 +40,7 @@ _CTYPES: dict[TypeId, str] = {
 }
 _FLOATS = ("f32", "f64")
 
+INT32 = DataType(TypeId.INT32)
 INT64 = DataType(TypeId.INT64)
 UINT64 = DataType(TypeId.UINT64)
 FLOAT64 = DataType(TypeId.FLOAT64)
@@ -68,7 +68,8 @@ class Aggregator:
     def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool) -> None:
         self.keys = list(keys)
         self.keep_nulls = keep_nulls
-        self._inputs: list[plc.Column] = []
+        # each with whether only its validity is read
+        self._inputs: list[tuple[plc.Column, bool]] = []
         self._states: list[State] = []
         self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
         for key in keys:
@@ -76,22 +77,31 @@ class Aggregator:
 
     # ---- inputs and states -------------------------------------------------------------------
 
-    def _input(self, column: plc.Column) -> int:
-        for i, known in enumerate(self._inputs):
-            if known is column:
+    def _input(self, column: plc.Column, present: bool = False) -> int:
+        for i, (known, known_present) in enumerate(self._inputs):
+            if _identity(known) == _identity(column) and known_present == present:
                 return i
-        _value_part(column)
-        self._inputs.append(column)
+        if not present:
+            ctype_of(column)
+        self._inputs.append((column, present))
         return len(self._inputs) - 1
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
-        state = State(policy, tuple(self._input(c) for c in columns), ctype)
+        return self._kept(State(policy, tuple(self._input(c) for c in columns), ctype))
+
+    def _of_present(self, policy: str, column: plc.Column) -> int:
+        """A state that does not look at the values, whatever their type."""
+        wanted = _identity(column)
+        known = [i for i, (c, _) in enumerate(self._inputs) if _identity(c) == wanted]
+        return self._kept(State(policy, (known[0] if known else self._input(column, True),)))
+
+    def _kept(self, state: State) -> int:
         if state not in self._states:
             self._states.append(state)
         return self._states.index(state)
 
     def _counted(self, column: plc.Column) -> int:
-        return self._state("Count", column) if masked(column) else self._state("Size")
+        return self._of_present("Count", column) if masked(column) else self._state("Size")
 
     def _add(
         self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
@@ -159,18 +169,18 @@ class Aggregator:
 
     def first(self, column: plc.Column) -> None:
         """First values that are not null, of any type that can be gathered."""
-        code = f"RowNumber<{self._state('FirstRow', self._valid_only(column))}, false>"
-        self._add(code, "i32", DataType(TypeId.INT32), False, column)
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False, column)
 
     def last(self, column: plc.Column) -> None:
         """Last values that are not null."""
-        code = f"RowNumber<{self._state('LastRow', self._valid_only(column))}, true>"
-        self._add(code, "i32", DataType(TypeId.INT32), False, column)
+        code = f"RowNumber<{self._of_present('LastRow', column)}, true>"
+        self._add(code, "i32", INT32, False, column)
 
-    def _valid_only(self, column: plc.Column) -> plc.Column:
-        if column.type().id() in _CTYPES:
-            return column
-        raise UnsupportedType(f"first and last of {column.type().id().name}")
+    def first_row(self, column: plc.Column) -> None:
+        """Number of the first row of each group whose value is not null, int32."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False)
 
     def mean(self, column: plc.Column) -> None:
         """Means in float64, null for groups without values."""
@@ -180,6 +190,19 @@ class Aggregator:
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
         code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means from the sums and counts of partials."""
+        total = self._state("FloatSum", sums)
+        code = f"Mean<{total}, {self._state('IntegerSum', counts)}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_spread(
+        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
+    ) -> None:
+        """Variance and its relatives (see ``spread``) from the moments of partials."""
+        code = f"Spread<{self._state('MergedMoments', n, mean, m2)}, {ddof}, {power}>"
         self._add(code, "f64", FLOAT64, True)
 
     def moments(self, column: plc.Column) -> None:
@@ -203,7 +226,7 @@ class Aggregator:
         return Query(
             tuple(_key_part(k) for k in self.keys),
             self.keep_nulls,
-            tuple(_value_part(c) for c in self._inputs),
+            tuple(_value_part(c, present) for c, present in self._inputs),
             tuple(self._states),
             tuple(output for output, _, _ in self._outputs),
         )
@@ -230,7 +253,7 @@ class Aggregator:
         made = aggregate(
             self.query,
             [_view(k) for k in self.keys],
-            [_view(c) for c in self._inputs],
+            [_view(c) for c, _ in self._inputs],
             rows,
             stream,
             forced,
@@ -249,8 +272,17 @@ class Aggregator:
         if self.query.packed:
             pairs = zip(made.keys, self.keys, strict=True)
             return [_column(m, k.type(), groups) for m, k in pairs]
-        rows = _column(made.keys[0], DataType(TypeId.INT32), groups)
+        rows = _column(made.keys[0], INT32, groups)
         return _gather(self.keys, rows)
+
+
+def _identity(column: plc.Column) -> tuple[int, ...]:
+    """What views of the same memory have in common: a Series gives a new view at each request."""
+    spans = (column.data(), column.null_mask())
+    addresses = (span.ptr if span is not None else 0 for span in spans)
+    # empty columns share address 0; they have nothing to tell them apart but themselves
+    own = id(column) if column.size() == 0 else 0
+    return (*addresses, column.offset(), int(column.type().id()), own)
 
 
 def masked(column: plc.Column) -> bool:
@@ -291,8 +323,8 @@ def _key_part(column: plc.Column) -> KeyPart:
     return KeyPart(ctype_of(column), masked(column))
 
 
-def _value_part(column: plc.Column) -> ValuePart:
-    return ValuePart(ctype_of(column), masked(column))
+def _value_part(column: plc.Column, present: bool) -> ValuePart:
+    return ValuePart(PRESENT if present else ctype_of(column), masked(column))
 
 
 def _view(column: plc.Column) -> DeviceColumn:

@@ -192,7 +192,13 @@ def test_key_types(dtype: str, nulls: bool, keep_nulls: bool, kernel: str) -> No
     key = pd.Series(KEY_MAKERS[dtype](rng, rows))
     if nulls:
         nullable = {"datetime": None, "string": None, "bool": "boolean"}
-        wide = nullable.get(dtype, dtype.replace("ui", "UI").replace("int", "Int").replace("UIInt", "UInt").replace("float", "Float"))
+        wide = nullable.get(
+            dtype,
+            dtype.replace("ui", "UI")
+            .replace("int", "Int")
+            .replace("UIInt", "UInt")
+            .replace("float", "Float"),
+        )
         key = key.astype(wide) if wide else key
         key[rng.random(rows) < 0.1] = None
     frame = pd.DataFrame({"k": key} | values(rng, rows))

@@ -11,6 +11,22 @@ template <class T_, u32 COLUMN, bool MASKED> struct Input {
     static constexpr bool masked = MASKED;
 };
 
+// An input of which only the validity is read: for counts, first and last of any type.
+template <u32 COLUMN, bool MASKED> struct Presence {
+    using T = u8;
+    static constexpr u32 column = COLUMN;
+    static constexpr bool masked = MASKED;
+};
+
+template <class T, u32 COLUMN, bool MASKED>
+GPUAGG_INLINE T read_as(Input<T, COLUMN, MASKED>, const Column& from, i64 row) {
+    return load<T>(from, row);
+}
+template <u32 COLUMN, bool MASKED>
+GPUAGG_INLINE u8 read_as(Presence<COLUMN, MASKED>, const Column&, i64) {
+    return 0;
+}
+
 template <u32 I, class... In> struct Cells {
     GPUAGG_INLINE void read(const Column*, i64) {}
 };
@@ -18,7 +34,7 @@ template <u32 I, class In, class... Rest> struct Cells<I, In, Rest...> : Cells<I
     typename In::T value;
     bool valid;
     GPUAGG_INLINE void read(const Column* from, i64 row) {
-        value = load<typename In::T>(from[In::column], row);
+        value = read_as(In{}, from[In::column], row);
         valid = true;
         if constexpr (In::masked) valid = is_valid(from[In::column], row);
         Cells<I + 1, Rest...>::read(from, row);
