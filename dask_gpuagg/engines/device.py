@@ -327,7 +327,7 @@ def _shaped(table: Any, plan: Plan, meta: Any) -> Any:
         result.index = index
         result.name = meta.name
         return result
-    result = cudf.DataFrame({i: c for i, c in enumerate(columns)})
+    result = cudf.DataFrame(dict(enumerate(columns)))
     result.index = index
     result.columns = meta.columns
     return result

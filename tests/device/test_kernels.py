@@ -63,7 +63,9 @@ def by_pandas(
     parts = {}
     for label, names in wanted.items():
         for name in names:
-            made = grouped.size() if name == "size" else getattr(grouped[label], name)()
+            # as cuDF, and unlike pandas, a sum of no values is null
+            arguments = {"min_count": 1} if name in ("sum", "prod") else {}
+            made = grouped.size() if name == "size" else getattr(grouped[label], name)(**arguments)
             parts[f"{label}.{name}"] = made
     return pd.DataFrame(parts).sort_index(na_position="last")
 
