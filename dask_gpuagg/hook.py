@@ -26,6 +26,7 @@ from dask.dataframe.dask_expr._collection import new_collection
 from dask_gpuagg import logical
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.extended import extend, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
@@ -192,13 +193,35 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     return self.substitute_parameters({"split_out": decision})
 
 
-def _init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _init(
+    original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
+) -> None:
     # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
     for owner in type(self).__mro__:
         ours = (owner, "aggregate") in _originals
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
             _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
-    original(self, *args, **kwargs)
+    keys = by if isinstance(by, list | tuple) else [by]
+    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
+        cleaned = [G._clean_by_expr(obj, key) for key in keys]
+        if any(isinstance(key, Expr) for key in cleaned):
+            _init_by_expressions(original, self, obj, cleaned, *args, **kwargs)
+            return
+    original(self, obj, by, *args, **kwargs)
+
+
+def _init_by_expressions(
+    original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
+) -> None:
+    """Keys that are computed, which cuDF's own group-by takes for labels: made without them."""
+    labels = [key for key in keys if not isinstance(key, Expr)]
+    original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
+    self.by = keys
+    flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
+    by = [key._meta if isinstance(key, Expr) else key for key in keys]
+    self._meta = self.obj._meta.groupby(by, **flags)
+    if self._slice is not None:
+        self._meta = self._meta[self._slice]
 
 
 def _aggregate_cudf(
