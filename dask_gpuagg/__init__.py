@@ -18,6 +18,7 @@ _DEFAULTS = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
 dask.config.update_defaults(_DEFAULTS)
 
 from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
+from dask_gpuagg.distributed.worker import GpuWorker  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.hook import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
@@ -26,6 +27,7 @@ from dask_gpuagg.runs import last_runs  # noqa: E402
 __all__ = [
     "Explanation",
     "FallbackWarning",
+    "GpuWorker",
     "Reason",
     "UnsupportedGroupBy",
     "__version__",

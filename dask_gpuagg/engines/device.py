@@ -106,6 +106,28 @@ def finalize(
     return _shaped(result, plan, meta)
 
 
+def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """One partition to its result in one pass, without a partial in between.
+
+    Parameters
+    ----------
+    keys, columns : sequence of Series
+        Of the partition's rows, as the plan names them.
+    plan : Plan
+        Of mergeable outputs only.
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    grouping = _Grouping(keys, not plan.dropna)
+    views = {i: _plc(column) for i, column in enumerate(columns)}
+    for output in plan.outputs:
+        _finish_rows(grouping.aggregator, output, plan, views)
+    return _shaped(grouping.table([f"o{i}" for i in range(len(plan.outputs))]), plan, meta)
+
+
 def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     """The output that each row of key values belongs to, int64; see ``host.bucket_of``."""
     columns = {}

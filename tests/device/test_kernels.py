@@ -366,3 +366,40 @@ def test_an_estimate_far_too_low_costs_time_only() -> None:
     assert run.decision.kernel.startswith("hgb")
     assert run.spilled > 0 or run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def test_out_of_memory_leaves_nothing_allocated() -> None:
+    import rmm
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(15)
+    frame = pd.DataFrame({"k": rng.permutation(3_000_000), "v": rng.normal(size=3_000_000)})
+    keys, values_ = columns_of(frame, ["k"]), columns_of(frame, ["v"])
+    before = rmm.mr.get_current_device_resource()
+    limited = rmm.mr.LimitingResourceAdaptor(before, 40 << 20)
+    rmm.mr.set_current_device_resource(limited)
+    try:
+        aggregator = Aggregator(keys, False)
+        aggregator.sum(values_[0])
+        with pytest.raises(MemoryError):
+            aggregator.run()
+        assert limited.get_allocated_bytes() == 0
+    finally:
+        rmm.mr.set_current_device_resource(before)
+
+
+def test_many_calls_leave_nothing_allocated() -> None:
+    import rmm
+
+    rng = np.random.default_rng(16)
+    frame = pd.DataFrame({"k": rng.integers(0, 99, 300_000)} | values(rng, 300_000))
+    before = rmm.mr.get_current_device_resource()
+    counted = rmm.mr.StatisticsResourceAdaptor(before)
+    rmm.mr.set_current_device_resource(counted)
+    try:
+        for kernel in KERNELS * 5:
+            aggregated(frame, ["k"], WANTED, kernel)
+        assert counted.allocation_counts.current_bytes == 0
+    finally:
+        rmm.mr.set_current_device_resource(before)
