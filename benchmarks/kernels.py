@@ -161,7 +161,8 @@ def main() -> None:
             print(
                 f"{query} g={groups:>9,} {run.decision.kernel} R={run.decision.replicas} "
                 f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
-                f"as frame {median['ours frame']:.3f} columns {median['cudf columns']:.2f} frame {median['cudf frame']:.2f} "
+                f"as frame {median['ours frame']:.3f} columns {median['cudf columns']:.2f} "
+                f"frame {median['cudf frame']:.2f} "
                 f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f}",
                 flush=True,
             )

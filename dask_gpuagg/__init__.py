@@ -18,7 +18,6 @@ _DEFAULTS = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
 dask.config.update_defaults(_DEFAULTS)
 
 from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
-from dask_gpuagg.distributed.worker import GpuWorker  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.hook import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
@@ -56,3 +55,12 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 if dask.config.get("gpuagg.enabled"):
     enable()
+
+
+def __getattr__(name: str) -> Any:
+    # importing distributed takes longer than the rest of the package, and not all need it
+    if name == "GpuWorker":
+        from dask_gpuagg.distributed.worker import GpuWorker
+
+        return GpuWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
