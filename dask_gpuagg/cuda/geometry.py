@@ -40,8 +40,9 @@ class Estimate:
     groups : int
         The likely number (Chao 1984).
     most : int
-        A number that skewed keys rarely exceed: the larger of ``groups`` and the
-        guaranteed-error estimator (Charikar et al. 2000).
+        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
+        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
+        exceed it.
     repeats : float
         Share of the sampled rows whose key is that of the row before.
     heaviest : float

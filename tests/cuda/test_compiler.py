@@ -212,9 +212,10 @@ def warned(directory: Path | str) -> list[str]:
     return [str(w.message) for w in caught]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_directory_is_reported_once(fresh: None, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("this user may write everywhere")
     (message,) = warned(tmp_path)
     assert str(tmp_path) in message
     assert "gpuagg.kernel-cache" in message
