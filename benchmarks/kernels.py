@@ -73,6 +73,7 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
     import dask_cudf
 
     from dask_gpuagg import logical
+    from dask_gpuagg.engines.device import shape_of
     from dask_gpuagg.expressions import gpuagg_direct
     from dask_gpuagg.hook import enabled
 
@@ -82,7 +83,8 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
     with enabled():
         lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1).groupby("k").agg(spec)
         read = logical.read(lazy.expr)
-    return lambda: gpuagg_direct(frame, "k", plan=read.plan, meta=read.meta)
+    shape = shape_of(read.meta)
+    return lambda: gpuagg_direct(frame, "k", plan=read.plan, shape=shape)
 
 
 def timed(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:

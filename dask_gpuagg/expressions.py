@@ -55,10 +55,10 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None)
     return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
 
 
-def gpuagg_direct(frame: Any, *by: Any, plan: Plan, meta: Any) -> Any:
+def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     keys, columns = _inputs_of(frame, by, plan)
-    return engine_of(frame).direct(keys, columns, plan, meta)
+    return engine_of(frame).direct(keys, columns, plan, shape)
 
 
 def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
@@ -237,7 +237,8 @@ class GroupByDirect(_Quiet, Blockwise):
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
-        return Task(name, gpuagg_direct, *args, plan=self.plan, meta=self._meta)
+        shape = engine_of(self._meta).shape_of(self._meta)
+        return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
 class _Reduction(_Quiet):

@@ -206,6 +206,13 @@ def load(source: str, device: Device) -> Kernels:
     return Kernels(source, device)
 
 
+def fill(pointer: int, byte: int, size: int, stream: int) -> None:
+    """Set ``size`` bytes of device memory."""
+    from cuda.bindings import driver
+
+    _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
+
+
 def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:
     """Copy a device struct to the host and wait for the stream.
 

@@ -20,12 +20,13 @@ SEGMENTS = 256
 
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
-_MOST_REPLICAS = 32
+# Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
+_MOST_REPLICAS = 256
 # Slots for each expected group, the best first.
 _ROOMY = (2, 1.5)
 _MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
-_FEWEST_SLOTS = 64
+_FEWEST_SLOTS = 32
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -40,8 +41,9 @@ class Estimate:
     groups : int
         The likely number (Chao 1984).
     most : int
-        A number that skewed keys rarely exceed: the larger of ``groups`` and the
-        guaranteed-error estimator (Charikar et al. 2000).
+        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
+        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
+        exceed it.
     repeats : float
         Share of the sampled rows whose key is that of the row before.
     heaviest : float

@@ -6,6 +6,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dask_gpuagg.cuda.driver import (
     Kernels,
     Stopwatch,
     current_device,
+    fill,
     load,
     read_back,
 )
@@ -26,6 +28,7 @@ _OUTPUTS_AT_MOST = 60
 _SMALL_BLOCK = 256
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
+_COUNTS = ("rows", "distinct", "once", "twice", "repeats")
 
 
 class _Column(ctypes.Structure):
@@ -219,7 +222,7 @@ def aggregate(
     if len(query.outputs) > _OUTPUTS_AT_MOST:
         raise ValueError(f"at most {_OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     device = current_device()
-    kernels = load(query.source(), device)
+    query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(_Column(key.data, key.mask, key.offset))
@@ -240,6 +243,12 @@ def aggregate(
     return _write(call, *run)
 
 
+@cache
+def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
+    """The kernels of a query, and the query itself as first seen, with what it has worked out."""
+    return query, load(query.source(), device)
+
+
 def _decide(call: _Call, forced: str) -> Decision:
     estimate = None
     if call.rows >= geometry.SAMPLED_FROM:
@@ -248,19 +257,20 @@ def _decide(call: _Call, forced: str) -> Decision:
 
 
 def _sample(call: _Call) -> geometry.Estimate:
-    table = ctypes.c_void_p(call.allocate(12 * _SAMPLE_SLOTS).ptr)
-    summary = ctypes.c_void_p(call.allocate(ctypes.sizeof(_Summary)).ptr)
-    blocks = _SAMPLE_SLOTS // 4 // _SMALL_BLOCK
-    call.launch("clear_sample", blocks, _SMALL_BLOCK, table, summary)
+    size = ctypes.sizeof(_Summary)
+    table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
+    summary = table + 12 * _SAMPLE_SLOTS
+    fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
+    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
     rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, table, summary)
-    call.launch("summarise", blocks, _SMALL_BLOCK, table, summary)
+    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
+    call.launch("summarise", _SAMPLE_SLOTS // 4 // _SMALL_BLOCK, _SMALL_BLOCK, *pointers)
     seen = _Summary()
-    read_back(summary.value or 0, seen, call.handle)
+    read_back(summary, seen, call.handle)
     call.held.clear()
-    return geometry.estimate_groups(
-        call.rows, seen.rows, seen.distinct, seen.once, seen.twice, seen.most, seen.repeats
-    )
+    # counted from one below zero: see estimate/sample.cuh
+    counts = [(getattr(seen, name) + 1) % 2**32 for name in _COUNTS]
+    return geometry.estimate_groups(call.rows, *counts[:4], max(seen.most, 0), counts[4])
 
 
 def _table(call: _Call, slots: int) -> _Table:

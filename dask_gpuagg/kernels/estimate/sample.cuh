@@ -10,6 +10,8 @@ constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
 constexpr u32 SEGMENT_SLOTS = 512;
 constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
 
+// The host fills everything with ones before: words are then EMPTY, and all counts are one less
+// than what they count.
 struct Sample {
     u64 words[SAMPLE_SLOTS];
     u32 counts[SAMPLE_SLOTS];
@@ -20,7 +22,7 @@ struct Summary {
     u32 distinct;
     u32 once;      // keys seen once
     u32 twice;
-    u32 most;      // rows of the most frequent key
+    i32 most;      // rows of the most frequent key, -1 for none
     u32 repeats;   // rows whose key is that of the row before
 };
 
@@ -78,7 +80,7 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
     const u32 lane = threadIdx.x % WARP;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
          i += gridDim.x * blockDim.x) {
-        const u32 n = table->words[i] == EMPTY ? 0u : table->counts[i];
+        const u32 n = table->counts[i] + 1;
         const u32 distinct = __popc(__ballot_sync(ALL_LANES, n > 0));
         const u32 once = __popc(__ballot_sync(ALL_LANES, n == 1));
         const u32 twice = __popc(__ballot_sync(ALL_LANES, n == 2));
@@ -91,18 +93,9 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
             atomicAdd(&summary->distinct, distinct);
             if (once) atomicAdd(&summary->once, once);
             if (twice) atomicAdd(&summary->twice, twice);
-            atomicMax(&summary->most, most);
+            atomicMax(&summary->most, static_cast<i32>(most));
         }
     }
-}
-
-__device__ __forceinline__ void clear_sample(Sample* table, Summary* summary) {
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
-         i += gridDim.x * blockDim.x) {
-        table->words[i] = EMPTY;
-        table->counts[i] = 0;
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) *summary = Summary{};
 }
 
 }  // namespace gpuagg
