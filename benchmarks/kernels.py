@@ -115,6 +115,23 @@ def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
     return {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
 
 
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Device memory that a call takes at most beyond its input and its result."""
+    import rmm
+
+    before = rmm.mr.get_current_device_resource()
+    counted = rmm.mr.StatisticsResourceAdaptor(before)
+    rmm.mr.set_current_device_resource(counted)
+    try:
+        result = call()
+        counts = counted.allocation_counts
+        peak = int(counts.peak_bytes - counts.current_bytes)
+        del result
+    finally:
+        rmm.mr.set_current_device_resource(before)
+    return peak
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=float, default=1e8)
@@ -153,6 +170,7 @@ def main() -> None:
                 "spilled": run.spilled,
                 "median_ms": median,
                 "least_ms": {name: min(t) for name, t in times.items()},
+                "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
                 "device_ms": sum(laps.values()),
                 "kernels_ms": laps,
                 "ratio_columns": median["cudf columns"] / median["ours"],
@@ -165,7 +183,9 @@ def main() -> None:
                 f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
                 f"as frame {median['ours frame']:.3f} columns {median['cudf columns']:.2f} "
                 f"frame {median['cudf frame']:.2f} "
-                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f}",
+                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f} peak "
+                + " ".join(f"{b / 2**20:.0f}" for b in cell["peak_bytes"].values())
+                + " MiB",
                 flush=True,
             )
         del frame

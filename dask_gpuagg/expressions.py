@@ -135,7 +135,8 @@ def _resolve(frame: Any, by: Any) -> pd.Series:
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
-    if frame.ndim == 2 and by in frame.columns:
+    # asking the frame itself: cuDF would make a pandas index of its labels first
+    if frame.ndim == 2 and by in frame:
         return frame[by]
     return frame.index.get_level_values(by).to_series()
 
