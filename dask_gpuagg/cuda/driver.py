@@ -218,9 +218,7 @@ def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:
     """
     from cuda.bindings import driver
 
-    _driver(
-        driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream)
-    )
+    _driver(driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream))
     _driver(driver.cuStreamSynchronize(stream))
 
 

@@ -75,8 +75,7 @@ class _Args(ctypes.Structure):
 
 class _Summary(ctypes.Structure):
     _fields_ = [
-        (name, ctypes.c_uint32)
-        for name in ("rows", "distinct", "once", "twice", "most", "repeats")
+        (name, ctypes.c_uint32) for name in ("rows", "distinct", "once", "twice", "most", "repeats")
     ]
 
 
@@ -254,9 +253,7 @@ def _sample(call: _Call) -> geometry.Estimate:
     blocks = _SAMPLE_SLOTS // 4 // _SMALL_BLOCK
     call.launch("clear_sample", blocks, _SMALL_BLOCK, table, summary)
     rows = ctypes.c_uint32(call.rows)
-    call.launch(
-        "sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, table, summary
-    )
+    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, table, summary)
     call.launch("summarise", blocks, _SMALL_BLOCK, table, summary)
     seen = _Summary()
     read_back(summary.value or 0, seen, call.handle)
@@ -292,9 +289,7 @@ def _hgb(call: _Call, decision: Decision) -> tuple[Run, _Counters] | None:
     call.launch("clear", call.spread(decision.global_slots, _SMALL_BLOCK), _SMALL_BLOCK, args)
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
     kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
-    call.launch(
-        kernel, decision.blocks, query.threads, args, call.columns, shared=shared
-    )
+    call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
     counters = _collect(call)
     if counters.homeless:
         return None
@@ -370,7 +365,8 @@ def _reset(call: _Call, first: str) -> None:
 
 
 def _run(call: _Call, decision: Decision, counters: _Counters, **more: Any) -> Run:
-    width = sum(TYPE_BYTES[p.ctype] for p in (*call.query.keys, *call.query.inputs))
+    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
+    width = sum(TYPE_BYTES[ctype] for ctype in ctypes_read)
     return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
 
 
@@ -407,7 +403,8 @@ def array_of(made: Made, ctype: str, groups: int) -> np.ndarray[Any, Any]:
     """The values of a fixed-width column on the host; for tests."""
     names = {"i": "int", "u": "uint", "f": "float"}
     dtype = f"{names[ctype[0]]}{8 * TYPE_BYTES[ctype]}"
-    return made.data.copy_to_host().view(dtype)[:groups]
+    array: np.ndarray[Any, Any] = made.data.copy_to_host().view(dtype)[:groups]
+    return array
 
 
 def with_outputs(query: Query, outputs: Sequence[Any]) -> Query:
