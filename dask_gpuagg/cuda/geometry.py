@@ -13,6 +13,9 @@ from dask_gpuagg.cuda.source import Query
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
+# A key that is farther than this from its first slot of a global table says that the table is too
+# small for the keys it gets.
+PROBES = 1024
 # Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
@@ -160,7 +163,7 @@ def decide(
         return _in_global(rows, estimate, "a group's states exceed shared memory")
     held = min(math.ceil(_margin(expected) / slices), capacity)
     slots, replicas = _shared_table(query, held, device)
-    runs = estimate is not None and estimate.repeats >= _RUNS_FROM
+    runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
     wanted = math.ceil(rows / (query.threads * query.unroll))
     blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
     return Decision(
@@ -221,4 +224,4 @@ def _shared_bytes(device: Device) -> int:
 
 def _even(slots: int) -> int:
     # 4-byte fields of an even number of slots keep the fields behind them aligned
-    return min(slots + slots % 2, (1 << 31) - 4)
+    return min(slots + slots % 2, (1 << 32) - 8)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-
-import numpy as np
 
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.driver import (
@@ -69,6 +67,8 @@ class _Args(ctypes.Structure):
         ("replicas", ctypes.c_uint32),
         ("slices", ctypes.c_uint32),
         ("spill_limit", ctypes.c_uint32),
+        ("probes", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
         ("spill", ctypes.c_void_p),
         ("resume", ctypes.c_void_p),
         ("list", ctypes.c_void_p),
@@ -237,6 +237,7 @@ def aggregate(
         return _write(call, Run(decision, 0, 0), _Counters())
     call.args.counters = call.allocate(ctypes.sizeof(_Counters)).ptr
     call.args.rows = rows
+    call.args.probes = geometry.PROBES
     run = _hgb(call, decision) if decision.shared_slots else None
     if run is None:
         run = _lphga(call, decision)
@@ -353,8 +354,9 @@ def _lphga(call: _Call, decision: Decision) -> tuple[Run, _Counters]:
         counters = _collect(call)
         if not counters.homeless:
             return _run(call, decision, counters, restarted=restarted), counters
-        # half empty by construction, a table of safe_slots leaves no row homeless
-        slots = geometry.safe_slots(call.rows)
+        # half empty by construction, and searched to its end: keys that all want one slot are
+        # slow, but they find a place
+        slots = args.probes = geometry.safe_slots(call.rows)
         restarted = True
 
 
@@ -375,7 +377,8 @@ def _reset(call: _Call, first: str) -> None:
 
 
 def _run(call: _Call, decision: Decision, counters: _Counters, **more: Any) -> Run:
-    width = sum(TYPE_BYTES.get(p.ctype, 0) for p in (*call.query.keys, *call.query.inputs))
+    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
+    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
     return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
 
 
@@ -406,15 +409,3 @@ def _write(call: _Call, run: Run, counters: _Counters) -> Aggregated:
         call.launch("write", blocks, _SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
     return Aggregated(made[:n], made[n:], run)
-
-
-def array_of(made: Made, ctype: str, groups: int) -> np.ndarray[Any, Any]:
-    """The values of a fixed-width column on the host; for tests."""
-    names = {"i": "int", "u": "uint", "f": "float"}
-    dtype = f"{names[ctype[0]]}{8 * TYPE_BYTES[ctype]}"
-    return made.data.copy_to_host().view(dtype)[:groups]
-
-
-def with_outputs(query: Query, outputs: Sequence[Any]) -> Query:
-    """The query with other outputs."""
-    return replace(query, outputs=tuple(outputs))

@@ -9,8 +9,6 @@ namespace gpuagg {
 
 // A key that is farther from its first slot than this spills.
 constexpr u32 SHARED_PROBES = 128;
-// Tables that blocks merge into are at most half full.
-constexpr u32 MERGE_PROBES = 1024;
 
 // Accumulates straight into the table, of which `replicas` threads in a row each have a copy.
 template <class Q> struct InTable {
@@ -62,7 +60,7 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
             Q::All::fold(value, Q::All::read(m, {s, s * a.replicas + r}));
         const Probe probe = asked<K>(columns, words[s], s, a.shared_slots);
         const u32 slot = find<K>(a.table.words, a.table.slots, a.table.limit,
-                                 &a.counters->claimed, MERGE_PROBES, columns, probe);
+                                 &a.counters->claimed, a.probes, columns, probe);
         if (slot == NONE) atomicAdd(&a.counters->homeless, 1u);
         else Q::All::add(Global{}, global, {slot, slot}, value);
     }
