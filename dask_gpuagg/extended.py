@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
 from dask.dataframe.dispatch import make_meta, meta_nonempty
@@ -43,6 +44,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         "sort",
         "shuffle_method",
         "_slice",
+        "stock",
     ]
     _defaults = {
         "observed": None,
@@ -52,6 +54,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         "sort": None,
         "shuffle_method": None,
         "_slice": None,
+        "stock": None,
     }
 
     @functools.cached_property
@@ -68,6 +71,8 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         return type(self)(self.frame[columns], *self.operands[1:])
 
     def _lower(self) -> Any:
+        if self.stock is not None:
+            return self.stock.expr
         names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
         raise RuntimeError(
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
@@ -75,7 +80,31 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         )
 
 
-def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any]) -> Any:
+class Stock:
+    """Another expression for the same result, which is no part of the one it is kept in.
+
+    Parameters
+    ----------
+    expr : Expr
+    """
+
+    def __init__(self, expr: Any) -> None:
+        self.expr = expr
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Stock", self.expr._name)
+
+    def __repr__(self) -> str:
+        return f"Stock({self.expr._name})"
+
+
+def extend(
+    groupby: Any,
+    arg: Any,
+    flags: dict[str, Any],
+    named: dict[str, Any],
+    stock: Any | None = None,
+) -> Any:
     """Expression for an ``.agg`` call that Dask refused.
 
     Parameters
@@ -86,6 +115,8 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
         ``split_every``, ``split_out`` and ``shuffle_method``.
     named : dict
         Named aggregations when ``arg`` is ``None``, else arguments of the functions.
+    stock : collection, optional
+        The same result by other means, for when the planner cannot be used after all.
 
     Returns
     -------
@@ -123,6 +154,7 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
         groupby.sort,
         flags["shuffle_method"],
         groupby._slice,
+        None if stock is None else Stock(stock.expr),
         *groupby.by,
     )
 
@@ -226,23 +258,32 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
         columns.append(_meta_of(one, request))
     labels = [r.label for r in requested]
     if scalar:
-        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0])))
+        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0]), requested))
     result = pd.concat(columns, axis=1)
     if all(isinstance(label, tuple) for label in labels):
         result.columns = pd.MultiIndex.from_tuples(labels)
     else:
         result.columns = pd.Index(labels)
-    return _beside(groupby.obj._meta, result.iloc[:0])
+    return _beside(groupby.obj._meta, result.iloc[:0], requested)
 
 
 def _on_host(meta: Any) -> Any:
     return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
 
 
-def _beside(meta: Any, result: Any) -> Any:
-    """An empty pandas result in the library of the input's metadata."""
+def _beside(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
+    """An empty pandas result in the library of the input's metadata, with its dtypes."""
     if engine_name(meta) != DEVICE:
         return result
+    # cuDF's means and their like are float64, also of float32
+    rules = [r.custom is None and REGISTRY[r.aggregation].result == "float" for r in requested]
+    if result.ndim == 1:
+        narrow = rules[0] and result.dtype == np.float32
+        result = result.astype("float64") if narrow else result
+    else:
+        wide = [i for i, rule in enumerate(rules) if rule and result.dtypes.iloc[i] == np.float32]
+        for i in wide:
+            result.isetitem(i, result.iloc[:, i].astype("float64"))
     library = importlib.import_module("cudf")
     return library.from_pandas(result)
 

@@ -31,7 +31,7 @@ from dask_gpuagg.extended import extend, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
-from dask_gpuagg.report import note_fallback, tally
+from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
@@ -227,18 +227,30 @@ def _init_by_expressions(
 def _aggregate_cudf(
     owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
 ) -> Any:
-    """``aggregate`` of dask_cudf's group-bys: the parent's, where our plan runs what it makes."""
-    parent: Any = super(owner, self)
-    options = {name: value for name, value in kwargs.items() if name != "fused"}
+    """``aggregate`` of dask_cudf's group-bys: our own node, with dask_cudf's for a fallback.
+
+    Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
+    each step of the optimization.
+    """
+    names = ("split_every", "split_out", "shuffle_method")
+    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
+    flags |= {name: kwargs[name] for name in names if name in kwargs}
+    functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
+    stock = None
+    if arg is not None:
+        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
+            stock = original(self, arg, **kwargs)
     try:
-        made = parent.aggregate(_as_list(arg), **options)
-    except Exception:
-        if arg is None:  # dask_cudf itself does not know named aggregation
-            raise
-        return original(self, arg, **kwargs)
-    refused = logical.refusals(made.expr)
-    # lowering will say why
-    return original(self, arg, **kwargs) if refused and arg is not None else made
+        extended = extend(self, _as_list(arg), flags, functions, stock)
+        refused = logical.refusals(extended)
+    except Unsupported as refusal:
+        refused = [refusal]
+    if not refused:
+        return new_collection(extended)
+    if arg is None:
+        raise UnsupportedGroupBy(refused[0].reason)
+    # lowering will say why it runs stock; or dask_cudf's own error surfaces
+    return stock if stock is not None else original(self, arg, **kwargs)
 
 
 def _as_list(arg: Any) -> Any:

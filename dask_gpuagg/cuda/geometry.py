@@ -97,7 +97,7 @@ def estimate_groups(
     sampled : int
         Rows of the sample that belong to a group.
     distinct, once, twice : int
-        Keys of the sample, those seen once, those seen twice.
+        Keys of the sample, those seen in one segment of it, those seen in two.
     most : int
         Rows of its most frequent key.
     repeats : int
@@ -111,14 +111,12 @@ def estimate_groups(
         return Estimate(0, 0, 0.0, 0.0)
     chao = distinct + once * (once - 1) // (2 * (twice + 1))
     guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
-    groups = min(rows, chao)
-    return Estimate(
-        groups,
-        min(rows, max(groups, guaranteed)),
-        # the first row of each warp has no neighbour to compare with
-        min(1.0, repeats / (sampled * 31 / 32)),
-        most / sampled,
-    )
+    # the first row of each warp has no neighbour to compare with
+    repeated = min(1.0, repeats / (sampled * 31 / 32))
+    # where equal keys lie side by side there are no more groups than runs of them
+    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
+    groups = min(rows, chao, runs)
+    return Estimate(groups, min(rows, max(groups, guaranteed)), repeated, most / sampled)
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -162,8 +160,11 @@ def decide(
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
     held = min(math.ceil(_margin(expected) / slices), capacity)
-    slots, replicas = _shared_table(query, held, device)
     runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
+    if runs:
+        # registers take what replicas are for, and a sample of long runs shows few of the groups
+        held = capacity
+    slots, replicas = _shared_table(query, held, device)
     wanted = math.ceil(rows / (query.threads * query.unroll))
     blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
     return Decision(
@@ -175,7 +176,7 @@ def decide(
         slices,
         blocks,
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
-        _even(max(4 * _margin(expected), 2048)),
+        _even(max(4 * _margin(held if runs else expected), 2048)),
     )
 
 

@@ -270,8 +270,12 @@ def _sample(call: _Call) -> geometry.Estimate:
     read_back(summary, seen, call.handle)
     call.held.clear()
     # counted from one below zero: see estimate/sample.cuh
-    counts = [(getattr(seen, name) + 1) % 2**32 for name in _COUNTS]
-    return geometry.estimate_groups(call.rows, *counts[:4], max(seen.most, 0), counts[4])
+    sampled, distinct, once, twice, repeats = (
+        (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
+    )
+    return geometry.estimate_groups(
+        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats
+    )
 
 
 def _table(call: _Call, slots: int) -> _Table:

@@ -12,7 +12,7 @@ from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda import driver
 
 
-class GpuWorker(WorkerPlugin):  # type: ignore[misc]
+class GpuWorker(WorkerPlugin):
     """Sets up each worker, also those that join later: ``client.register_plugin(GpuWorker())``.
 
     Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dask_gpuagg.cuda.source import TYPE_BYTES, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, KeyPart, Output, Query, State, ValuePart
 
 FLOATS = ("f32", "f64")
 # decimal128 is summed and is a key, but has no extremes and no products
@@ -71,6 +71,9 @@ class Builder:
             self.output(f"RowNumber<{state}, {str(name == 'last').lower()}>", "i32")
         elif name == "wide sum":
             self.output(f"WideField<{self.state('WideSum', i)}>", "i128")
+        elif name == "wide sum or null":
+            code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
+            self.output(code, "i128", True)
         elif name == "mean":
             self.output(f"Mean<{self.state('FloatSum', i)}, {self.counted(i)}>", "f64", True)
         elif name in ("var", "std", "sem"):
@@ -189,6 +192,9 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     merged = Builder(*INT64)
     merged.moments(merged.state("MergedMoments", *(merged.input(c) for c in ("i64", "f64", "f64"))))
     yield "merged moments alone", merged.query
+    present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
+    yield "validity alone", of(INT64, present)
+    yield "wide sum or null alone", of(INT64, {("i128", True): ["wide sum or null"]})
     yield "nothing but the groups", of(INT64, {})
     yield "nothing but the groups of strings", of([string()], {})
 
