@@ -23,6 +23,14 @@ from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
+# dtypes of sums in cuDF: 64 bits, which pandas' sums of empty frames do not tell
+_WIDE = {
+    **dict.fromkeys(("bool", "int8", "int16", "int32"), "int64"),
+    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint64"),
+    **dict.fromkeys(("boolean", "Int8", "Int16", "Int32"), "Int64"),
+    **dict.fromkeys(("UInt8", "UInt16", "UInt32"), "UInt64"),
+}
+
 Spec = list[tuple[Hashable, Any, Hashable]]
 
 
@@ -275,17 +283,24 @@ def _beside(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
     """An empty pandas result in the library of the input's metadata, with its dtypes."""
     if engine_name(meta) != DEVICE:
         return result
-    # cuDF's means and their like are float64, also of float32
-    rules = [r.custom is None and REGISTRY[r.aggregation].result == "float" for r in requested]
-    if result.ndim == 1:
-        narrow = rules[0] and result.dtype == np.float32
-        result = result.astype("float64") if narrow else result
-    else:
-        wide = [i for i, rule in enumerate(rules) if rule and result.dtypes.iloc[i] == np.float32]
-        for i in wide:
-            result.isetitem(i, result.iloc[:, i].astype("float64"))
+    frame = result.to_frame() if result.ndim == 1 else result
+    for i, request in enumerate(requested):
+        wide = _cudf_dtype(request, frame.dtypes.iloc[i])
+        if wide is not None:
+            frame.isetitem(i, frame.iloc[:, i].astype(wide))
+    result = frame.iloc[:, 0].rename(result.name) if result.ndim == 1 else frame
     library = importlib.import_module("cudf")
     return library.from_pandas(result)
+
+
+def _cudf_dtype(request: Requested, dtype: Any) -> str | None:
+    """The dtype that cuDF gives where pandas gives this one; None where it is the same."""
+    if request.custom is not None:
+        return None
+    rule = REGISTRY[request.aggregation].result
+    if rule == "float" and dtype == np.float32:
+        return "float64"
+    return _WIDE.get(str(dtype)) if rule == "sum" else None
 
 
 def _is_column(by: Any, frame: pd.DataFrame) -> bool:

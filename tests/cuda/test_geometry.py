@@ -180,8 +180,8 @@ def test_few_rows_are_not_worth_a_sample() -> None:
 @pytest.mark.parametrize(
     ("groups", "kernel", "slices", "replicas"),
     [
-        (1, "hgb", 1, 32),
-        (64, "hgb", 1, 32),
+        (1, "hgb", 1, 256),
+        (64, "hgb", 1, 128),
         (1_000, "hgb", 1, 8),
         (8_000, "hgb", 1, 1),
         (20_000, "hgb", 2, 1),
@@ -221,7 +221,7 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
     slots = safe_slots(rows)
     assert slots % 2 == 0
     # the two slots behind the table included
-    assert slots + EXTRA_SLOTS < 2**31
+    assert slots + EXTRA_SLOTS < 2**32
 
 
 # ---- estimate_groups ---------------------------------------------------------------------------
