@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, Kind
+from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
 from dask_gpuagg.cuda.driver import unavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Column, Plan, Unsupported
@@ -37,6 +37,22 @@ DEVICE_WHOLE: dict[str, tuple[str, ...]] = {
     "quantile": ("int", "uint", "float"),
     "list": DTYPE_CLASSES,
 }
+
+
+def _classes(name: str) -> tuple[str, ...]:
+    """The dtype classes of which the device engine makes an aggregation."""
+    record = REGISTRY[name]
+    if name in ("cov", "corr", "value_counts"):  # another shape than one row per group
+        return ()
+    if record.kind is not Kind.MERGEABLE:
+        return tuple(c for c in DEVICE_WHOLE.get(name, ()) if c in record.accepts)
+    made = tuple(
+        cls
+        for cls, states in record.states.items()
+        if all(cls in DEVICE_STATES.get(state, ()) for state in states)
+    )
+    # durations and decimals need exact division
+    return tuple(c for c in made if c in _NUMERIC) if name == "mean" else made
 
 
 def device_refusal(plan: Plan, by: Sequence[Any]) -> Unsupported | None:
@@ -79,18 +95,26 @@ def _output_refusal(plan: Plan, output: Any) -> Unsupported | None:
     column: Column | None = None if output.column is None else plan.columns[output.column]
     cls = "int" if column is None else dtype_class(column.dtype)
     label = None if column is None else column.label
-    if output.kind is not Kind.MERGEABLE:
-        allowed = DEVICE_WHOLE.get(name, ())
-    else:
-        states = [plan.states[i].state for i in output.states]
-        allowed = tuple(
-            c for c in DTYPE_CLASSES if all(c in DEVICE_STATES.get(s, ()) for s in states)
-        )
-        if name == "mean":  # durations and decimals need exact division
-            allowed = tuple(c for c in allowed if c in _NUMERIC)
-        if name in ("min", "max") and getattr(getattr(column, "dtype", None), "precision", 0) > 18:
-            allowed = ()
+    allowed = _classes(name)
+    if name in ("min", "max") and getattr(getattr(column, "dtype", None), "precision", 0) > 18:
+        allowed = ()
     if cls not in allowed:
         dtype = None if column is None else column.dtype
         return Unsupported(f"{name} of dtype {dtype} is not made on the device", name, label)
     return None
+
+
+def device_table() -> str:
+    """Markdown table of what the device engine runs, by aggregation and dtype class.
+
+    Returns
+    -------
+    str
+    """
+    head = ["aggregation", *DTYPE_CLASSES]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for record in REGISTRY.values():
+        marks = ["yes" if cls in _classes(record.name) else "" for cls in DTYPE_CLASSES]
+        if any(marks):
+            lines.append("| " + " | ".join([f"`{record.name}`", *marks]) + " |")
+    return "\n".join(lines)

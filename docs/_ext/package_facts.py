@@ -1,8 +1,9 @@
 """Write the parts of the documentation that the package itself knows.
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
-aggregations, ``_generated/configuration.md`` from the configuration file with its comments, and
-``_generated/benchmark.md`` from the committed result of the host benchmark.
+aggregations, ``_generated/device.md`` from what the device engine takes, ``_generated/configuration.md``
+from the configuration file with its comments, and ``_generated/benchmark.md`` and ``kernels.md`` from
+the committed results of the benchmarks.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from sphinx.application import Sphinx
 
 import dask_gpuagg
 from dask_gpuagg import aggregations
+from dask_gpuagg.engines.support import device_table
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
+_KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -70,6 +73,34 @@ def benchmark(text: str) -> str:
     return "\n".join(lines)
 
 
+def kernels(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/kernels.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Device time of our kernels, wall times, ratios and peak memory, by query and groups.
+    """
+    lines = [
+        "| query | groups | kernel | device ms | wall ms | cuDF ms | cuDF / ours | "
+        "peak MiB | cuDF's |",
+        "|" + " --- |" * 9,
+    ]
+    for cell in json.loads(text)["cells"]:
+        wall, peak = cell["median_ms"], cell["peak_bytes"]
+        lines.append(
+            f"| {cell['query']} | {cell['groups']:,} | {cell['kernel']} | {cell['device_ms']:.2f} "
+            f"| {wall['ours']:.2f} | {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
+            f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
+        )
+    return "\n".join(lines)
+
+
 def _sections(text: str) -> Iterator[str]:
     defaults = yaml.safe_load(text)
     path: list[str] = []
@@ -113,7 +144,9 @@ def _write(app: Sphinx) -> None:
     parts = {
         "support.md": aggregations.support_table(),
         "configuration.md": configuration(settings),
+        "device.md": device_table(),
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
+        "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
     }
     for name, text in parts.items():
         (folder / name).write_text(text, encoding="utf-8")
