@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--groups", default=",".join(map(str, CARDINALITIES)))
     parser.add_argument("--queries", default="sum,five")
     parser.add_argument("--key", default="int64")
+    parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--spread", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("kernels.json"))
     args = parser.parse_args()
@@ -150,6 +151,9 @@ def main() -> None:
     import cupy as cp
 
     cp.cuda.set_allocator(rmm_cupy_allocator)
+    from cuda.bindings import runtime
+
+    from benchmarks.machine import commit, provenance
     from dask_gpuagg.cuda.compiler import sources_hash
     from dask_gpuagg.cuda.driver import current_device
 
@@ -191,7 +195,10 @@ def main() -> None:
         del frame
     device = current_device()
     report = {
+        **provenance(),
+        "commit": args.commit or commit(),
         "gpu": device.name,
+        "driver": runtime.cudaDriverGetVersion()[1],
         "rows": int(args.rows),
         "key": args.key,
         "spread": args.spread,
