@@ -1,6 +1,6 @@
 """Plot a result of ``benchmarks/kernels.py``: time against groups, log-log.
 
-``python -m benchmarks.plots benchmarks/results/nvidia-h200/kernels.json`` writes the plot beside it.
+``python -m benchmarks.plots benchmarks/results/nvidia-h200/kernels.json`` writes it beside that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Write the parts of the documentation that the package itself knows.
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
-aggregations, ``_generated/device.md`` from what the device engine takes, ``_generated/configuration.md``
-from the configuration file with its comments, and ``_generated/benchmark.md`` and ``kernels.md`` from
-the committed results of the benchmarks.
+aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
+configuration file with its comments, and ``benchmark.md`` and ``kernels.md`` from the committed
+results of the benchmarks.
 """
 
 from __future__ import annotations
