@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -127,6 +128,8 @@ class Run:
         Whether the estimate was so low that the work was done again with a larger table.
     bytes_read : int
         Of keys and values, once.
+    seconds : float
+        Wall time until the number of groups was known on the host.
     """
 
     decision: Decision
@@ -135,6 +138,18 @@ class Run:
     spilled: int = 0
     restarted: bool = False
     bytes_read: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        estimate = self.decision.estimate
+        expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
+        text = (
+            f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
+            f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
+        )
+        if self.spilled:
+            text += f", {self.spilled:,} rows spilled"
+        return text + (", done again with a larger table" if self.restarted else "")
 
 
 @dataclass
@@ -221,6 +236,7 @@ def aggregate(
     """
     if len(query.outputs) > _OUTPUTS_AT_MOST:
         raise ValueError(f"at most {_OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
+    started = time.perf_counter()
     device = current_device()
     query, kernels = _prepared(query, device)
     flat = []
@@ -238,10 +254,11 @@ def aggregate(
     call.args.counters = call.allocate(ctypes.sizeof(_Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
-    run = _hgb(call, decision) if decision.shared_slots else None
-    if run is None:
-        run = _lphga(call, decision)
-    return _write(call, *run)
+    done = _hgb(call, decision) if decision.shared_slots else None
+    if done is None:
+        done = _lphga(call, decision)
+    run, counters = done
+    return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
 
 
 @cache
