@@ -25,7 +25,8 @@ from dask_gpuagg.engines.finish import (
     sort_order,
 )
 from dask_gpuagg.engines.grouping import Groups, group
-from dask_gpuagg.engines.reduce import Fields, Reducer, merge, update
+from dask_gpuagg.engines.merging import merge
+from dask_gpuagg.engines.reduce import Fields, Reducer, update
 from dask_gpuagg.plan import CustomFunctions, Plan
 
 Partial = dict[str, pd.DataFrame]
@@ -74,6 +75,7 @@ def partial(
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
+        _expect(reducer, plan, columns)
         fields: Fields = {}
         for i, use in enumerate(plan.states):
             inputs = [columns[c] for c in use.columns]
@@ -254,11 +256,19 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
 def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     """The states of whole rows, named as merged ones are."""
     columns = {c: table[f"v{c}"] for c in plan.rows}
+    _expect(reducer, plan, columns)
     fields: Fields = {}
     for i, use in enumerate(plan.states):
         state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
         fields |= {f"s{i}.{name}": values for name, values in state.items()}
     return fields
+
+
+def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
+    """Announce all states, so that each column is read once for those of its own."""
+    for use in plan.states:
+        for c in use.columns:
+            reducer.expect(use.state, columns[c])
 
 
 def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
