@@ -227,10 +227,11 @@ def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
 def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
     if _cannot_wrap(values):  # the integer sum is exact, and may be wanted anyway
         return np.asarray(_isum(reducer, values)["sum"], dtype=np.float64)
-    if dtype_class(values.dtype) != "float" or not fused.reads(values.dtype):
-        values = pd.Series(_floats(values))
-    sums: npt.NDArray[np.float64] = reducer.sum(values)
-    return sums
+    sums: npt.NDArray[np.float64] | None = None
+    if dtype_class(values.dtype) == "float":
+        sums = reducer.fused(values, "sum")
+    # pandas would sum float32 in float32
+    return reducer.sum(pd.Series(_floats(values))) if sums is None else sums
 
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
