@@ -21,6 +21,7 @@ from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.hook import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
+from dask_gpuagg.runs import last_runs  # noqa: E402
 
 __all__ = [
     "Explanation",
@@ -34,6 +35,7 @@ __all__ = [
     "enabled",
     "explain",
     "is_enabled",
+    "last_runs",
     "load_ipython_extension",
     "unload_ipython_extension",
     "why_not",

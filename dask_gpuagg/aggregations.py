@@ -1,9 +1,9 @@
-"""The registry: one frozen record per aggregation, and one per mergeable state.
+"""The registry: one frozen record per aggregation.
 
-Everything that has to know which aggregations exist reads these two tables: the planner,
-``why_not()``, the support table of the documentation, the parameters of the tests and the
-list of update policies of the device kernels. Nothing else in the package spells out a list
-of aggregation names.
+Everything that has to know which aggregations exist reads this table and that of their states
+(``states.STATES``, to be had from here too): the planner, ``why_not()``, the support table of
+the documentation, the parameters of the tests and the list of update policies of the device
+kernels. Nothing else in the package spells out a list of aggregation names.
 
 An aggregation belongs to one of three kinds (Gray et al. 1997 call them distributive or
 algebraic, and holistic; the middle one is holistic but reducible):
@@ -22,6 +22,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from dask_gpuagg.states import STATES, State
+
+__all__ = ["DTYPE_CLASSES", "REGISTRY", "STATES", "Aggregation", "Kind", "State", "support_table"]
 
 DTYPE_CLASSES: tuple[str, ...] = (
     "bool",
@@ -47,32 +51,6 @@ class Kind(enum.Enum):
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"
     WHOLE = "whole groups"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """One mergeable state of one group.
-
-    Attributes
-    ----------
-    name : str
-        Name under which the engines implement ``update`` and ``merge``.
-    fields : tuple of str
-        The columns that hold the state, one row per group.
-    identity : tuple
-        The value of each field for a group without any rows; merging it changes nothing.
-        ``None`` means null.
-    order_sensitive : bool
-        Whether partials have to be merged in the order of their partitions.
-    summary : str
-        What the fields hold.
-    """
-
-    name: str
-    fields: tuple[str, ...]
-    identity: tuple[int | float | None, ...]
-    summary: str
-    order_sensitive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,56 +111,6 @@ def _lookup(name: str) -> Aggregation:
 def _by_class(*pairs: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return {cls: states for classes, states in pairs for cls in classes}
 
-
-STATES: Mapping[str, State] = MappingProxyType(
-    {
-        s.name: s
-        for s in (
-            State("size", ("n",), (0,), "number of rows"),
-            State("count", ("n",), (0,), "number of non-null values"),
-            State("isum", ("sum",), (0,), "sum modulo 2**64 in int64 or uint64"),
-            State("fsum", ("sum",), (0.0,), "sum in float64"),
-            State("osum", ("sum",), (None,), "sum in the column's own dtype"),
-            State("concat", ("sum",), (None,), "values joined in row order", order_sensitive=True),
-            State("iprod", ("prod",), (1,), "product modulo 2**64 in int64 or uint64"),
-            State("fprod", ("prod",), (1.0,), "product in float64"),
-            State("min", ("min",), (None,), "smallest non-null value"),
-            State("max", ("max",), (None,), "largest non-null value"),
-            State("first", ("first",), (None,), "first non-null value", order_sensitive=True),
-            State("last", ("last",), (None,), "last non-null value", order_sensitive=True),
-            State("any", ("any",), (0,), "whether any non-null value is true"),
-            State("all", ("all",), (1,), "whether every non-null value is true"),
-            State(
-                "moments",
-                ("n", "mean", "m2"),
-                (0, None, 0.0),
-                "count, mean and sum of squared deviations from the mean",
-            ),
-            State("limbs", ("hi", "lo"), (0, 0), "sum of a 64-bit integer in two exact halves"),
-            State(
-                "idxmin",
-                ("value", "label", "nulls"),
-                (None, None, 0),
-                "smallest value, index label of its first row, number of nulls",
-                order_sensitive=True,
-            ),
-            State(
-                "idxmax",
-                ("value", "label", "nulls"),
-                (None, None, 0),
-                "largest value, index label of its first row, number of nulls",
-                order_sensitive=True,
-            ),
-            State(
-                "comoments",
-                ("n", "mx", "my", "cxx", "cxy", "cyy"),
-                (0, None, None, 0.0, 0.0, 0.0),
-                "pairwise complete count, means and centred second moments of two columns",
-            ),
-            State("custom", (), (), "whatever a dd.Aggregation's chunk returns", True),
-        )
-    }
-)
 
 _SKIPS = "nulls are skipped; a group without values gives null"
 _EVERY = _by_class((DTYPE_CLASSES, ()))

@@ -34,6 +34,8 @@ def dtype_class(dtype: Any) -> str:
     """
     if isinstance(dtype, pd.CategoricalDtype):
         return "category"
+    if type(dtype).__module__.startswith("cudf."):
+        return _cudf_class(type(dtype).__name__)
     if isinstance(dtype, pd.StringDtype):
         return "string"
     if isinstance(dtype, pd.DatetimeTZDtype):
@@ -49,6 +51,13 @@ def dtype_class(dtype: Any) -> str:
     if isinstance(numpy_dtype, np.dtype) and numpy_dtype.kind in "biuf":
         return _NUMPY_KINDS[numpy_dtype.kind]
     return "other"
+
+
+def _cudf_class(name: str) -> str:
+    """Class of one of cuDF's own dtypes, which only users of cuDF can import."""
+    if name == "CategoricalDtype":
+        return "category"
+    return "decimal" if name.startswith("Decimal") else "other"
 
 
 def _arrow_class(dtype: pa.DataType) -> str:

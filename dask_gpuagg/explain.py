@@ -11,6 +11,7 @@ from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg import logical
 from dask_gpuagg.distributed.preflight import cluster_problem
+from dask_gpuagg.engines import engine_name
 from dask_gpuagg.hook import enabled
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planner import route
@@ -27,7 +28,7 @@ class Explained:
     what : str
         What the user wrote, roughly.
     engine : str
-        ``host`` or ``stock Dask``.
+        ``host``, ``device`` or ``stock Dask``.
     plan : Plan, optional
         ``None`` for stock Dask.
     decision : Decision, optional
@@ -99,7 +100,8 @@ def _explained(node: Any, problem: str | None) -> Explained:
     if refusals:
         return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
     query = logical.read(node)
-    return Explained(what, "host", query.plan, route(query, node))
+    engine = engine_name(query.meta) or "stock Dask"
+    return Explained(what, engine, query.plan, route(query, node))
 
 
 def why_not(query: Any, spec: Any = None) -> list[Reason]:

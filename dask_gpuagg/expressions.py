@@ -23,8 +23,10 @@ from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
+from dask.dataframe.utils import is_index_like, is_series_like
 
-from dask_gpuagg.engines import host
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import engine_of, host
 from dask_gpuagg.plan import Column, Plan
 
 PARTITION = "_partitions"
@@ -53,12 +55,12 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None)
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
     columns = [_checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns]
-    return host.partial(keys, columns, frame.index, plan, ordinal)
+    return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
 
 
 def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
     """Task: several partials to one."""
-    return host.combine(partials, plan)
+    return engine_of(partials[0]).combine(partials, plan)  # type: ignore[no-any-return]
 
 
 def gpuagg_finalize(
@@ -68,29 +70,29 @@ def gpuagg_finalize(
     bucket: tuple[int, int] | None = None,
 ) -> Any:
     """Task: the last partials to an output."""
-    return host.finalize(partials, plan, meta, bucket)
+    return engine_of(partials[0]).finalize(partials, plan, meta, bucket)
 
 
 def gpuagg_split(partial: host.Partial, plan: Plan, buckets: int) -> list[host.Partial]:
     """Task: one partial to one piece per output, by key hash."""
-    return host.split(partial, plan, buckets)
+    return engine_of(partial).split(partial, plan, buckets)  # type: ignore[no-any-return]
 
 
 def gpuagg_table(partial: host.Partial, name: str, plan: Plan, buckets: int) -> pd.DataFrame:
     """Task: one table of a partial, with the output that each row belongs to."""
     table = partial[name]
-    keys = [table[f"k{i}"].array for i in range(len(plan.keys))]
-    return table.assign(**{PARTITION: host.bucket_of(keys, buckets)})
+    keys = [table[f"k{i}"] for i in range(len(plan.keys))]
+    return table.assign(**{PARTITION: engine_of(table).bucket_of(keys, buckets)})
 
 
 def gpuagg_merge(*tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None) -> Any:
     """Task: the shuffled tables of one output, or one whole partial, to that output."""
     if isinstance(tables[0], dict):
-        return host.finalize(tables, plan, meta, bucket)
+        return engine_of(tables[0]).finalize(tables, plan, meta, bucket)
     # p2p goes through Arrow, which gives Arrow's strings back as pandas' own
     tables = tuple(_keys_as_planned(table, plan) for table in tables)
     named = dict(zip(plan.tables, tables, strict=True))
-    return host.finalize([named], plan, meta, bucket)
+    return engine_of(named).finalize([named], plan, meta, bucket)
 
 
 def _keys_as_planned(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:
@@ -98,26 +100,26 @@ def _keys_as_planned(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:
     changed = {
         name: dtype
         for name, dtype in wanted.items()
-        if table[name].dtype != dtype and not isinstance(dtype, pd.CategoricalDtype)
+        if table[name].dtype != dtype and dtype_class(dtype) != "category"
     }
     return table.astype(changed) if changed else table
 
 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Task: finished outputs to one, sorted by key if the plan says so."""
-    return host.gather(outputs, plan, meta)
+    return engine_of(outputs[0]).gather(outputs, plan, meta)
 
 
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
-    return host.select(whole, plan, bucket)
+    return engine_of(whole).select(whole, plan, bucket)
 
 
 def _resolve(frame: Any, by: Any) -> pd.Series:
     """Values of one key of a partition."""
-    if isinstance(by, pd.Series):
+    if is_series_like(by):
         return by
-    if isinstance(by, pd.Index):
+    if is_index_like(by):
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
@@ -131,7 +133,7 @@ def _checked(values: pd.Series, column: Column) -> pd.Series:
     found, expected = values.dtype, column.dtype
     if found == expected:
         return values
-    if isinstance(found, pd.CategoricalDtype) and isinstance(expected, pd.CategoricalDtype):
+    if dtype_class(found) == dtype_class(expected) == "category":
         return values  # categories may differ from partition to partition
     if len(values) == 0:
         return values.astype(expected)

@@ -8,6 +8,7 @@ specification the collection gets this node instead; nothing else about the quer
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
 from dask.dataframe.dispatch import make_meta, meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported, read_function
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.functions import read_function
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Spec = list[tuple[Hashable, Any, Hashable]]
 
@@ -163,7 +167,8 @@ def _read_spec(groupby: Any, arg: Any, named: dict[str, Any]) -> tuple[Spec, boo
     """
     meta = groupby.obj._meta
     by = [b for b in groupby.by if not hasattr(b, "_meta")]
-    if isinstance(groupby._meta, pd.api.typing.SeriesGroupBy):
+    # pandas' and cuDF's classes have this name
+    if type(groupby._meta).__name__ == "SeriesGroupBy":
         column = meta.name if meta.ndim == 1 else groupby._slice
         if arg is None:
             return [(name, f, column) for name, f in named.items()], False
@@ -208,8 +213,8 @@ def _function_label(function: Any) -> str:
 def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> Any:
     """Empty result: dtypes by pandas on non-empty metadata, labels as pandas gives them."""
     # one row: the second one of nullable dtypes is null
-    frame = meta_nonempty(groupby.obj._meta).iloc[:1]
-    by = [meta_nonempty(b._meta)[:1] if hasattr(b, "_meta") else b for b in groupby.by]
+    frame = _on_host(meta_nonempty(groupby.obj._meta)).iloc[:1]
+    by = [_on_host(meta_nonempty(b._meta))[:1] if hasattr(b, "_meta") else b for b in groupby.by]
     by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
     keys = [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
     dropna = True if groupby.dropna is None else groupby.dropna
@@ -221,13 +226,25 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
         columns.append(_meta_of(one, request))
     labels = [r.label for r in requested]
     if scalar:
-        return make_meta(columns[0].rename(labels[0]))
+        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0])))
     result = pd.concat(columns, axis=1)
     if all(isinstance(label, tuple) for label in labels):
         result.columns = pd.MultiIndex.from_tuples(labels)
     else:
         result.columns = pd.Index(labels)
-    return result.iloc[:0]
+    return _beside(groupby.obj._meta, result.iloc[:0])
+
+
+def _on_host(meta: Any) -> Any:
+    return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
+
+
+def _beside(meta: Any, result: Any) -> Any:
+    """An empty pandas result in the library of the input's metadata."""
+    if engine_name(meta) != DEVICE:
+        return result
+    library = importlib.import_module("cudf")
+    return library.from_pandas(result)
 
 
 def _is_column(by: Any, frame: pd.DataFrame) -> bool:
@@ -242,12 +259,20 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
         # the objects of Dask's non-empty metadata can be neither added nor compared
         return grouped.first().iloc[:0]
     if request.aggregation == "list":
-        # lists of any dtype are Python objects, as in stock Dask
-        made = grouped.agg(list).astype(object)
+        # lists of any dtype are Python objects, as in stock Dask; pandas 3.0 cannot make those of
+        # categories
+        made = grouped.size().astype(object)
+    elif dtype_class(grouped.obj.dtype) == "decimal" and _keeps_moments(request.aggregation):
+        # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
+        made = grouped.size().astype("double[pyarrow]")
     else:
         method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
         made = method(**parameters)
     return made.iloc[:0]
+
+
+def _keeps_moments(aggregation: str) -> bool:
+    return REGISTRY[aggregation].states.get("decimal") == ("moments",)
 
 
 def _meta_of_custom(grouped: Any, functions: CustomFunctions) -> pd.Series:

@@ -13,6 +13,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +41,8 @@ _originals: dict[tuple[type, str], Any] = {}
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
-# another one they are combined with; no node has such a name
+# another one they are combined with, each with the error of ours that is behind it, if any; no
+# node has such a name
 _STOCK_ONLY = "dask_gpuagg: stock only"
 
 
@@ -67,6 +69,7 @@ def enable() -> None:
         _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
         _wrap(G.GroupBy, "aggregate", _aggregate)
+        _wrap(G.GroupBy, "__init__", _init)
     dask.config.set({"gpuagg.enabled": True})
 
 
@@ -128,23 +131,35 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     if self._name in lowered:
         return original(self, lowered)
     # parents are lowered before their children: what they decide travels in Dask's own cache
-    stock_only = lowered.setdefault(_STOCK_ONLY, set())
-    stock_only.update(runs_beside_stock(self))
+    stock_only = lowered.setdefault(_STOCK_ONLY, {})
+    stock_only.update(_stock_only(self))
     if logical.is_aggregation(self):
-        planned = _planned(self, self._name in stock_only)
+        planned = _planned(self, stock_only)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
 
 
-def _planned(expr: Any, stock_only: bool) -> Expr | None:
+def _stock_only(node: Any) -> dict[str, Exception | None]:
+    """Names of group-bys below a node that stock Dask has to run; the error that is the reason."""
+    try:
+        return dict.fromkeys(runs_beside_stock(node))
+    except Exception as error:
+        # which of them are combined is not known then: planning some could put groups elsewhere
+        # than stock Dask does for the others
+        return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
+
+
+def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     try:
         problem = cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
-        if stock_only:
-            raise Unsupported("it is combined with a group-by that stock Dask runs")
+        if expr._name in stock_only:
+            raise stock_only[expr._name] or Unsupported(
+                "it is combined with a group-by that stock Dask runs"
+            )
         query = logical.read(expr)
         planned = physical(query, route(query, expr))
     except Unsupported as refusal:
@@ -175,6 +190,41 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
         # lowering meets the same obstacle, and records and reports it
         return original(self)
     return self.substitute_parameters({"split_out": decision})
+
+
+def _init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
+    for owner in type(self).__mro__:
+        ours = (owner, "aggregate") in _originals
+        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
+            _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+    original(self, *args, **kwargs)
+
+
+def _aggregate_cudf(
+    owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
+) -> Any:
+    """``aggregate`` of dask_cudf's group-bys: the parent's, where our plan runs what it makes."""
+    parent: Any = super(owner, self)
+    options = {name: value for name, value in kwargs.items() if name != "fused"}
+    try:
+        made = parent.aggregate(_as_list(arg), **options)
+    except Exception:
+        if arg is None:  # dask_cudf itself does not know named aggregation
+            raise
+        return original(self, arg, **kwargs)
+    refused = logical.refusals(made.expr)
+    # lowering will say why
+    return original(self, arg, **kwargs) if refused and arg is not None else made
+
+
+def _as_list(arg: Any) -> Any:
+    """dask_cudf's other name for ``list``."""
+    if isinstance(arg, dict):
+        return {k: _as_list(v) for k, v in arg.items()}
+    if isinstance(arg, list):
+        return [_as_list(v) for v in arg]
+    return "list" if isinstance(arg, str) and arg == "collect" else arg
 
 
 def _aggregate(

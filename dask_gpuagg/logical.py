@@ -10,11 +10,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines.support import device_refusal
 from dask_gpuagg.extended import ExtendedAggregation
+from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import (
     Column,
     Plan,
@@ -22,7 +24,6 @@ from dask_gpuagg.plan import (
     Unsupported,
     make_matrix_plan,
     make_plan,
-    read_function,
     reasons,
 )
 
@@ -124,6 +125,10 @@ def read(expr: Any) -> Query:
         plan = make_plan(keys, columns, requested, **flags)
         if plan.shape == "values" and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
+    if engine_name(expr.frame._meta) == DEVICE:
+        refusal = device_refusal(plan, list(expr.by))
+        if refusal is not None:
+            raise refusal
     return Query(
         plan,
         expr.frame,
@@ -152,9 +157,9 @@ def refusals(expr: Any) -> list[Unsupported]:
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
     meta = expr.frame._meta
-    if not isinstance(meta, pd.DataFrame | pd.Series):
-        kind = f"{type(meta).__module__.split('.')[0]} partitions"
-        raise Unsupported(f"the host engine reads pandas partitions, not {kind}")
+    if engine_name(meta) is None:
+        kind = type(meta).__module__.partition(".")[0]
+        raise Unsupported(f"no engine reads {kind} partitions")
     if meta.ndim == 2 and not meta.columns.is_unique:
         raise Unsupported("the frame has duplicate column names")
     columns = (

@@ -133,7 +133,11 @@ def _sample(query: Query) -> Estimate:
     keys = lowered.__dask_keys__()
     get = get_scheduler() or dask.threaded.get
     samples = [
-        [partial["groups"][f"k{i}"] for i in range(len(query.plan.keys))]
+        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
         for partial in get(lowered.__dask_graph__(), keys)
     ]
     return from_samples(samples, npartitions)
+
+
+def _on_host(keys: Any) -> Any:
+    return keys.to_pandas() if hasattr(keys, "to_pandas") else keys

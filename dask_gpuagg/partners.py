@@ -78,10 +78,14 @@ def decide_together(node: Expr) -> Expr | None:
 
 
 def _common(group_bys: list[Any]) -> Decision:
-    if any(logical.refusals(g) for g in group_bys):
-        # stock Dask would place groups elsewhere: one output each is the only common ground
-        return Decision(Route.TREE, 1, "combined with a group-by that stock Dask runs")
-    decisions = [choose_outputs(logical.read(g)) for g in group_bys]
+    # where groups are placed in different ways, one output each is the only common ground
+    try:
+        if any(logical.refusals(g) for g in group_bys):
+            return Decision(Route.TREE, 1, "combined with a group-by that stock Dask runs")
+        decisions = [choose_outputs(logical.read(g)) for g in group_bys]
+    except Exception as error:
+        # each on its own could decide otherwise; lowering meets what concerns it, and reports it
+        return Decision(Route.TREE, 1, f"the planner failed: {error!r}")
     widest = max(decisions, key=lambda d: d.outputs)
     return replace(widest, reason=f"{widest.reason}; combined with another group-by")
 
@@ -101,5 +105,6 @@ def runs_beside_stock(node: Expr) -> list[str]:
     group_bys = partners(node)
     if not any(g.npartitions > 1 for g in group_bys):
         return []
-    refused = [g for g in group_bys if logical.refusals(g)]
-    return [g._name for g in group_bys if g not in refused] if refused else []
+    # by name: comparing expressions with == makes another expression
+    admitted = [g._name for g in group_bys if not logical.refusals(g)]
+    return admitted if len(admitted) < len(group_bys) else []

@@ -16,6 +16,7 @@ from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cardinality import dtype_bound
 from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.expressions import (
     PARTITION,
     GroupByExchange,
@@ -147,12 +148,13 @@ def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     metas: dict[str, pd.DataFrame] = {}
-    if method is None and get_default_shuffle_method() == "p2p":
+    device = engine_name(query.meta) == DEVICE
+    if method is None and not device and get_default_shuffle_method() == "p2p":
         metas = _table_metas(query)
         method = "p2p" if all(_suits_p2p(meta) for meta in metas.values()) else None
     if method is None:
         # where Dask would go through the disk: partials are small, and our own exchange keeps
-        # them in memory and in order
+        # them in memory and in order; p2p would take partials of the device through the host
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return GroupByExchange(partial, plan, query.meta, buckets, decision)
     metas = metas or _table_metas(query)

@@ -10,6 +10,21 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+PANDAS_3_0 = pd.__version__.startswith("3.0.")
+
+
+def pandas_answers(cls: str, name: str) -> bool:
+    """Whether the installed pandas has the right answer for an aggregation of a dtype class.
+
+    Release 3.0 refuses lists of categories and the spread of decimals (all but ``var``, whose
+    dtype depends on the values), and rounds means of decimals to the scale of the column.
+    """
+    if not PANDAS_3_0:
+        return True
+    if cls == "category":
+        return name != "list"
+    return cls != "decimal" or name not in ("mean", "var", "std", "sem")
+
 
 def compare(
     query: Callable[[Any], Any],

@@ -55,6 +55,20 @@ def ddf():
     return dd.from_pandas(frame(), npartitions=40)
 
 
+def combined(f, **options):
+    """Two group-bys that meet again, partition by partition."""
+    return f.groupby("k").v.sum(**options) + f.groupby("k").w.max(**options)
+
+
+def broken(text: str):
+    """A function with a bug."""
+
+    def function(*args):
+        raise ZeroDivisionError(text)
+
+    return function
+
+
 def runs_planned(query) -> bool:
     """Compute a query and tell whether our plan ran its group-bys; all or none."""
     tally.reset()
@@ -277,10 +291,7 @@ class TestFallback:
 
     @pytest.mark.parametrize("where", ["physical", "route"])
     def test_a_bug_in_the_planner_becomes_a_fallback(self, ddf, monkeypatch, where):
-        def broken(*args):
-            raise ZeroDivisionError(f"a bug in {where}")
-
-        monkeypatch.setattr(hook, where, broken)
+        monkeypatch.setattr(hook, where, broken(f"a bug in {where}"))
         dask_gpuagg.enable()
         columns = ["v", "w"] if where == "route" else ["w", "v"]
         with pytest.warns(FallbackWarning, match=f"a bug in {where}"):
@@ -288,19 +299,71 @@ class TestFallback:
         pd.testing.assert_frame_equal(got.sort_index(), frame().groupby("k")[columns].sum())
 
     def test_a_bug_in_the_estimate_costs_no_answer(self, ddf, monkeypatch):
-        def broken(*args):
-            raise ZeroDivisionError("a bug")
-
-        monkeypatch.setattr(hook, "choose_outputs", broken)
+        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
         dask_gpuagg.enable()
         got = ddf.groupby("k").w.max().compute()
         pd.testing.assert_series_equal(got.sort_index(), frame().groupby("k").w.max())
 
-    def test_a_bug_in_the_planner_is_an_error_in_tests(self, ddf, monkeypatch):
-        def broken(*args):
-            raise ZeroDivisionError("a bug")
+    @pytest.mark.parametrize("split_out", [1, 3])
+    def test_beside_a_group_by_that_stock_dask_runs(self, ddf, split_out):
+        def query(f, **options):
+            # sums of complex numbers are not in the registry
+            refused = f.assign(v=f.v * (1 + 0j)).groupby("k").v.sum(**options)
+            return refused + f.groupby("k").w.max(**options)
 
-        monkeypatch.setattr(hook, "physical", broken)
+        tally.reset()
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+            got = query(ddf, split_out=split_out).compute()
+        pd.testing.assert_series_equal(got.sort_index(), query(frame()))
+        # with a single output each, partners need not agree on where the groups are
+        assert len(tally.planned) == (split_out == 1)
+        others = [r for r in tally.reasons() if "complex" not in r]
+        beside = ["it is combined with a group-by that stock Dask runs"]
+        assert others == ([] if split_out == 1 else beside)
+
+    @pytest.mark.parametrize(
+        ("where", "low"), [("hook.runs_beside_stock", 8), ("logical.refusals", 9)]
+    )
+    def test_a_bug_beside_stock_becomes_a_fallback(self, ddf, monkeypatch, where, low):
+        monkeypatch.setattr(f"dask_gpuagg.{where}", broken(f"a bug in {where}"))
+        dask_gpuagg.enable()
+        query = combined(ddf[ddf.w > low], split_out=3)
+        with pytest.warns(FallbackWarning, match=f"a bug in {where}") as caught:
+            got = query.compute()
+        assert len(caught) == 2
+        pd.testing.assert_series_equal(got.sort_index(), combined(frame()[frame().w > low]))
+        with dask.config.set({"gpuagg.fallback": "silent"}):
+            assert not runs_planned(query)
+
+    @pytest.mark.parametrize("where", ["hook.runs_beside_stock", "logical.refusals"])
+    def test_a_bug_beside_stock_is_an_error_in_tests(self, ddf, monkeypatch, where):
+        monkeypatch.setattr(f"dask_gpuagg.{where}", broken("a bug"))
+        dask_gpuagg.enable()
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match="a bug") as caught,
+        ):
+            combined(ddf, split_out=3).compute()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def test_a_bug_beside_stock_concerns_no_query_without_group_by(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "runs_beside_stock", broken("a bug"))
+        dask_gpuagg.enable()
+        with dask.config.set({"gpuagg.fallback": "raise"}):
+            assert (ddf.v + ddf.w).sum().compute() == (frame().v + frame().w).sum()
+
+    def test_a_bug_in_the_decision_of_partners_leaves_them_one_output(self, ddf, monkeypatch):
+        monkeypatch.setattr("dask_gpuagg.partners.choose_outputs", broken("a bug"))
+        dask_gpuagg.enable()
+        query = combined(ddf)
+        assert query.optimize().npartitions == 1
+        pd.testing.assert_series_equal(query.compute().sort_index(), combined(frame()))
+        decided = [found.decision for found in dask_gpuagg.explain(query).groupbys]
+        assert [d.outputs for d in decided] == [1, 1]
+        assert all("a bug" in d.reason for d in decided)
+
+    def test_a_bug_in_the_planner_is_an_error_in_tests(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "physical", broken("a bug"))
         dask_gpuagg.enable()
         with (
             dask.config.set({"gpuagg.fallback": "raise"}),

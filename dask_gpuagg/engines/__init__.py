@@ -1,1 +1,37 @@
-"""The engines. Each has ``partial``, ``combine`` and ``finalize`` under the same names."""
+"""The engines: partial, combine and finalize on the host and on the device."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from dask_gpuagg.engines import host
+
+HOST, DEVICE = "host", "device"
+
+
+def engine_name(data: Any) -> str | None:
+    """Which engine takes a frame, a column or a partial; None if none does.
+
+    Parameters
+    ----------
+    data : DataFrame, Series or dict of DataFrame
+    """
+    if isinstance(data, dict):
+        data = next(iter(data.values()))
+    library = type(data).__module__.partition(".")[0]
+    return {"pandas": HOST, "cudf": DEVICE}.get(library)
+
+
+def engine_of(data: Any) -> ModuleType:
+    """The engine of a frame, a column or a partial, as a module.
+
+    Parameters
+    ----------
+    data : DataFrame, Series or dict of DataFrame
+    """
+    if engine_name(data) == DEVICE:
+        # imports cuDF, which only users of cuDF have
+        return importlib.import_module("dask_gpuagg.engines.device")
+    return host

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.engines.grouping import densify, encode, group, take
+from tests.comparison import PANDAS_3_0
 
 _I64, _U64 = np.iinfo("int64"), np.iinfo("uint64")
 _TEXT = st.text(alphabet=st.sampled_from(["a", "b", "é", "漢", "\0", " "]), max_size=3)
@@ -31,7 +32,8 @@ DTYPES: dict[Any, tuple[st.SearchStrategy[Any], bool]] = {
     "uint64": (st.sampled_from([0, 1, _I64.max + 1, _U64.max]), False),
     "float32": (_FLOATS.filter(lambda v: abs(v) != 1e300), True),
     "float64": (_FLOATS, True),
-    "object": (_TEXT, True),
+    # pandas 3.0 takes Python strings for equal that differ in what follows a NUL only
+    "object": (_TEXT.map(lambda t: t.replace("\0", " ")) if PANDAS_3_0 else _TEXT, True),
     "str": (_TEXT, True),
     "string": (_TEXT, True),
     "string[python]": (_TEXT, True),

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.engines import host
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan, read_function
+from dask_gpuagg.functions import read_function
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan
 
 KEYS = ["k", "c"]
 MINE = dd.Aggregation(

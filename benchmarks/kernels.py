@@ -1,0 +1,165 @@
+"""Our kernels against cuDF's group-by on one GPU: columns and DataFrames.
+
+``python -m benchmarks.kernels --rows 1e8`` alternates the arms in one process on one RMM pool,
+outputs included, and writes medians, device times of our kernels and the memory floor to JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CARDINALITIES = (1, 4, 64, 128, 256, 1_000, 4_000, 8_000)
+
+
+def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) -> Any:
+    """Uniform keys from 0 to ``groups``, or, spread, as many keys from all 64 bits."""
+    import cudf
+    import cupy as cp
+
+    rng = cp.random.default_rng(seed)
+    k = rng.integers(0, groups, rows, dtype="int64").astype(key)
+    if spread:
+        k = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[k]
+    v = rng.random(rows)
+    w = rng.random(rows, dtype="float32")
+    return cudf.DataFrame({"k": k, "v": v, "w": w})
+
+
+def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
+    import pylibcudf as plc
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
+
+    def ours(stopwatch: Any = None) -> Any:
+        aggregator = Aggregator([k], False)
+        aggregator.sum(v)
+        if query == "five":
+            aggregator.count(v)
+            aggregator.min(v)
+            aggregator.max(v)
+            aggregator.mean(w)
+        return aggregator.run(stopwatch=stopwatch)
+
+    def columns() -> Any:
+        agg = plc.aggregation
+        requests = [plc.groupby.GroupByRequest(v, [agg.sum()])]
+        if query == "five":
+            of_v = [agg.sum(), agg.count(), agg.min(), agg.max()]
+            requests = [
+                plc.groupby.GroupByRequest(v, of_v),
+                plc.groupby.GroupByRequest(w, [agg.mean()]),
+            ]
+        return plc.groupby.GroupBy(plc.Table([k])).aggregate(requests)
+
+    def frames() -> Any:
+        if query == "sum":
+            return frame.groupby("k").agg({"v": "sum"})
+        return frame.groupby("k").agg({"v": ["sum", "count", "min", "max"], "w": "mean"})
+
+    return {"ours": ours, "cudf columns": columns, "cudf frame": frames}
+
+
+def timed(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    import cupy as cp
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    cp.cuda.Device().synchronize()
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            result = call()
+            cp.cuda.Device().synchronize()
+            times[name].append((time.perf_counter() - start) * 1e3)
+            del result
+    return times
+
+
+def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    laps: list[dict[str, float]] = []
+    for _ in range(repeats):
+        stopwatch = Stopwatch()
+        ours(stopwatch)
+        laps.append(stopwatch.milliseconds())
+    return {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=float, default=1e8)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--groups", default=",".join(map(str, CARDINALITIES)))
+    parser.add_argument("--queries", default="sum,five")
+    parser.add_argument("--key", default="int64")
+    parser.add_argument("--spread", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("kernels.json"))
+    args = parser.parse_args()
+    import cudf
+    import rmm
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
+    import cupy as cp
+
+    cp.cuda.set_allocator(rmm_cupy_allocator)
+    from dask_gpuagg.cuda.compiler import sources_hash
+    from dask_gpuagg.cuda.driver import current_device
+
+    cells = []
+    for groups in (int(float(g)) for g in args.groups.split(",")):
+        frame = data(int(args.rows), groups, args.key, args.spread)
+        for query in args.queries.split(","):
+            calls = arms(frame, query)
+            run = calls["ours"]()[2]
+            times = timed(calls, args.repeats)
+            laps = device_time(calls["ours"], args.repeats)
+            median = {name: statistics.median(t) for name, t in times.items()}
+            cell = {
+                "groups": groups,
+                "query": query,
+                "kernel": run.decision.kernel,
+                "decision": str(run.decision),
+                "spilled": run.spilled,
+                "median_ms": median,
+                "least_ms": {name: min(t) for name, t in times.items()},
+                "device_ms": sum(laps.values()),
+                "kernels_ms": laps,
+                "ratio_columns": median["cudf columns"] / median["ours"],
+                "ratio_frame": median["cudf frame"] / median["ours"],
+            }
+            cells.append(cell)
+            shown = " ".join(f"{n} {t:.3f}" for n, t in laps.items())
+            print(
+                f"{query} g={groups:>9,} {run.decision.kernel} R={run.decision.replicas} "
+                f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
+                f"columns {median['cudf columns']:.2f} frame {median['cudf frame']:.2f} "
+                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f}",
+                flush=True,
+            )
+        del frame
+    device = current_device()
+    report = {
+        "gpu": device.name,
+        "rows": int(args.rows),
+        "key": args.key,
+        "spread": args.spread,
+        "cudf": cudf.__version__,
+        "kernels": sources_hash(),
+        "cells": cells,
+    }
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Run-time compilation and launching of the kernels; nothing here knows Dask or cuDF."""

@@ -1,0 +1,149 @@
+"""Compile the kernels of a query with NVRTC, once per machine.
+
+NVRTC needs no GPU, so that every specialisation can be compiled, for every architecture, where
+the tests run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+import dask
+
+KERNELS = Path(__file__).parent.parent / "kernels"
+
+# Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+_OPTIONS = ("--std=c++17", "--device-int128", f"--include-path={KERNELS}")
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a source; the message is its log."""
+
+
+def available() -> bool:
+    """Whether NVRTC's Python bindings are installed."""
+    try:
+        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def cubin(source: str, architecture: str) -> bytes:
+    """Machine code of a source, from the disk cache or from NVRTC.
+
+    Parameters
+    ----------
+    source : str
+        A translation unit; it may include any file below ``kernels/``.
+    architecture : str
+        As NVRTC names it: ``sm_90``.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    CompileError
+        With NVRTC's log.
+
+    Notes
+    -----
+    An entry of the cache is named by everything that its content depends on: the source, all
+    files of ``kernels/``, options, architecture and NVRTC's version. Entries are written under
+    another name first and then moved, so that processes can share a cache. ``gpuagg.kernel-cache``
+    names the directory; one that cannot be written is reported once and not used.
+    """
+    path = _directory() / f"{_key(source, architecture)}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        code = compile_source(source, architecture)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
+    except OSError as error:
+        _warn_cache(str(path.parent), str(error))
+    return code
+
+
+def compile_source(source: str, architecture: str) -> bytes:
+    """Machine code of a source from NVRTC; see ``cubin``."""
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"gpuagg.cu", 0, [], []))
+    options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in _OPTIONS)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        nvrtc.nvrtcDestroyProgram(program)
+        raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
+    code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    nvrtc.nvrtcDestroyProgram(program)
+    return code
+
+
+def sources_hash() -> str:
+    """Digest of all files of ``kernels/`` that are compiled: what a measurement was made with."""
+    return _sources_hash()
+
+
+def _checked(returned: tuple[object, ...]) -> object:
+    from cuda.bindings import nvrtc
+
+    status, *values = returned
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"NVRTC failed: {status}")
+    return values[0] if values else None
+
+
+def _directory() -> Path:
+    chosen = dask.config.get("gpuagg.kernel-cache", None)
+    if chosen is None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(base) / "dask_gpuagg"
+    return Path(chosen).expanduser()
+
+
+@cache
+def _sources_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(KERNELS.rglob("*.cuh")):
+        digest.update(path.relative_to(KERNELS).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@cache
+def _nvrtc_version() -> str:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _key(source: str, architecture: str) -> str:
+    # the include path is where this installation lies, which changes nothing
+    parts = (source, _sources_hash(), *_OPTIONS[:-1], architecture, _nvrtc_version())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+
+@cache
+def _warn_cache(directory: str, reason: str) -> None:
+    warnings.warn(
+        f"kernels are compiled anew in each process: the kernel cache {directory} cannot be "
+        f"written ({reason}); set gpuagg.kernel-cache to a directory that can",
+        stacklevel=2,
+    )

@@ -1,0 +1,240 @@
+"""Load machine code and launch kernels through the CUDA driver."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dask_gpuagg.cuda.compiler import cubin
+
+
+class DriverError(RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the choice of a kernel and its geometry depend on.
+
+    Attributes
+    ----------
+    ordinal : int
+    name : str
+    architecture : str
+        As NVRTC names it: ``sm_90``.
+    multiprocessors : int
+    shared_bytes : int
+        Shared memory that one block may have, bytes.
+    """
+
+    ordinal: int
+    name: str
+    architecture: str
+    multiprocessors: int
+    shared_bytes: int
+
+
+def current_device() -> Device:
+    """The calling thread's device, whose context is made current.
+
+    Raises
+    ------
+    DriverError
+        Without a device.
+    """
+    from cuda.bindings import runtime
+
+    ordinal = _runtime(runtime.cudaGetDevice())
+    # binds the primary context to this thread, which the driver's calls need
+    _runtime(runtime.cudaSetDevice(ordinal))
+    return _device(ordinal)
+
+
+@cache
+def _device(ordinal: int) -> Device:
+    from cuda.bindings import runtime
+
+    p = _runtime(runtime.cudaGetDeviceProperties(ordinal))
+    return Device(
+        ordinal,
+        p.name.decode().rstrip("\0"),
+        f"sm_{p.major}{p.minor}",
+        p.multiProcessorCount,
+        p.sharedMemPerBlockOptin,
+    )
+
+
+def unavailable() -> str | None:
+    """Why kernels cannot run in this process; None if they can."""
+    try:
+        from cuda.bindings import nvrtc, runtime  # noqa: F401
+    except ImportError as error:
+        return f"the CUDA bindings cannot be imported ({error})"
+    try:
+        status, count = runtime.cudaGetDeviceCount()
+    except RuntimeError as error:  # the bindings' own, where there is no driver to load
+        return f"no CUDA driver ({error})"
+    if status != runtime.cudaError_t.cudaSuccess:
+        return f"no usable CUDA device ({status.name})"
+    return None if count else "no CUDA device"
+
+
+class Kernels:
+    """The kernels of one source, loaded for one device.
+
+    Parameters
+    ----------
+    source : str
+    device : Device
+    """
+
+    def __init__(self, source: str, device: Device) -> None:
+        from cuda.bindings import driver
+
+        code = cubin(source, device.architecture)
+        self._library = _driver(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+        self._device = device
+        self._functions: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def launch(
+        self,
+        name: str,
+        blocks: int,
+        threads: int,
+        stream: int,
+        *arguments: Any,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Launch a kernel.
+
+        Parameters
+        ----------
+        name : str
+        blocks, threads : int
+        stream : int
+            Handle.
+        *arguments : ctypes instances
+            The kernel's parameters by value.
+        shared_bytes : int
+            Dynamic shared memory of a block, bytes.
+
+        Raises
+        ------
+        DriverError
+        """
+        from cuda.bindings import driver
+
+        function = self._function(name)
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        _driver(
+            driver.cuLaunchKernel(
+                function,
+                *(blocks, 1, 1),
+                *(threads, 1, 1),
+                shared_bytes,
+                stream,
+                ctypes.addressof(pointers),
+                0,
+            )
+        )
+
+    def _function(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._functions:
+                from cuda.bindings import driver
+
+                kernel = _driver(driver.cuLibraryGetKernel(self._library, name.encode()))
+                attribute = driver.CUfunction_attribute
+                static = _driver(
+                    driver.cuKernelGetAttribute(
+                        attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                        kernel,
+                        self._device.ordinal,
+                    )
+                )
+                _driver(
+                    driver.cuKernelSetAttribute(
+                        attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                        self._device.shared_bytes - static,
+                        kernel,
+                        self._device.ordinal,
+                    )
+                )
+                self._functions[name] = driver.CUfunction(int(kernel))
+            return self._functions[name]
+
+
+class Stopwatch:
+    """Device time of what is launched between ``start`` and ``stop``, by name."""
+
+    def __init__(self) -> None:
+        self._laps: list[tuple[str, Any, Any]] = []
+
+    def start(self, stream: int) -> Any:
+        """Record an event."""
+        from cuda.bindings import driver
+
+        event = _driver(driver.cuEventCreate(0))
+        _driver(driver.cuEventRecord(event, stream))
+        return event
+
+    def stop(self, name: str, started: Any, stream: int) -> None:
+        """Record the event that ends a lap."""
+        self._laps.append((name, started, self.start(stream)))
+
+    def milliseconds(self) -> dict[str, float]:
+        """Device milliseconds by name; waits for the last lap."""
+        from cuda.bindings import driver
+
+        times: dict[str, float] = {}
+        for name, first, last in self._laps:
+            _driver(driver.cuEventSynchronize(last))
+            times[name] = times.get(name, 0.0) + _driver(driver.cuEventElapsedTime(first, last))
+            _driver(driver.cuEventDestroy(first))
+            _driver(driver.cuEventDestroy(last))
+        self._laps.clear()
+        return times
+
+
+@cache
+def load(source: str, device: Device) -> Kernels:
+    """The kernels of a source, compiled and loaded once per process."""
+    return Kernels(source, device)
+
+
+def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:
+    """Copy a device struct to the host and wait for the stream.
+
+    Parameters
+    ----------
+    pointer : int
+        Device address.
+    into : ctypes.Structure
+    stream : int
+    """
+    from cuda.bindings import driver
+
+    _driver(driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream))
+    _driver(driver.cuStreamSynchronize(stream))
+
+
+def _driver(returned: tuple[Any, ...]) -> Any:
+    from cuda.bindings import driver
+
+    status, *values = returned
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise DriverError(f"CUDA driver: {status.name}")
+    return values[0] if values else None
+
+
+def _runtime(returned: tuple[Any, ...]) -> Any:
+    from cuda.bindings import runtime
+
+    status, *values = returned
+    if status != runtime.cudaError_t.cudaSuccess:
+        raise DriverError(f"CUDA runtime: {status.name}")
+    return values[0] if values else None

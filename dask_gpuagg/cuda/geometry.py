@@ -1,0 +1,222 @@
+"""From a sample of the keys to the kernel and its geometry: numbers, no launching.
+
+Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels take it as it comes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.source import Query
+
+# Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
+EXTRA_SLOTS = 2
+# Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
+SAMPLED_FROM = 1 << 18
+SEGMENT = 256
+SEGMENTS = 256
+
+# Share of a shared table that may be claimed: a longer probe costs less than another pass.
+_SHARED_LOAD = 0.85
+_MOST_REPLICAS = 32
+# Slots for each expected group, the best first.
+_ROOMY = (2, 1.5)
+_MOST_SLICES = 2
+_GLOBAL_LOAD = 0.6
+_FEWEST_SLOTS = 64
+# A warp whose neighbours share a key in more than this share of the rows keeps its sums in
+# registers.
+_RUNS_FROM = 0.9
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Groups expected from a sample.
+
+    Attributes
+    ----------
+    groups : int
+        The likely number (Chao 1984).
+    most : int
+        A number that skewed keys rarely exceed: the larger of ``groups`` and the
+        guaranteed-error estimator (Charikar et al. 2000).
+    repeats : float
+        Share of the sampled rows whose key is that of the row before.
+    heaviest : float
+        Share of the most frequent key.
+    """
+
+    groups: int
+    most: int
+    repeats: float
+    heaviest: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The kernel of one call and its geometry.
+
+    Attributes
+    ----------
+    kernel : str
+        ``hgb``, ``hgb_runs`` or ``lphga``.
+    why : str
+    estimate : Estimate or None
+        None where no sample was taken.
+    shared_slots, replicas, slices, blocks : int
+        Of the shared-memory tables; 0 for ``lphga``.
+    global_slots : int
+    """
+
+    kernel: str
+    why: str
+    estimate: Estimate | None
+    shared_slots: int
+    replicas: int
+    slices: int
+    blocks: int
+    global_slots: int
+
+
+def estimate_groups(
+    rows: int, sampled: int, distinct: int, once: int, twice: int, most: int, repeats: int
+) -> Estimate:
+    """Estimate the number of groups of an input.
+
+    Parameters
+    ----------
+    rows : int
+        Of the input.
+    sampled : int
+        Rows of the sample that belong to a group.
+    distinct, once, twice : int
+        Keys of the sample, those seen once, those seen twice.
+    most : int
+        Rows of its most frequent key.
+    repeats : int
+        Rows whose key is that of the row before.
+
+    Returns
+    -------
+    Estimate
+    """
+    if sampled == 0:
+        return Estimate(0, 0, 0.0, 0.0)
+    chao = distinct + once * (once - 1) // (2 * (twice + 1))
+    guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
+    groups = min(rows, chao)
+    return Estimate(
+        groups,
+        min(rows, max(groups, guaranteed)),
+        # the first row of each warp has no neighbour to compare with
+        min(1.0, repeats / (sampled * 31 / 32)),
+        most / sampled,
+    )
+
+
+def shared_capacity(query: Query, device: Device) -> int:
+    """Groups that one block's table can hold without replicas."""
+    fixed, replica = query.slot_bytes
+    return int((_shared_bytes(device) // (fixed + replica) - EXTRA_SLOTS) * _SHARED_LOAD)
+
+
+def decide(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: str = "auto",
+) -> Decision:
+    """Choose the kernel of one call.
+
+    Parameters
+    ----------
+    query : Query
+    rows : int
+    estimate : Estimate, optional
+        Without it the input is small.
+    device : Device
+    forced : str
+        ``auto``, ``hgb`` or ``lphga``.
+
+    Returns
+    -------
+    Decision
+    """
+    expected = rows if estimate is None else estimate.groups
+    capacity = shared_capacity(query, device)
+    slices = max(1, math.ceil(_margin(expected) / capacity)) if capacity > 0 else 0
+    if forced == "lphga" or (forced == "auto" and estimate is None):
+        why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
+        return _in_global(rows, estimate, why)
+    if forced == "auto" and not 1 <= slices <= _MOST_SLICES:
+        return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
+    slices = min(max(slices, 1), _MOST_SLICES)
+    if capacity <= 0:
+        return _in_global(rows, estimate, "a group's states exceed shared memory")
+    held = min(math.ceil(_margin(expected) / slices), capacity)
+    slots, replicas = _shared_table(query, held, device)
+    runs = estimate is not None and estimate.repeats >= _RUNS_FROM
+    wanted = math.ceil(rows / (query.threads * query.unroll))
+    blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
+    return Decision(
+        "hgb_runs" if runs else "hgb",
+        "forced" if forced != "auto" else f"{expected:,} groups fit shared memory",
+        estimate,
+        slots,
+        replicas,
+        slices,
+        blocks,
+        # blocks that meet different keys fill it beyond the estimate; it is small all the same
+        _even(max(4 * _margin(expected), 2048)),
+    )
+
+
+def safe_slots(rows: int) -> int:
+    """Slots of a global table that cannot fill up."""
+    return _even(2 * rows + 64)
+
+
+def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
+    slots = safe_slots(rows)
+    if estimate is not None:
+        slots = min(slots, _even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
+    return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+
+
+def _margin(groups: int) -> int:
+    return groups + groups // 16 + 8
+
+
+def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
+    """Slots and replicas.
+
+    A warp probes as long as the unluckiest of its rows, so a low load comes before replicas
+    beyond those that keep lanes apart; both end where the memory does.
+    """
+    fixed, replica = query.slot_bytes
+    available = _shared_bytes(device)
+    for slots_per_group in _ROOMY:
+        slots = max(_FEWEST_SLOTS, _even(int(groups * slots_per_group)))
+        room = available // (slots + EXTRA_SLOTS) - fixed
+        if room >= replica:
+            most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
+            return slots, _power_of_two(most)
+    return (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
+
+
+def _power_of_two(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _shared_bytes(device: Device) -> int:
+    # the block's own counters; a few words
+    return device.shared_bytes - 64
+
+
+def _even(slots: int) -> int:
+    # 4-byte fields of an even number of slots keep the fields behind them aligned
+    return min(slots + slots % 2, (1 << 31) - 4)

@@ -1,0 +1,353 @@
+"""Between libcudf's columns and the kernels: views in, columns out, no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pylibcudf as plc
+from pylibcudf.types import DataType, TypeId
+from pylibcudf.utils import _get_stream
+
+from dask_gpuagg.cuda.driver import Stopwatch
+from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
+from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
+
+_CTYPES: dict[TypeId, str] = {
+    TypeId.INT8: "i8",
+    TypeId.INT16: "i16",
+    TypeId.INT32: "i32",
+    TypeId.INT64: "i64",
+    TypeId.UINT8: "u8",
+    TypeId.UINT16: "u16",
+    TypeId.UINT32: "u32",
+    TypeId.UINT64: "u64",
+    TypeId.FLOAT32: "f32",
+    TypeId.FLOAT64: "f64",
+    TypeId.BOOL8: "u8",
+    TypeId.TIMESTAMP_DAYS: "i32",
+    TypeId.TIMESTAMP_SECONDS: "i64",
+    TypeId.TIMESTAMP_MILLISECONDS: "i64",
+    TypeId.TIMESTAMP_MICROSECONDS: "i64",
+    TypeId.TIMESTAMP_NANOSECONDS: "i64",
+    TypeId.DURATION_DAYS: "i32",
+    TypeId.DURATION_SECONDS: "i64",
+    TypeId.DURATION_MILLISECONDS: "i64",
+    TypeId.DURATION_MICROSECONDS: "i64",
+    TypeId.DURATION_NANOSECONDS: "i64",
+    TypeId.DECIMAL32: "i32",
+    TypeId.DECIMAL64: "i64",
+    TypeId.DECIMAL128: "i128",
+}
+_FLOATS = ("f32", "f64")
+
+INT32 = DataType(TypeId.INT32)
+INT64 = DataType(TypeId.INT64)
+UINT64 = DataType(TypeId.UINT64)
+FLOAT64 = DataType(TypeId.FLOAT64)
+BOOL8 = DataType(TypeId.BOOL8)
+
+
+class UnsupportedType(Exception):
+    """No kernel reads columns of this type, or makes this state of them."""
+
+
+class Aggregator:
+    """Collects the outputs wanted of one pass over some columns, and runs the pass.
+
+    Parameters
+    ----------
+    keys : sequence of pylibcudf.Column
+    keep_nulls : bool
+        Whether null keys (NaN is one) form groups.
+
+    Notes
+    -----
+    Inputs are read once and states kept once, however many outputs need them.
+    """
+
+    def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool) -> None:
+        self.keys = list(keys)
+        self.keep_nulls = keep_nulls
+        # each with whether only its validity is read
+        self._inputs: list[tuple[plc.Column, bool]] = []
+        self._states: list[State] = []
+        self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
+        for key in keys:
+            _key_part(key)
+
+    # ---- inputs and states -------------------------------------------------------------------
+
+    def _input(self, column: plc.Column, present: bool = False) -> int:
+        for i, (known, known_present) in enumerate(self._inputs):
+            if _identity(known) == _identity(column) and known_present == present:
+                return i
+        if not present:
+            ctype_of(column)
+        self._inputs.append((column, present))
+        return len(self._inputs) - 1
+
+    def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
+        return self._kept(State(policy, tuple(self._input(c) for c in columns), ctype))
+
+    def _of_present(self, policy: str, column: plc.Column) -> int:
+        """A state that does not look at the values, whatever their type."""
+        wanted = _identity(column)
+        known = [i for i, (c, _) in enumerate(self._inputs) if _identity(c) == wanted]
+        return self._kept(State(policy, (known[0] if known else self._input(column, True),)))
+
+    def _kept(self, state: State) -> int:
+        if state not in self._states:
+            self._states.append(state)
+        return self._states.index(state)
+
+    def _counted(self, column: plc.Column) -> int:
+        return self._of_present("Count", column) if masked(column) else self._state("Size")
+
+    def _add(
+        self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
+    ) -> None:
+        self._outputs.append((Output(code, ctype, nullable), dtype, of))
+
+    # ---- outputs -----------------------------------------------------------------------------
+
+    def size(self) -> None:
+        """Rows of each group, int64."""
+        self._add(f"Field<{self._state('Size')}, i64>", "i64", INT64, False)
+
+    def count(self, column: plc.Column) -> None:
+        """Values of each group that are not null, int64."""
+        self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
+
+    def sum(self, column: plc.Column) -> None:
+        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type."""
+        ctype, dtype = ctype_of(column), column.type()
+        if ctype == "i128":
+            self._add(f"WideField<{self._state('WideSum', column)}>", ctype, dtype, False)
+        elif ctype in _FLOATS:
+            self._add(f"Field<{self._state('FloatSum', column)}, f64>", "f64", FLOAT64, False)
+        else:
+            made, of = _wide(ctype, dtype)
+            self._add(f"Field<{self._state('IntegerSum', column)}, {made}>", made, of, False)
+
+    def float_sum(self, column: plc.Column) -> None:
+        """Sums in float64 whatever the column is."""
+        self._add(f"Field<{self._state('FloatSum', column)}, f64>", "f64", FLOAT64, False)
+
+    def prod(self, column: plc.Column) -> None:
+        """Products: integers modulo 2**64, floats in float64."""
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("products of decimal128")
+        policy = "FloatProduct" if ctype in _FLOATS else "IntegerProduct"
+        made, of = ("f64", FLOAT64) if ctype in _FLOATS else _wide(ctype, column.type())
+        self._add(f"Field<{self._state(policy, column)}, {made}>", made, of, False)
+
+    def min(self, column: plc.Column) -> None:
+        """Smallest values, NaN only where there is nothing else; null for groups without any."""
+        self._extreme("Min", column)
+
+    def max(self, column: plc.Column) -> None:
+        """Largest values; see ``min``."""
+        self._extreme("Max", column)
+
+    def _extreme(self, policy: str, column: plc.Column) -> None:
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("extremes of decimal128")
+        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        state = self._state(policy, column, ctype=ctype)
+        code = f"Extreme<{state}, {ctype}, {count}>"
+        self._add(code, ctype, column.type(), masked(column))
+
+    def any(self, column: plc.Column) -> None:
+        """Whether any value is true; of none: false."""
+        self._add(f"Field<{self._state('Any', column)}, u8>", "u8", BOOL8, False)
+
+    def all(self, column: plc.Column) -> None:
+        """Whether all values are true; of none: true."""
+        self._add(f"Field<{self._state('All', column)}, u8>", "u8", BOOL8, False)
+
+    def first(self, column: plc.Column) -> None:
+        """First values that are not null, of any type that can be gathered."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False, column)
+
+    def last(self, column: plc.Column) -> None:
+        """Last values that are not null."""
+        code = f"RowNumber<{self._of_present('LastRow', column)}, true>"
+        self._add(code, "i32", INT32, False, column)
+
+    def first_row(self, column: plc.Column) -> None:
+        """Number of the first row of each group whose value is not null, int32."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False)
+
+    def mean(self, column: plc.Column) -> None:
+        """Means in float64, null for groups without values."""
+        code = f"Mean<{self._state('FloatSum', column)}, {self._counted(column)}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def spread(self, column: plc.Column, ddof: int, power: int) -> None:
+        """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
+        code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means from the sums and counts of partials."""
+        total = self._state("FloatSum", sums)
+        code = f"Mean<{total}, {self._state('IntegerSum', counts)}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_spread(
+        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
+    ) -> None:
+        """Variance and its relatives (see ``spread``) from the moments of partials."""
+        code = f"Spread<{self._state('MergedMoments', n, mean, m2)}, {ddof}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def moments(self, column: plc.Column) -> None:
+        """Three outputs: count, mean, centred second moment."""
+        self._moments(self._state("Moments", column))
+
+    def merged_moments(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """Three outputs from the same three of partials."""
+        self._moments(self._state("MergedMoments", n, mean, m2))
+
+    def _moments(self, state: int) -> None:
+        self._add(f"MomentRows<{state}>", "i64", INT64, False)
+        self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
+        self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+
+    # ---- the pass ----------------------------------------------------------------------------
+
+    @property
+    def query(self) -> Query:
+        """What is compiled."""
+        return Query(
+            tuple(_key_part(k) for k in self.keys),
+            self.keep_nulls,
+            tuple(_value_part(c, present) for c, present in self._inputs),
+            tuple(self._states),
+            tuple(output for output, _, _ in self._outputs),
+        )
+
+    def run(
+        self, forced: str = "auto", stopwatch: Stopwatch | None = None
+    ) -> tuple[list[plc.Column], list[plc.Column], Run]:
+        """Group and reduce.
+
+        Parameters
+        ----------
+        forced : str
+            ``auto``, ``hgb`` or ``lphga``.
+        stopwatch : Stopwatch, optional
+            Takes the device time of every kernel.
+
+        Returns
+        -------
+        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order
+        run : Run
+        """
+        stream = _get_stream()
+        rows = self.keys[0].size()
+        made = aggregate(
+            self.query,
+            [_view(k) for k in self.keys],
+            [_view(c) for c, _ in self._inputs],
+            rows,
+            stream,
+            forced,
+            stopwatch,
+        )
+        groups = made.run.groups
+        outputs = []
+        for column, (_, dtype, of) in zip(made.outputs, self._outputs, strict=True):
+            output = _column(column, dtype, groups)
+            if of is not None:
+                output = _gather([of], output)[0]
+            outputs.append(output)
+        return self._key_columns(made, groups), outputs, made.run
+
+    def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
+        if self.query.packed:
+            pairs = zip(made.keys, self.keys, strict=True)
+            return [_column(m, k.type(), groups) for m, k in pairs]
+        rows = _column(made.keys[0], INT32, groups)
+        return _gather(self.keys, rows)
+
+
+def _identity(column: plc.Column) -> tuple[int, ...]:
+    """What views of the same memory have in common: a Series gives a new view at each request."""
+    spans = (column.data(), column.null_mask())
+    addresses = (span.ptr if span is not None else 0 for span in spans)
+    # empty columns share address 0; they have nothing to tell them apart but themselves
+    own = id(column) if column.size() == 0 else 0
+    return (*addresses, column.offset(), int(column.type().id()), own)
+
+
+def masked(column: plc.Column) -> bool:
+    """Whether rows of the column are null."""
+    return column.null_mask() is not None and column.null_count() > 0
+
+
+def ctype_of(column: plc.Column) -> str:
+    """CUDA C++ name of the column's values.
+
+    Raises
+    ------
+    UnsupportedType
+        For strings, lists, structs and dictionaries.
+    """
+    ctype = _CTYPES.get(column.type().id())
+    if ctype is None:
+        raise UnsupportedType(f"values of type {column.type().id().name}")
+    return ctype
+
+
+def _wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
+    """Type of an integer sum: 64 bits; a duration or a decimal64 stays what it is."""
+    if dtype.id() is TypeId.BOOL8 or ctype[0] == "i":
+        plain = dtype.id() in (TypeId.INT8, TypeId.INT16, TypeId.INT32, TypeId.BOOL8)
+        if dtype.id() is TypeId.DECIMAL32:
+            return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
+        return "i64", INT64 if plain or ctype != "i64" else dtype
+    return "u64", UINT64
+
+
+def _key_part(column: plc.Column) -> KeyPart:
+    if column.type().id() is TypeId.STRING:
+        if column.num_children() == 0:  # no rows and no characters: libcudf leaves offsets out
+            return KeyPart("i32", False, string=True)
+        offsets = column.child(0).type().id()
+        return KeyPart("i64" if offsets is TypeId.INT64 else "i32", masked(column), string=True)
+    return KeyPart(ctype_of(column), masked(column))
+
+
+def _value_part(column: plc.Column, present: bool) -> ValuePart:
+    return ValuePart(PRESENT if present else ctype_of(column), masked(column))
+
+
+def _view(column: plc.Column) -> DeviceColumn:
+    mask = column.null_mask()
+    mask_address = mask.ptr if mask is not None and masked(column) else 0
+    data = column.data()
+    address = data.ptr if data is not None else 0
+    if column.type().id() is TypeId.STRING:
+        offsets = column.child(0).data() if column.num_children() else None
+        start = offsets.ptr if offsets is not None else 0
+        return DeviceColumn(start, mask_address, column.offset(), address)
+    return DeviceColumn(address, mask_address, column.offset())
+
+
+def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
+    nulls, mask = made.nulls, made.mask
+    if mask is not None and nulls is None:
+        nulls = plc.null_mask.null_count(mask, 0, groups)
+    return plc.Column(dtype, groups, made.data, mask if nulls else None, nulls or 0, 0, [])
+
+
+def _gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
+    table = plc.copying.gather(
+        plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
+    )
+    return list(table.columns())

@@ -1,0 +1,350 @@
+"""The device engine: cuDF partitions in, cuDF results out, by our kernels.
+
+A partial has the tables and the columns of the host engine's (see ``host.py``). Reductions run
+in the kernels; what is left per group (joining tables of one result, sorting, casting) is
+cuDF's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import dask
+import numpy as np
+import pandas as pd
+import pylibcudf as plc
+from dask.dataframe.dispatch import hash_object_dispatch
+
+from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.columns import Aggregator
+from dask_gpuagg.plan import Output, Plan, StateUse
+from dask_gpuagg.runs import note_run
+from dask_gpuagg.states import STATES
+
+Partial = dict[str, Any]
+
+ORDINAL = "ordinal"
+_POWERS = {"var": 0, "std": 1, "sem": 2}
+
+
+def partial(
+    keys: Sequence[Any],
+    columns: Sequence[Any],
+    index: Any,
+    plan: Plan,
+    ordinal: int | None = None,
+) -> Partial:
+    """Reduce one partition to one row per local group; see ``host.partial``."""
+    tables: Partial = {}
+    views = [_plc(c) for c in columns]
+    if plan.grouped:
+        grouping = _Grouping(keys, not plan.dropna)
+        for use in plan.states:
+            _update(grouping.aggregator, use, [views[c] for c in use.columns])
+        tables["groups"] = grouping.table(_state_columns(plan))
+    for c in plan.pairs:
+        tables[f"pairs{c}"] = _distinct(keys, columns[c], plan.dropna)
+    if plan.rows:
+        whole = {f"k{i}": k.reset_index(drop=True) for i, k in enumerate(keys)}
+        whole |= {f"v{c}": columns[c].reset_index(drop=True) for c in plan.rows}
+        rows = cudf.DataFrame(whole)
+        if plan.dropna:
+            rows = rows.dropna(subset=[f"k{i}" for i in range(len(keys))])
+        tables["rows"] = rows
+    if ordinal is not None:
+        tables = {name: t.assign(**{ORDINAL: ordinal}) for name, t in tables.items()}
+    return tables
+
+
+def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Merge partials into one, of the same layout; see ``host.combine``."""
+    tables: Partial = {}
+    for name in plan.tables:
+        stacked = _stack([p[name] for p in partials])
+        keys = _keys_of(stacked, plan)
+        if name == "groups":
+            grouping = _Grouping(keys, keep_nulls=True)
+            for i, use in enumerate(plan.states):
+                _merge(grouping.aggregator, use, stacked, f"s{i}.")
+            stacked = grouping.table(_state_columns(plan))
+        elif name.startswith("pairs"):
+            stacked = _distinct(keys, stacked["v"], dropna=False)
+        tables[name] = stacked
+    return tables
+
+
+def finalize(
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+) -> Any:
+    """Merge partials and make the outputs; see ``host.finalize``."""
+    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    result = None
+    mergeable = [i for i, o in enumerate(plan.outputs) if o.kind is Kind.MERGEABLE]
+    if plan.grouped:
+        grouping = _Grouping(_keys_of(stacked["groups"], plan), keep_nulls=True)
+        for i in mergeable:
+            _finish(grouping.aggregator, plan.outputs[i], plan, stacked["groups"])
+        result = grouping.table([f"o{i}" for i in mergeable])
+    elif plan.states_from_rows and mergeable:
+        rows = stacked["rows"]
+        grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
+        views = {c: _plc(rows[f"v{c}"]) for c in plan.rows}
+        for i in mergeable:
+            _finish_rows(grouping.aggregator, plan.outputs[i], plan, views)
+        result = grouping.table([f"o{i}" for i in mergeable])
+    for i, output in enumerate(plan.outputs):
+        if output.kind is not Kind.MERGEABLE:
+            column = _whole(output, stacked, plan, f"o{i}")
+            result = column if result is None else _join(result, column, plan)
+    return _shaped(result, plan, meta)
+
+
+def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
+    """The output that each row of key values belongs to, int64; see ``host.bucket_of``."""
+    columns = {}
+    for i, key in enumerate(keys):
+        column = cudf.Series(key).reset_index(drop=True)
+        if getattr(column.dtype, "kind", "") == "f":
+            column = column.astype("float64") + 0.0  # -0.0 and 0.0 are one key
+        columns[f"k{i}"] = column
+    hashes = hash_object_dispatch(cudf.DataFrame(columns), index=False)
+    return (hashes.astype("uint64") % buckets).astype("int64")
+
+
+def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, table in tables.items():
+        of_row = bucket_of(_keys_of(table, plan), buckets).values
+        order = cp.argsort(of_row, kind="stable")
+        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+        ordered = table.take(order)
+        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+            part[name] = ordered.iloc[start:end].reset_index(drop=True)
+    return parts
+
+
+def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``."""
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    whole = cudf.concat(filled) if len(filled) > 1 else filled[0]
+    return whole.sort_index(na_position="last") if plan.sort else whole
+
+
+def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several; see ``host.select``."""
+    keys = [whole.index.get_level_values(i) for i in range(len(plan.keys))]
+    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+
+
+class _Grouping:
+    """One pass of the kernels over some rows, with the keys as users know them."""
+
+    def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
+        self._keys = list(keys)
+        self.aggregator = Aggregator([_plc(k) for k in keys], keep_nulls)
+        # libcudf knows no categories and no time zones: such keys are gathered by cuDF
+        self._gathered = not all(_is_libcudfs_own(k.dtype) for k in keys)
+        if self._gathered:
+            self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
+
+    def table(self, labels: Sequence[str]) -> Any:
+        """The groups: key columns ``k0``, …, then the outputs by label."""
+        forced = dask.config.get("gpuagg.kernel")
+        keys, outputs, run = self.aggregator.run(forced)
+        note_run(run)
+        names = [f"k{i}" for i in range(len(self._keys))]
+        if self._gathered:
+            rows = cudf.Series.from_pylibcudf(outputs.pop(0))
+            whole = cudf.DataFrame(
+                {n: k.reset_index(drop=True) for n, k in zip(names, self._keys, strict=True)}
+            )
+            table = whole.take(rows).reset_index(drop=True)
+        else:
+            table = _frame(keys, names)
+        made = _frame(outputs, labels)
+        return cudf.concat([table, made], axis=1) if len(labels) else table
+
+
+def _frame(columns: Sequence[plc.Column], names: Sequence[str]) -> Any:
+    return cudf.DataFrame.from_pylibcudf(plc.Table(list(columns)), {"columns": list(names)})
+
+
+def _plc(column: Any) -> plc.Column:
+    return column.to_pylibcudf()[0]
+
+
+def _is_libcudfs_own(dtype: Any) -> bool:
+    """Whether a column of libcudf comes back as this dtype by itself."""
+    return isinstance(dtype, np.dtype | pd.StringDtype)
+
+
+def _everywhere(column: plc.Column) -> plc.Column:
+    """A view of a column of which every row counts as present."""
+    return column.with_mask(None, 0)
+
+
+def _state_columns(plan: Plan) -> list[str]:
+    return [f"s{i}.{f}" for i, use in enumerate(plan.states) for f in STATES[use.state].fields]
+
+
+def _keys_of(table: Any, plan: Plan) -> list[Any]:
+    return [table[f"k{i}"] for i in range(len(plan.keys))]
+
+
+def _update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
+    """One state of rows: the outputs are its fields."""
+    if use.state == "size":
+        aggregator.size()
+        return
+    (column,) = columns
+    match use.state:
+        case "isum" | "osum":
+            aggregator.sum(column)
+        case "fsum":
+            aggregator.float_sum(column)
+        case "iprod" | "fprod":
+            aggregator.prod(column)
+        case "count" | "min" | "max" | "first" | "last" | "any" | "all" | "moments":
+            getattr(aggregator, use.state)(column)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def _merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
+    """One state of partials: the outputs are its fields again."""
+    match use.state:
+        case "size" | "count":
+            aggregator.sum(_plc(table[prefix + "n"]))
+        case "isum" | "osum" | "fsum":
+            aggregator.sum(_plc(table[prefix + "sum"]))
+        case "iprod" | "fprod":
+            aggregator.prod(_plc(table[prefix + "prod"]))
+        case "min" | "max" | "first" | "last" | "any" | "all":
+            getattr(aggregator, use.state)(_plc(table[prefix + use.state]))
+        case "moments":
+            aggregator.merged_moments(*(_plc(table[prefix + f]) for f in ("n", "mean", "m2")))
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def _finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> None:
+    """One output from the states of partials."""
+    if output.aggregation == "mean":
+        names = {plan.states[i].state: i for i in output.states}
+        sums, counts = (
+            _plc(table[f"s{names[n]}.{f}"]) for n, f in (("fsum", "sum"), ("count", "n"))
+        )
+        aggregator.merged_mean(sums, counts)
+    elif output.aggregation in _POWERS:
+        (i,) = output.states
+        n, mean, m2 = (_plc(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
+        ddof = dict(output.parameters).get("ddof", 1)
+        aggregator.merged_spread(n, mean, m2, ddof, _POWERS[output.aggregation])
+    else:
+        (i,) = output.states
+        _merge(aggregator, plan.states[i], table, f"s{i}.")
+
+
+def _finish_rows(
+    aggregator: Aggregator, output: Output, plan: Plan, views: dict[int, plc.Column]
+) -> None:
+    """One output from whole rows."""
+    if output.aggregation == "size":
+        aggregator.size()
+        return
+    assert output.column is not None
+    column = views[output.column]
+    if output.aggregation == "mean":
+        aggregator.mean(column)
+    elif output.aggregation in _POWERS:
+        ddof = dict(output.parameters).get("ddof", 1)
+        aggregator.spread(column, ddof, _POWERS[output.aggregation])
+    else:
+        (i,) = output.states
+        _update(aggregator, plan.states[i], [column])
+
+
+def _distinct(keys: Sequence[Any], values: Any, dropna: bool) -> Any:
+    """Distinct (key, value) pairs; a null value is a value."""
+    names = [f"k{i}" for i in range(len(keys))]
+    grouping = _Grouping([*keys, values], keep_nulls=True)
+    pairs = grouping.table([])
+    pairs.columns = [*names, "v"]
+    return pairs.dropna(subset=names) if dropna else pairs
+
+
+def _whole(output: Output, tables: dict[str, Any], plan: Plan, label: str) -> Any:
+    """Keys and one output of the kinds that need pairs or whole rows, by cuDF."""
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    if output.kind is Kind.DISTINCT:
+        pairs = tables[f"pairs{output.column}"]
+        distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
+        grouping = _Grouping(_keys_of(distinct, plan), keep_nulls=True)
+        grouping.aggregator.count(_plc(distinct["v"]))
+        return grouping.table([label])
+    rows = tables["rows"]
+    grouped = rows.groupby(names, dropna=False, sort=False)[f"v{output.column}"]
+    parameters = dict(output.parameters)
+    if output.aggregation == "list":
+        made = grouped.agg(list)
+    elif output.aggregation == "quantile":
+        made = grouped.quantile(**({"q": 0.5} | parameters))
+    else:
+        made = getattr(grouped, output.aggregation)(**parameters)
+    return made.rename(label).reset_index()
+
+
+def _join(left: Any, right: Any, plan: Plan) -> Any:
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    return left.merge(right, on=names, how="left")
+
+
+def _shaped(table: Any, plan: Plan, meta: Any) -> Any:
+    """Labels, dtypes, index and order that the metadata and the plan promise."""
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    if plan.sort:
+        table = table.sort_values(names, na_position="last", ignore_index=True)
+    index: Any
+    if len(names) == 1:
+        index = cudf.Index(table[names[0]], name=meta.index.names[0])
+    else:
+        index = cudf.MultiIndex.from_frame(table[names], names=meta.index.names)
+    dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    columns = []
+    for i, dtype in enumerate(dtypes):
+        column = table[f"o{i}"]
+        columns.append(column if column.dtype == dtype else _cast(column, dtype))
+    if meta.ndim == 1:
+        result = columns[0]
+        result.index = index
+        result.name = meta.name
+        return result
+    result = cudf.DataFrame({i: c for i, c in enumerate(columns)})
+    result.index = index
+    result.columns = meta.columns
+    return result
+
+
+def _cast(column: Any, dtype: Any) -> Any:
+    if dtype_class(column.dtype) in ("category", "decimal", "other"):
+        return column  # categories, precisions and lists are known only now
+    return column.astype(dtype)
+
+
+def _stack(tables: list[Any]) -> Any:
+    """Concatenate in order of the partitions; categories are united."""
+    if len(tables) > 1:
+        tables = [t for t in tables if len(t)] or tables[:1]
+    stacked = tables[0] if len(tables) == 1 else cudf.concat(tables, ignore_index=True)
+    if ORDINAL in stacked.columns:
+        stacked = stacked.sort_values(ORDINAL, kind="stable", ignore_index=True)
+        stacked = stacked.drop(columns=ORDINAL)
+    return stacked

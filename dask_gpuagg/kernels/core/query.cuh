@@ -1,0 +1,94 @@
+// What all kernels of one query share: its types, its arguments and the table in global memory.
+#pragma once
+
+#include "aggregate/list.cuh"
+#include "key/by_row.cuh"
+
+namespace gpuagg {
+
+// A table in global memory: `slots` words, then EXTRA_SLOTS for the empty and the null key.
+struct Table {
+    u64* words;
+    char* cells;
+    u32 slots;
+    u32 limit;  // claimed slots after which no more are claimed; probes then end at an empty slot
+};
+
+struct Counters {
+    u32 claimed;   // slots of the global table
+    u32 homeless;  // rows or partial groups that found no place in the global table
+    u32 spilled;   // rows listed for the next stage
+    u32 groups;
+    u32 nulls[60];  // of each output
+};
+
+// One argument struct serves all kernels; each reads what it needs.
+struct Args {
+    Counters* counters;
+    Table table;
+    Table target;       // of transfer
+    u32 rows;
+    u32 shared_slots;   // of a block's own table
+    u32 shared_limit;
+    u32 replicas;       // a power of two
+    u32 slices;         // blocks that divide the keys among themselves
+    u32 spill_limit;    // a warp that has seen more rows spilled than these stops
+    u32* spill;         // numbers of rows that found no place in a block's table
+    u32* resume;        // of each warp: the first row it left alone
+    const u32* list;    // of lphga: the rows, instead of all
+    u32* order;         // of collect and write: the slots of the groups
+};
+
+template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
+    using Key = KEY;
+    using All = STATES;
+    using Values = ROW;
+    static constexpr u32 columns = COLUMNS;
+};
+
+// The slot of a key, claimed if it is new; NONE when the probes or the slots run out. Counting the
+// claims costs little: they end once every key has its slot.
+template <class K>
+GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probes,
+                       const Column* columns, const Probe& probe) {
+    if (probe.kind != Kind::key) {
+        if (probe.kind == Kind::drop) return NONE;
+        const u32 extra = slots + (probe.kind == Kind::null ? 1u : 0u);
+        if (peek(words + extra) == EMPTY) words[extra] = 0;  // every writer writes the same
+        return extra;
+    }
+    u32 slot = first_slot(probe.home, slots);
+#pragma unroll 1
+    for (u32 i = 0; i < probes; ++i) {
+        u64 held = peek(words + slot);
+        if (held == EMPTY) {
+            if (peek(claimed) >= limit) return NONE;
+            held = atomicCAS(words + slot, EMPTY, probe.word);
+            if (held == EMPTY) {
+                atomicAdd(claimed, 1u);
+                return slot;
+            }
+        }
+        if (K::same(columns, held, probe)) return slot;
+        if (++slot == slots) slot = 0;
+    }
+    return NONE;
+}
+
+// The slot of a key that lies where it is looked for first: the common case, without a branch.
+template <class K>
+GPUAGG_INLINE bool find_first(const u64* words, u32 slots, const Probe& probe, u32& slot) {
+    if constexpr (K::by_row) return false;
+    slot = first_slot(probe.home, slots);
+    return peek(words + slot) == probe.word && probe.word != EMPTY;
+}
+
+// What the rows of an occupied slot asked for, the two extra slots included.
+template <class K>
+GPUAGG_INLINE Probe asked(const Column* columns, u64 word, u32 slot, u32 slots) {
+    if (slot == slots) return {EMPTY, 0u, Kind::empty};
+    if (slot == slots + 1) return {0ull, 0u, Kind::null};
+    return K::again(columns, word);
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,90 @@
+// The kernels of one query. The translation unit that is compiled defines, before it includes this
+// file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; everything else is a run-time argument.
+#pragma once
+
+#include "estimate/sample.cuh"
+#include "hgb/hgb.cuh"
+#include "lphga/lphga.cuh"
+#include "output/output.cuh"
+
+namespace gpuagg {
+
+struct Columns {
+    Column column[GPUAGG_QUERY::columns];
+};
+struct Targets {
+    Target target[GPUAGG_KEY_TARGETS + GPUAGG_OUTPUTS::count];
+};
+
+}  // namespace gpuagg
+
+extern "C" {
+
+__global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::clear_table<GPUAGG_QUERY>(a.table);
+    if (blockIdx.x == 0) {
+        auto* words = reinterpret_cast<gpuagg::u32*>(a.counters);
+        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4; i += blockDim.x)
+            words[i] = 0;
+    }
+}
+
+__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
+                 const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_transfer(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::transfer<GPUAGG_QUERY>(a, c.column);
+}
+
+__global__ void __launch_bounds__(256) gpuagg_collect(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::collect<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c,
+                 const __grid_constant__ gpuagg::Targets t) {
+    gpuagg::write<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS>(a, c.column, t.target);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_clear_sample(gpuagg::Sample* table, gpuagg::Summary* summary) {
+    gpuagg::clear_sample(table, summary);
+}
+
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_sample(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                  gpuagg::Sample* table, gpuagg::Summary* summary) {
+    gpuagg::sample<GPUAGG_QUERY>(c.column, rows, table, summary);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
+    gpuagg::summarise(table, summary);
+}
+
+}  // extern "C"

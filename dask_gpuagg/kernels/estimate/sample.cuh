@@ -1,0 +1,108 @@
+// A sample of the keys: distinct ones, those seen once and twice, the most frequent, and how often
+// neighbours are equal. It decides which kernel runs, never what the answer is.
+#pragma once
+
+#include "core/query.cuh"
+
+namespace gpuagg {
+
+constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
+constexpr u32 SEGMENT_SLOTS = 512;
+constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
+
+struct Sample {
+    u64 words[SAMPLE_SLOTS];
+    u32 counts[SAMPLE_SLOTS];
+};
+
+struct Summary {
+    u32 rows;      // sampled rows that belong to a group
+    u32 distinct;
+    u32 once;      // keys seen once
+    u32 twice;
+    u32 most;      // rows of the most frequent key
+    u32 repeats;   // rows whose key is that of the row before
+};
+
+// One block a segment; segments lie evenly over the input.
+template <class Q>
+__device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* summary) {
+    using K = typename Q::Key;
+    __shared__ u64 words[SEGMENT_SLOTS];
+    __shared__ u32 counts[SEGMENT_SLOTS];
+    for (u32 i = threadIdx.x; i < SEGMENT_SLOTS; i += SEGMENT) {
+        words[i] = EMPTY;
+        counts[i] = 0;
+    }
+    __syncthreads();
+    const u32 lane = threadIdx.x % WARP;
+    const u64 first = static_cast<u64>(rows) * blockIdx.x / gridDim.x;
+    const u64 row = first + threadIdx.x;
+    Probe probe{0ull, 0u, Kind::drop};
+    if (row < rows) probe = K::probe(columns, static_cast<i64>(row));
+    const bool counted = probe.kind != Kind::drop;
+    // a key whose fingerprint is EMPTY is taken for its neighbour: this is an estimate
+    u64 word = counted ? K::fingerprint(columns, probe) & ~1ull : 0ull;
+    if (probe.kind == Kind::null) word = 0x5555555555555554ull;
+    const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
+    const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
+    const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
+    if (lane == 0) {
+        if (repeats) atomicAdd(&summary->repeats, repeats);
+        if (grouped) atomicAdd(&summary->rows, grouped);
+    }
+    // count within the block first, so that one frequent key is not added to 65,536 times
+    if (counted) {
+        for (u32 s = static_cast<u32>(scramble(word)) % SEGMENT_SLOTS;; s = (s + 1) % SEGMENT_SLOTS) {
+            const u64 held = atomicCAS(words + s, EMPTY, word);
+            if (held == EMPTY || held == word) {
+                atomicAdd(counts + s, 1u);
+                break;
+            }
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < SEGMENT_SLOTS; i += SEGMENT) {
+        if (words[i] == EMPTY) continue;
+        for (u32 s = static_cast<u32>(scramble(words[i])) % SAMPLE_SLOTS;; s = (s + 1) % SAMPLE_SLOTS) {
+            const u64 held = atomicCAS(table->words + s, EMPTY, words[i]);
+            if (held == EMPTY || held == words[i]) {
+                atomicAdd(table->counts + s, counts[i]);
+                break;
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void summarise(const Sample* table, Summary* summary) {
+    const u32 lane = threadIdx.x % WARP;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
+         i += gridDim.x * blockDim.x) {
+        const u32 n = table->words[i] == EMPTY ? 0u : table->counts[i];
+        const u32 distinct = __popc(__ballot_sync(ALL_LANES, n > 0));
+        const u32 once = __popc(__ballot_sync(ALL_LANES, n == 1));
+        const u32 twice = __popc(__ballot_sync(ALL_LANES, n == 2));
+        u32 most = n;
+        for (u32 d = WARP / 2; d > 0; d /= 2) {
+            const u32 other = __shfl_xor_sync(ALL_LANES, most, d);
+            most = other > most ? other : most;
+        }
+        if (lane == 0 && distinct) {
+            atomicAdd(&summary->distinct, distinct);
+            if (once) atomicAdd(&summary->once, once);
+            if (twice) atomicAdd(&summary->twice, twice);
+            atomicMax(&summary->most, most);
+        }
+    }
+}
+
+__device__ __forceinline__ void clear_sample(Sample* table, Summary* summary) {
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
+         i += gridDim.x * blockDim.x) {
+        table->words[i] = EMPTY;
+        table->counts[i] = 0;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) *summary = Summary{};
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,139 @@
+// Keys of any width: the table holds a representative row and 32 bits of the hash in one word, so
+// one compare-and-swap claims a slot, and every hit compares the key columns of the two rows.
+#pragma once
+
+#include "key/packed.cuh"
+
+namespace gpuagg {
+
+constexpr u64 NULL_HASH = 0x9e3779b97f4a7c15ull;
+
+GPUAGG_INLINE u64 chain(u64 hash, u64 word) { return scramble(hash ^ word) + NULL_HASH; }
+
+// Fixed-width columns reuse KeyColumn. i128 (decimal128) has its own bits.
+template <class C> struct Whole {
+    using T = typename C::T;
+    static GPUAGG_INLINE bool missing(const Column& column, i64 row) {
+        bool null = false;
+        if constexpr (C::masked) null = !is_valid(column, row);
+        if constexpr (Traits<T>::floating) null = null || is_nan(load<T>(column, row));
+        return null;
+    }
+    static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
+        if constexpr (sizeof(T) == 16) {
+            const u128 v = static_cast<u128>(load<T>(column, row));
+            return chain(chain(h, static_cast<u64>(v)), static_cast<u64>(v >> 64));
+        } else {
+            return chain(h, KeyBits<T>::of(load<T>(column, row)));
+        }
+    }
+    static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
+        if constexpr (sizeof(T) == 16) return load<T>(column, a) == load<T>(column, b);
+        else return KeyBits<T>::of(load<T>(column, a)) == KeyBits<T>::of(load<T>(column, b));
+    }
+};
+
+// A string column takes two entries of the columns: the offsets (with the column's mask and
+// offset) at COLUMN and the characters at COLUMN + 1. Offset: i32, or i64 for large strings.
+template <class Offset, u32 COLUMN, bool MASKED> struct StringColumn {
+    using T = Offset;
+    static constexpr u32 column = COLUMN;
+    static constexpr bool masked = MASKED;
+    static constexpr bool nullable = MASKED;
+};
+template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offset, COLUMN, MASKED>> {
+    static GPUAGG_INLINE bool missing(const Column& column, i64 row) {
+        if constexpr (MASKED) return !is_valid(column, row);
+        return false;
+    }
+    static GPUAGG_INLINE const u8* bytes(const Column* column, i64 row, u64& length) {
+        const Offset* offsets = static_cast<const Offset*>(column[0].data) + column[0].offset;
+        const Offset begin = __ldg(offsets + row);
+        length = static_cast<u64>(__ldg(offsets + row + 1) - begin);
+        return static_cast<const u8*>(column[1].data) + begin;
+    }
+    // Up to 8 bytes, those past the end as 0; the length is hashed too. Whole aligned words are
+    // read, which stay inside the allocation: CUDA hands memory out in units of 256 bytes.
+    static GPUAGG_INLINE u64 word(const u8* at, u64 left) {
+        const u64 address = reinterpret_cast<u64>(at);
+        const u64* aligned = reinterpret_cast<const u64*>(address & ~7ull);
+        const u32 shift = static_cast<u32>(address & 7ull) * 8;
+        u64 w = __ldg(aligned) >> shift;
+        if (shift && left * 8 > 64 - shift) w |= __ldg(aligned + 1) << (64 - shift);
+        return left >= 8 ? w : w & ((1ull << (left * 8)) - 1);
+    }
+    static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
+        u64 length;
+        const u8* at = bytes(&column, row, length);
+        h = chain(h, length);
+        for (u64 i = 0; i < length; i += 8) h = chain(h, word(at + i, length - i));
+        return h;
+    }
+    static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
+        u64 n, m;
+        const u8* x = bytes(&column, a, n);
+        const u8* y = bytes(&column, b, m);
+        if (n != m) return false;
+        for (u64 i = 0; i < n; i += 8)
+            if (word(x + i, n - i) != word(y + i, n - i)) return false;
+        return true;
+    }
+};
+
+template <bool KEEP_NULLS, class... K> struct ByRow {
+    static constexpr bool by_row = true;
+    static constexpr u32 columns = sizeof...(K);
+
+    template <class C>
+    static GPUAGG_INLINE void append(const Column* from, i64 row, u64& h, bool& dropped) {
+        const Column& column = from[C::column];
+        if (C::nullable && Whole<C>::missing(column, row)) {
+            h = chain(h, NULL_HASH);
+            if constexpr (!KEEP_NULLS) dropped = true;
+        } else {
+            h = Whole<C>::hash(column, row, h);
+        }
+    }
+
+    static GPUAGG_INLINE u64 hash(const Column* from, i64 row, bool& dropped) {
+        u64 h = 0;
+        (append<K>(from, row, h, dropped), ...);
+        return h;
+    }
+
+    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+        bool dropped = false;
+        const u64 h = hash(from, row, dropped);
+        const u64 word = (static_cast<u64>(row) << 32) | (h >> 32);
+        // rows are below 2**31, so no word is EMPTY
+        return {dropped ? EMPTY : word, static_cast<u32>(h), dropped ? Kind::drop : Kind::key};
+    }
+
+    static GPUAGG_INLINE Probe again(const Column* from, u64 word) {
+        return probe(from, static_cast<i64>(word >> 32));
+    }
+
+    template <class C> static GPUAGG_INLINE bool equal(const Column* from, i64 a, i64 b) {
+        const Column& column = from[C::column];
+        if constexpr (C::nullable) {
+            const bool missing = Whole<C>::missing(column, a);
+            if (missing != Whole<C>::missing(column, b)) return false;
+            if (missing) return true;
+        }
+        return Whole<C>::equal(column, a, b);
+    }
+
+    static GPUAGG_INLINE bool same(const Column* from, u64 held, const Probe& wanted) {
+        if (static_cast<u32>(held) != static_cast<u32>(wanted.word)) return false;
+        const i64 a = static_cast<i64>(held >> 32), b = static_cast<i64>(wanted.word >> 32);
+        return a == b || (equal<K>(from, a, b) && ...);
+    }
+
+    static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) {
+        return (static_cast<u64>(static_cast<u32>(probe.word)) << 32) | probe.home;
+    }
+
+    static GPUAGG_INLINE u32 slice(const Probe& probe) { return static_cast<u32>(probe.word); }
+};
+
+}  // namespace gpuagg

@@ -1,0 +1,88 @@
+// Group-by with one table in global memory and linear probing: LPHGA of Luan and Chang 2022, the
+// baseline of Wang 2025. For small inputs, and for rows that found no place elsewhere.
+#pragma once
+
+#include "core/query.cuh"
+
+namespace gpuagg {
+
+// Probes beyond this say that the table is too full for the keys it gets.
+constexpr u32 GLOBAL_PROBES = 1024;
+
+template <class Q> __device__ void clear_table(const Table& t) {
+    const u32 all = t.slots + EXTRA_SLOTS;
+    const auto memory = Q::All::carve(t.cells, all, 1);
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < all;
+         i += static_cast<u64>(gridDim.x) * blockDim.x) {
+        t.words[i] = EMPTY;
+        Q::All::clear(memory, {static_cast<u32>(i), static_cast<u32>(i)});
+    }
+}
+
+// Rows of a range, of a list, or those that the warps of an earlier kernel left alone, in which
+// case the grid is that kernel's.
+template <class Q, u32 UNROLL>
+__device__ void lphga(const Args& a, const Column* columns) {
+    using K = typename Q::Key;
+    const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    const u32 lane = threadIdx.x % WARP;
+    const u32 warps = blockDim.x / WARP;
+    const u32 slice = blockIdx.x % a.slices;
+    const u64 stride = static_cast<u64>(gridDim.x / a.slices) * warps * (WARP * UNROLL);
+    u64 base = (static_cast<u64>(blockIdx.x / a.slices) * warps + threadIdx.x / WARP) *
+               (WARP * UNROLL);
+    if (a.resume) base = a.resume[blockIdx.x * warps + threadIdx.x / WARP];
+    u32 homeless = 0;
+    for (; base < a.rows; base += stride) {
+        typename Q::Values row[UNROLL];
+        u32 number[UNROLL], slot[UNROLL];
+        Probe probe[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 i = base + j * WARP + lane;
+            probe[j].kind = Kind::drop;
+            if (i < a.rows) {
+                number[j] = a.list ? a.list[i] : static_cast<u32>(i);
+                probe[j] = K::probe(columns, number[j]);
+                row[j].read(columns, number[j]);
+            }
+        }
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
+            slot[j] = find<K>(a.table.words, a.table.slots, a.table.limit, &a.counters->claimed,
+                              GLOBAL_PROBES, columns, probe[j]);
+            if (slot[j] == NONE && probe[j].kind != Kind::drop) ++homeless;
+        }
+        __syncwarp();
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            if (slot[j] != NONE)
+                Q::All::update(Global{}, memory, {slot[j], slot[j]}, row[j], number[j]);
+    }
+    if (homeless) atomicAdd(&a.counters->homeless, homeless);
+}
+
+// Moves the groups of one table into a larger one.
+template <class Q> __device__ void transfer(const Args& a, const Column* columns) {
+    using K = typename Q::Key;
+    const u32 all = a.table.slots + EXTRA_SLOTS;
+    const auto from = Q::All::carve(a.table.cells, all, 1);
+    const auto to = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < all;
+         i += static_cast<u64>(gridDim.x) * blockDim.x) {
+        const u64 word = a.table.words[i];
+        if (word == EMPTY) continue;
+        const Probe probe = asked<K>(columns, word, static_cast<u32>(i), a.table.slots);
+        const u32 slot = find<K>(a.target.words, a.target.slots, a.target.limit,
+                                 &a.counters->claimed, GLOBAL_PROBES, columns, probe);
+        if (slot == NONE) {
+            atomicAdd(&a.counters->homeless, 1u);
+            continue;
+        }
+        const auto value = Q::All::read(from, {static_cast<u32>(i), static_cast<u32>(i)});
+        Q::All::add(Global{}, to, {slot, slot}, value);
+    }
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,138 @@
+// From the slots of a table to columns: number the groups, then write keys and outputs densely.
+#pragma once
+
+#include "core/query.cuh"
+#include "output/outputs.cuh"
+
+namespace gpuagg {
+
+// Where a column goes; mask is null for a column that cannot have nulls.
+struct Target {
+    void* data;
+    u32* mask;
+};
+
+template <class... O> struct Outputs {
+    static constexpr u32 count = sizeof...(O);
+};
+
+template <class L, u32 I, class O>
+GPUAGG_INLINE void count_nulls(const Args& a, const typename L::Value& v, bool is_group) {
+    if constexpr (O::nullable) {
+        bool null = false;
+        if (is_group) {
+            typename O::T unused;
+            null = !O::template make<L>(v, unused);
+        }
+        const u32 nulls = __ballot_sync(ALL_LANES, null);
+        if (threadIdx.x % WARP == 0 && nulls) atomicAdd(&a.counters->nulls[I], __popc(nulls));
+    }
+}
+template <class L, u32 I> GPUAGG_INLINE void count_all(const Args&, const typename L::Value&, bool) {}
+template <class L, u32 I, class O, class... Rest>
+GPUAGG_INLINE void count_all(const Args& a, const typename L::Value& v, bool is_group) {
+    count_nulls<L, I, O>(a, v, is_group);
+    count_all<L, I + 1, Rest...>(a, v, is_group);
+}
+template <class L, class... O>
+GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L::Value& v,
+                                 bool is_group) {
+    count_all<L, 0, O...>(a, v, is_group);
+}
+
+// Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
+// tells the host all it needs to make the columns.
+template <class Q, class O> __device__ void collect(const Args& a) {
+    const u32 all = a.table.slots + EXTRA_SLOTS;
+    const auto memory = Q::All::carve(a.table.cells, all, 1);
+    const u32 lane = threadIdx.x % WARP;
+    const u32 stride = gridDim.x * blockDim.x;
+    u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane;
+    for (; base < all; base += stride) {
+        const u64 i = base + lane;
+        const bool is_group = i < all && a.table.words[i] != EMPTY;
+        const u32 groups = __ballot_sync(ALL_LANES, is_group);
+        if (groups == 0) continue;
+        u32 first = 0;
+        if (lane == 0) first = atomicAdd(&a.counters->groups, __popc(groups));
+        first = __shfl_sync(ALL_LANES, first, 0);
+        auto value = Q::All::none();
+        if (is_group) {
+            const u32 slot = static_cast<u32>(i);
+            a.order[first + __popc(groups & ((1u << lane) - 1))] = slot;
+            value = Q::All::read(memory, {slot, slot});
+        }
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
+    }
+}
+
+GPUAGG_INLINE void put_mask(const Target& to, u32 group, bool valid, bool is_group) {
+    const u32 word = __ballot_sync(ALL_LANES, valid && is_group);
+    if (to.mask && group % WARP == 0 && is_group) to.mask[group / WARP] = word;
+}
+
+template <class T>
+GPUAGG_INLINE void put(const Target& to, u32 group, T value, bool valid, bool is_group) {
+    if (is_group) static_cast<T*>(to.data)[group] = value;
+    put_mask(to, group, valid, is_group);
+}
+
+template <class L>
+GPUAGG_INLINE void write_outputs(Outputs<>, const Target*, u32, const typename L::Value&, bool) {}
+template <class L, class O, class... Rest>
+GPUAGG_INLINE void write_outputs(Outputs<O, Rest...>, const Target* to, u32 group,
+                                 const typename L::Value& v, bool is_group) {
+    typename O::T value{};
+    bool valid = true;
+    if (is_group) valid = O::template make<L>(v, value);
+    put(*to, group, value, valid, is_group);
+    write_outputs<L>(Outputs<Rest...>{}, to + 1, group, v, is_group);
+}
+
+// Key columns: unpacked, the last one first, or the representative row to gather them from.
+template <bool KEEP, class P, class U>
+GPUAGG_INLINE void write_parts(U&, const Target*, u32, bool) {}
+template <bool KEEP, class P, class U, class C, class... Rest>
+GPUAGG_INLINE void write_parts(U& unpack, const Target* to, u32 group, bool is_group) {
+    write_parts<KEEP, P, U, Rest...>(unpack, to + 1, group, is_group);
+    bool valid;
+    const auto value = unpack.template next<C>(valid);
+    put(*to, group, value, valid, is_group);
+}
+template <bool KEEP, class... C>
+GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
+                             bool is_group) {
+    using P = Packed<KEEP, C...>;
+    // the key that mixes to EMPTY is no exception here: its word is EMPTY
+    Unpack<KEEP, P> unpack{unmix(probe.word), probe.kind == Kind::null};
+    write_parts<KEEP, P, Unpack<KEEP, P>, C...>(unpack, to, group, is_group);
+}
+template <bool KEEP, class... C>
+GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
+                             bool is_group) {
+    put(*to, group, static_cast<i32>(probe.word >> 32), true, is_group);
+}
+
+template <class Q, class O, u32 KEY_TARGETS>
+__device__ void write(const Args& a, const Column* columns, const Target* to) {
+    using K = typename Q::Key;
+    const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    const u32 groups = a.counters->groups;
+    const u32 lane = threadIdx.x % WARP;
+    const u32 stride = gridDim.x * blockDim.x;
+    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
+        const u32 group = base + lane;
+        const bool is_group = group < groups;
+        Probe probe{EMPTY, 0u, Kind::empty};
+        auto value = Q::All::none();
+        if (is_group) {
+            const u32 slot = a.order[group];
+            probe = asked<K>(columns, a.table.words[slot], slot, a.table.slots);
+            value = Q::All::read(memory, {slot, slot});
+        }
+        write_key(K{}, to, group, probe, is_group);
+        write_outputs<typename Q::All>(O{}, to + KEY_TARGETS, group, value, is_group);
+    }
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,114 @@
+// One policy per kind of output: the type, the value and the validity of a group.
+#pragma once
+
+#include "aggregate/list.cuh"
+
+namespace gpuagg {
+
+constexpr u32 NO_STATE = ~0u;
+
+// The field of a state as it is: counts, sums, products.
+template <u32 S, class T_> struct Field {
+    using T = T_;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = static_cast<T>(Nth<S, L>::of(v).x);
+        return true;
+    }
+};
+
+// The same, null where no row was counted.
+template <u32 S, class T_, u32 COUNT> struct FieldOf {
+    using T = T_;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = static_cast<T>(Nth<S, L>::of(v).x);
+        return Nth<COUNT, L>::of(v).x != 0;
+    }
+};
+
+// An extreme, back from its ordered bits. COUNT: the valid rows, where the column may have none.
+// A group of NaN alone kept the identity, whose bits are those of a NaN.
+template <u32 S, class T_, u32 COUNT> struct Extreme {
+    using T = T_;
+    static constexpr bool nullable = COUNT != NO_STATE;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = Ordered<T>::back(Nth<S, L>::of(v).x);
+        if constexpr (nullable) return Nth<COUNT, L>::of(v).x != 0;
+        return true;
+    }
+};
+
+// Numbers of rows to gather, -1 where there is none.
+template <u32 S, bool LAST> struct RowNumber {
+    using T = i32;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = static_cast<i32>(Nth<S, L>::of(v).x) - (LAST ? 1 : 0);
+        return true;
+    }
+};
+
+template <u32 S> struct WideField {
+    using T = i128;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const auto& x = Nth<S, L>::of(v);
+        out = static_cast<i128>((static_cast<u128>(x.high) << 64) | x.low);
+        return true;
+    }
+};
+
+// Fields of partial moments. A group of no values has mean NaN and second moment 0.
+template <u32 S> struct MomentRows {
+    using T = i64;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = static_cast<i64>(Nth<S, L>::of(v).n);
+        return true;
+    }
+};
+template <u32 S> struct MomentMean {
+    using T = f64;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = Nth<S, L>::State::mean(Nth<S, L>::of(v));
+        return true;
+    }
+};
+template <u32 S> struct MomentM2 {
+    using T = f64;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const auto& x = Nth<S, L>::of(v);
+        out = x.n == 0 ? 0.0 : Nth<S, L>::State::m2(x);
+        return true;
+    }
+};
+
+// Finished outputs.
+template <u32 SUM, u32 COUNT> struct Mean {
+    using T = f64;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const f64 n = static_cast<f64>(Nth<COUNT, L>::of(v).x);
+        out = static_cast<f64>(Nth<SUM, L>::of(v).x) / n;
+        return n > 0.0;
+    }
+};
+// Power 0: variance; 1: standard deviation; 2: standard error of the mean.
+template <u32 S, i32 DDOF, u32 POWER> struct Spread {
+    using T = f64;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const auto& x = Nth<S, L>::of(v);
+        const f64 n = static_cast<f64>(x.n);
+        const f64 free = n - static_cast<f64>(DDOF);
+        out = Nth<S, L>::State::m2(x) / free;
+        if (POWER >= 1) out = sqrt(out);
+        if (POWER == 2) out /= sqrt(n);
+        return free > 0.0;
+    }
+};
+
+}  // namespace gpuagg

@@ -1,0 +1,24 @@
+"""Tests that need a GPU and RAPIDS; elsewhere they skip with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from dask_gpuagg.cuda import driver
+
+
+def _missing() -> str | None:
+    if importlib.util.find_spec("cudf") is None:
+        return "cuDF is not installed"
+    return driver.unavailable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _missing()
+    for item in items:
+        if "tests/device" in item.path.as_posix():
+            item.add_marker(pytest.mark.device)
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,366 @@
+"""The kernels against pandas: every kernel, cardinality, skew and null pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
+KERNELS = ("auto", "hgb", "lphga")
+ROWS = 2_000_000
+
+
+def columns_of(frame: pd.DataFrame, labels: list[str]) -> list[Any]:
+    import cudf
+
+    return [cudf.Series(frame[label]).to_pylibcudf()[0] for label in labels]
+
+
+def on_host(column: Any) -> pd.Series:
+    return pd.Series(column.to_arrow().to_pandas())
+
+
+def aggregated(
+    frame: pd.DataFrame,
+    keys: list[str],
+    wanted: dict[str, list[str]],
+    kernel: str = "auto",
+    keep_nulls: bool = False,
+) -> tuple[pd.DataFrame, Any]:
+    """Ours, as a pandas frame indexed by the keys and sorted."""
+    from dask_gpuagg.engines.columns import Aggregator
+
+    aggregator = Aggregator(columns_of(frame, keys), keep_nulls)
+    labels = []
+    for label, names in wanted.items():
+        (column,) = columns_of(frame, [label])
+        for name in names:
+            if name in ("var", "std", "sem"):
+                aggregator.spread(column, 1, ("var", "std", "sem").index(name))
+            elif name == "size":
+                aggregator.size()
+            else:
+                getattr(aggregator, name)(column)
+            labels.append(f"{label}.{name}")
+    out_keys, outputs, run = aggregator.run(kernel)
+    made = pd.DataFrame(
+        {k: on_host(c) for k, c in zip(keys, out_keys, strict=True)}
+        | {k: on_host(c) for k, c in zip(labels, outputs, strict=True)}
+    )
+    return made.set_index(keys).sort_index(na_position="last"), run
+
+
+def by_pandas(
+    frame: pd.DataFrame, keys: list[str], wanted: dict[str, list[str]], keep_nulls: bool = False
+) -> pd.DataFrame:
+    # ours accumulates float32 in float64, which pandas does not
+    narrow = [c for c, dtype in frame.dtypes.items() if str(dtype) == "Float32"]
+    grouped = frame.astype(dict.fromkeys(narrow, "Float64")).groupby(keys, dropna=not keep_nulls)
+    parts = {}
+    for label, names in wanted.items():
+        for name in names:
+            made = grouped.size() if name == "size" else getattr(grouped[label], name)()
+            parts[f"{label}.{name}"] = made
+    return pd.DataFrame(parts).sort_index(na_position="last")
+
+
+def assert_equal(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    assert len(ours) == len(theirs)
+    for i in range(theirs.index.nlevels):
+        a = ours.index.get_level_values(i).to_numpy()
+        b = theirs.index.get_level_values(i).to_numpy()
+        assert ((a == b) | (pd.isna(a) & pd.isna(b))).all()
+    for label in theirs:
+        a, b = ours[label], theirs[label]
+        if b.dtype.kind in "iub" and a.dtype.kind in "iub":
+            assert (a.to_numpy() == b.to_numpy()).all(), label
+        else:
+            np.testing.assert_allclose(
+                a.to_numpy(float, na_value=np.nan),
+                b.to_numpy(float, na_value=np.nan),
+                rtol=1e-10,
+                atol=1e-9 if label.endswith(("var", "std", "sem")) else 0.0,
+                err_msg=label,
+            )
+
+
+def keys_of(shape: str, groups: int, rows: int, rng: np.random.Generator) -> Any:
+    if shape == "uniform":
+        return rng.integers(0, groups, rows)
+    if shape == "sorted":
+        return np.sort(rng.integers(0, groups, rows))
+    if shape == "strided":
+        return rng.integers(0, groups, rows) << 40
+    if shape == "zipf":
+        return rng.zipf(1.3, rows) % groups
+    if shape == "distinct":
+        return rng.permutation(rows).astype(np.int64) - rows // 2
+    raise ValueError(shape)
+
+
+WANTED = {
+    "i": ["sum", "min", "max", "count", "size", "mean"],
+    "f": ["sum", "min", "max", "var"],
+}
+
+
+def values(rng: np.random.Generator, rows: int) -> dict[str, Any]:
+    # a variance far from 0 is checked on its own: pandas' own rounds there
+    return {"i": rng.integers(-(2**40), 2**40, rows), "f": rng.normal(1.0, 1.0, rows)}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", CARDINALITIES)
+def test_cardinalities(groups: int, kernel: str) -> None:
+    rng = np.random.default_rng(groups)
+    frame = pd.DataFrame({"k": keys_of("uniform", groups, ROWS, rng)} | values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    assert run.groups == frame.k.nunique()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", ["sorted", "strided", "zipf", "distinct"])
+@pytest.mark.parametrize("groups", [1_000, 300_000])
+def test_shapes(shape: str, groups: int, kernel: str) -> None:
+    rng = np.random.default_rng(groups)
+    frame = pd.DataFrame({"k": keys_of(shape, groups, ROWS, rng)} | values(rng, ROWS))
+    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 1_000])
+def test_few_rows(rows: int, kernel: str) -> None:
+    rng = np.random.default_rng(rows)
+    frame = pd.DataFrame({"k": rng.integers(0, 7, rows)} | values(rng, rows))
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert run.groups == frame.k.nunique()
+    if rows:
+        assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def unmixed(word: int) -> int:
+    """The key that a word is mixed from: the inverse of ``mix`` in kernels/core/types.cuh."""
+    key = word * pow(0x9E3779B97F4A7C15, -1, 2**64) % 2**64
+    return key ^ key >> 32
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_empty_pattern_is_a_key(kernel: str) -> None:
+    rng = np.random.default_rng(5)
+    special = np.array([unmixed(2**64 - 1), 0, 2**64 - 1, 1], dtype=np.uint64)
+    frame = pd.DataFrame({"k": rng.choice(special, 300_000)} | values(rng, 300_000))
+    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_equal_homes(kernel: str) -> None:
+    """Keys whose mixed words share their high half all want the same slot."""
+    rng = np.random.default_rng(6)
+    clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(1_000)], dtype=np.uint64)
+    frame = pd.DataFrame({"k": rng.choice(clustered, 300_000)} | values(rng, 300_000))
+    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+KEY_MAKERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "int8": lambda rng, n: rng.integers(-128, 128, n).astype("int8"),
+    "int16": lambda rng, n: rng.integers(-500, 500, n).astype("int16"),
+    "int32": lambda rng, n: rng.integers(-(2**31), 2**31, 50)[rng.integers(0, 50, n)].astype("int32"),
+    "uint64": lambda rng, n: rng.integers(0, 2**63, 60, dtype="uint64")[rng.integers(0, 60, n)] * 2 + 1,
+    "bool": lambda rng, n: rng.random(n) < 0.5,
+    "float32": lambda rng, n: rng.integers(-4, 4, n).astype("float32") / 2,
+    "float64": lambda rng, n: np.where(rng.random(n) < 0.1, -0.0, rng.integers(0, 9, n) / 3),
+    "datetime": lambda rng, n: np.datetime64("2026-01-01", "ns") + rng.integers(0, 99, n),
+    "string": lambda rng, n: np.array(["", "a", "bb", "äöü€", "x" * 40, "y" * 7 + "\0", "z" * 8], object)[rng.integers(0, 7, n)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("dtype", list(KEY_MAKERS))
+def test_key_types(dtype: str, nulls: bool, keep_nulls: bool, kernel: str) -> None:
+    rng = np.random.default_rng(7)
+    rows = 300_000
+    key = pd.Series(KEY_MAKERS[dtype](rng, rows))
+    if nulls:
+        nullable = {"datetime": None, "string": None, "bool": "boolean"}
+        wide = nullable.get(
+            dtype,
+            dtype.replace("ui", "UI")
+            .replace("int", "Int")
+            .replace("UIInt", "UInt")
+            .replace("float", "Float"),
+        )
+        key = key.astype(wide) if wide else key
+        key[rng.random(rows) < 0.1] = None
+    frame = pd.DataFrame({"k": key} | values(rng, rows))
+    ours, _ = aggregated(frame, ["k"], WANTED, kernel, keep_nulls)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
+
+
+KEY_SETS = [
+    ["a", "b"],
+    ["a", "b", "c"],
+    ["s", "a"],
+    ["wide", "a"],
+    ["wide", "f"],
+    ["s", "wide", "f", "a"],
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("keys", KEY_SETS, ids="+".join)
+def test_several_keys(keys: list[str], keep_nulls: bool, kernel: str) -> None:
+    rng = np.random.default_rng(8)
+    rows = 300_000
+    frame = pd.DataFrame(
+        {
+            "a": pd.Series(rng.integers(0, 12, rows)).astype("Int32").mask(rng.random(rows) < 0.1),
+            "b": rng.integers(0, 12, rows).astype("int8"),
+            "c": rng.random(rows) < 0.5,
+            "s": pd.Series(rng.choice(["", "one", "fourteen bytes"], rows)).mask(rng.random(rows) < 0.1),
+            "wide": rng.integers(0, 40, rows) * 2**50,
+            "f": pd.Series(rng.integers(0, 3, rows) / 7).mask(rng.random(rows) < 0.1),
+        }
+        | values(rng, rows)
+    )  # fmt: skip
+    ours, _ = aggregated(frame, keys, WANTED, kernel, keep_nulls)
+    theirs = by_pandas(frame, keys, WANTED, keep_nulls)
+    ours = ours.reset_index().sort_values(keys, na_position="last", kind="stable").set_index(keys)
+    theirs = theirs.reset_index().sort_values(keys, na_position="last").set_index(keys)
+    assert_equal(ours, theirs)
+
+
+VALUE_TYPES = ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", VALUE_TYPES)
+def test_value_types(dtype: str, share: float, kernel: str) -> None:
+    rng = np.random.default_rng(9)
+    rows = 300_000
+    v = pd.Series(rng.integers(0, 120, rows)).astype(dtype)
+    v[rng.random(rows) < share] = None
+    frame = pd.DataFrame({"k": rng.integers(0, 300, rows), "v": v})
+    wanted = {"v": ["sum", "count", "min", "max", "mean", "var", "std", "sem", "any", "all", "first", "last"]}  # fmt: skip
+    ours, _ = aggregated(frame, ["k"], wanted, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_products_and_wrapping(kernel: str) -> None:
+    rng = np.random.default_rng(10)
+    rows = 300_000
+    frame = pd.DataFrame(
+        {
+            "k": rng.integers(0, 300, rows),
+            "i": rng.integers(-(2**62), 2**62, rows) * 2 + 1,
+            "f": rng.uniform(0.99, 1.01, rows),
+        }
+    )
+    wanted = {"i": ["prod", "sum"], "f": ["prod"]}
+    ours, _ = aggregated(frame, ["k"], wanted, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_decimals(kernel: str) -> None:
+    import pyarrow as pa
+
+    rng = np.random.default_rng(11)
+    rows = 100_000
+    cents = rng.integers(-(10**12), 10**12, rows)
+    k = rng.integers(0, 300, rows)
+    import pylibcudf as plc
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    for dtype in (pa.decimal64(18, 2), pa.decimal128(38, 2)):
+        column = plc.Column.from_arrow(pa.array(cents).cast(pa.decimal128(38, 0)).cast(dtype))
+        aggregator = Aggregator([plc.Column.from_arrow(pa.array(k))], False)
+        aggregator.sum(column)
+        keys, (total,), _ = aggregator.run(kernel)
+        ours = pd.Series([int(x) for x in total.to_arrow().to_pylist()], on_host(keys[0]))
+        theirs = pd.Series(cents).groupby(k).sum()
+        assert (ours.sort_index().to_numpy() == theirs.to_numpy()).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_variance_far_from_zero(kernel: str) -> None:
+    rng = np.random.default_rng(14)
+    # the distances from 1e9 are exact in float64, so both frames have the same variance
+    near = rng.normal(0.0, 1.0, 300_000)
+    k = rng.integers(0, 300, 300_000)
+    frame = pd.DataFrame({"k": k, "f": near + 1e9})
+    exact = pd.DataFrame({"k": k, "f": (near + 1e9) - 1e9})
+    ours, _ = aggregated(frame, ["k"], {"f": ["var"]}, kernel)
+    assert_equal(ours, by_pandas(exact, ["k"], {"f": ["var"]}))
+
+
+def test_a_constant_has_no_variance() -> None:
+    frame = pd.DataFrame({"k": np.arange(10**6) % 17, "f": np.full(10**6, 1e9 / 3)})
+    ours, _ = aggregated(frame, ["k"], {"f": ["var"]})
+    assert (ours["f.var"] == 0).all()
+
+
+def test_infinities() -> None:
+    frame = pd.DataFrame({"k": [0, 0, 1, 1, 2, 2], "f": [-np.inf, np.inf, np.inf, 1, np.nan, 1]})
+    wanted = {"f": ["sum", "min", "max", "mean"]}
+    ours, _ = aggregated(frame, ["k"], wanted)
+    assert np.isnan(ours["f.sum"][0]) and ours["f.sum"][1] == np.inf
+    assert ours["f.min"][0] == -np.inf and ours["f.max"][0] == np.inf
+    assert ours["f.mean"][1] == np.inf
+    assert ours["f.min"][2] == 1  # NaN is no null in cuDF, but never the extreme
+
+
+def test_sliced_columns() -> None:
+    import cudf
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(12)
+    whole = pd.DataFrame(
+        {
+            "k": pd.Series(rng.integers(0, 9, 5_000)).astype("Int64").mask(rng.random(5_000) < 0.1),
+            "s": pd.Series(rng.choice(["a", "bcd", "efghijklmno"], 5_000)),
+            "v": pd.Series(rng.normal(size=5_000)).astype("Float64").mask(rng.random(5_000) < 0.1),
+        }
+    )
+    gpu = cudf.from_pandas(whole).iloc[1_237:4_001]
+    frame = whole.iloc[1_237:4_001]
+    for keys in (["k"], ["s"], ["s", "k"]):
+        aggregator = Aggregator([gpu[k].to_pylibcudf()[0] for k in keys], False)
+        column = gpu["v"].to_pylibcudf()[0]
+        aggregator.sum(column)
+        aggregator.count(column)
+        out, made, _ = aggregator.run()
+        ours = pd.DataFrame(
+            {k: on_host(c) for k, c in zip(keys, out, strict=True)}
+            | {"v.sum": on_host(made[0]), "v.count": on_host(made[1])}
+        )
+        assert_equal(
+            ours.set_index(keys).sort_index(), by_pandas(frame, keys, {"v": ["sum", "count"]})
+        )
+
+
+def test_an_estimate_far_too_low_costs_time_only() -> None:
+    """The sampled segments hold one key, all other rows a key each."""
+    rows = 4_000_000
+    k = np.arange(rows, dtype=np.int64)
+    for i in range(256):
+        k[rows * i // 256 : rows * i // 256 + 256] = -1
+    frame = pd.DataFrame({"k": k} | values(np.random.default_rng(13), rows))
+    ours, run = aggregated(frame, ["k"], WANTED)
+    assert run.decision.kernel.startswith("hgb")
+    assert run.spilled > 0 or run.restarted
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
