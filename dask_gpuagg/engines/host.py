@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.aggregations import STATES
 from dask_gpuagg.dtypes import is_plain
 from dask_gpuagg.engines.finish import (
     finish_groups,
@@ -28,6 +27,7 @@ from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
 from dask_gpuagg.plan import CustomFunctions, Plan
+from dask_gpuagg.states import STATES
 
 Partial = dict[str, pd.DataFrame]
 

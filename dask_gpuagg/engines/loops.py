@@ -42,15 +42,26 @@ COUNT, LOST, SUM, MIN, MAX, MEAN, M2 = range(7)
 
 @compiled
 def reduce_floats(
-    codes: Array, values: Array, acc: Array, skipna: bool, sums: bool, extremes: bool, spread: bool
+    codes: Array,
+    values: Array,
+    acc: Array,
+    lanes: int,
+    skipna: bool,
+    sums: bool,
+    extremes: bool,
+    spread: bool,
 ) -> None:
-    """Add rows to float64 accumulators of shape (groups, at least the last field wanted)."""
+    """Add rows to float64 accumulators of shape (groups * lanes, up to the last field wanted).
+
+    An addition to the group of the row before waits for that one; with several ``lanes`` per
+    group, a power of two, it need not.
+    """
     for i in range(len(codes)):
         x = values[i]
         if skipna and x != x:
             continue
         # unsigned: no test for a negative index
-        g = np.uint64(codes[i])
+        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
         count = acc[g, COUNT] + 1.0
         acc[g, COUNT] = count
         if sums:

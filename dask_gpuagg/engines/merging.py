@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.aggregations import STATES
 from dask_gpuagg.engines.reduce import UPDATES, Fields, Reducer, extreme
+from dask_gpuagg.states import STATES
 
 
 def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
@@ -20,7 +20,7 @@ def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
     ----------
     reducer : Reducer
     state : str
-        A name of ``aggregations.STATES`` other than ``custom``.
+        A name of ``states.STATES`` other than ``custom``.
     fields : dict of str to Series
         The state's fields, of the reducer's rows.
 

@@ -149,7 +149,7 @@ def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Inde
     ----------
     reducer : Reducer
     state : str
-        A name of ``aggregations.STATES`` other than ``custom``.
+        A name of ``states.STATES`` other than ``custom``.
     values : list of Series
         The state's input columns, of the reducer's rows.
     index : Index
