@@ -17,12 +17,7 @@ import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.dtypes import is_plain
-from dask_gpuagg.engines.finish import (
-    finish_groups,
-    finish_matrix,
-    finish_values,
-    sort_order,
-)
+from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
