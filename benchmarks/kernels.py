@@ -64,7 +64,27 @@ def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
             return frame.groupby("k").agg({"v": "sum"})
         return frame.groupby("k").agg({"v": ["sum", "count", "min", "max"], "w": "mean"})
 
-    return {"ours": ours, "cudf columns": columns, "cudf frame": frames}
+    by_engine = engine_arm(frame, query)
+    return {"ours": ours, "ours frame": by_engine, "cudf columns": columns, "cudf frame": frames}
+
+
+def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
+    """The device engine on a DataFrame: what one partition costs inside a Dask task."""
+    import dask_cudf
+
+    from dask_gpuagg import logical
+    from dask_gpuagg.engines.device import shape_of
+    from dask_gpuagg.expressions import gpuagg_direct
+    from dask_gpuagg.hook import enabled
+
+    spec: Any = {"v": "sum"}
+    if query == "five":
+        spec = {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
+    with enabled():
+        lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1).groupby("k").agg(spec)
+        read = logical.read(lazy.expr)
+    shape = shape_of(read.meta)
+    return lambda: gpuagg_direct(frame, "k", plan=read.plan, shape=shape)
 
 
 def timed(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
@@ -93,6 +113,23 @@ def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
         ours(stopwatch)
         laps.append(stopwatch.milliseconds())
     return {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Device memory that a call takes at most beyond its input and its result."""
+    import rmm
+
+    before = rmm.mr.get_current_device_resource()
+    counted = rmm.mr.StatisticsResourceAdaptor(before)
+    rmm.mr.set_current_device_resource(counted)
+    try:
+        result = call()
+        counts = counted.allocation_counts
+        peak = int(counts.peak_bytes - counts.current_bytes)
+        del result
+    finally:
+        rmm.mr.set_current_device_resource(before)
+    return peak
 
 
 def main() -> None:
@@ -133,18 +170,22 @@ def main() -> None:
                 "spilled": run.spilled,
                 "median_ms": median,
                 "least_ms": {name: min(t) for name, t in times.items()},
+                "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
                 "device_ms": sum(laps.values()),
                 "kernels_ms": laps,
                 "ratio_columns": median["cudf columns"] / median["ours"],
-                "ratio_frame": median["cudf frame"] / median["ours"],
+                "ratio_frame": median["cudf frame"] / median["ours frame"],
             }
             cells.append(cell)
             shown = " ".join(f"{n} {t:.3f}" for n, t in laps.items())
             print(
                 f"{query} g={groups:>9,} {run.decision.kernel} R={run.decision.replicas} "
                 f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
-                f"columns {median['cudf columns']:.2f} frame {median['cudf frame']:.2f} "
-                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f}",
+                f"as frame {median['ours frame']:.3f} columns {median['cudf columns']:.2f} "
+                f"frame {median['cudf frame']:.2f} "
+                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f} peak "
+                + " ".join(f"{b / 2**20:.0f}" for b in cell["peak_bytes"].values())
+                + " MiB",
                 flush=True,
             )
         del frame

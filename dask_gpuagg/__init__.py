@@ -26,6 +26,7 @@ from dask_gpuagg.runs import last_runs  # noqa: E402
 __all__ = [
     "Explanation",
     "FallbackWarning",
+    "GpuWorker",
     "Reason",
     "UnsupportedGroupBy",
     "__version__",
@@ -54,3 +55,12 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 if dask.config.get("gpuagg.enabled"):
     enable()
+
+
+def __getattr__(name: str) -> Any:
+    # importing distributed takes longer than the rest of the package, and not all need it
+    if name == "GpuWorker":
+        from dask_gpuagg.distributed.worker import GpuWorker
+
+        return GpuWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

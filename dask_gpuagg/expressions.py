@@ -51,11 +51,14 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None)
     ValueError
         When a key Series is not aligned with the frame.
     """
-    if not all(_is_aligned(frame, key) for key in by):
-        _groupby_raise_unaligned(frame, by=list(by))
-    keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
-    columns = [_checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns]
+    keys, columns = _inputs_of(frame, by, plan)
     return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
+
+
+def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
+    """Task: the only partition to the output."""
+    keys, columns = _inputs_of(frame, by, plan)
+    return engine_of(frame).direct(keys, columns, plan, shape)
 
 
 def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
@@ -115,6 +118,15 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     return engine_of(whole).select(whole, plan, bucket)
 
 
+def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
+    """The key and value columns of a partition, checked against the plan."""
+    if not all(_is_aligned(frame, key) for key in by):
+        _groupby_raise_unaligned(frame, by=list(by))
+    keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
+    columns = [_checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns]
+    return keys, columns
+
+
 def _resolve(frame: Any, by: Any) -> pd.Series:
     """Values of one key of a partition."""
     if is_series_like(by):
@@ -123,7 +135,8 @@ def _resolve(frame: Any, by: Any) -> pd.Series:
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
-    if frame.ndim == 2 and by in frame.columns:
+    # asking the frame itself: cuDF would make a pandas index of its labels first
+    if frame.ndim == 2 and by in frame:
         return frame[by]
     return frame.index.get_level_values(by).to_series()
 
@@ -194,6 +207,39 @@ class GroupByPartial(_Quiet, Blockwise):
     def __str__(self) -> str:
         keys = ", ".join(str(k.label) for k in self.plan.keys)
         return f"GroupByPartial(by=[{keys}])"
+
+
+class GroupByDirect(_Quiet, Blockwise):
+    """The only partition made an output; operands: frame, plan, meta, decision, then the keys."""
+
+    _parameters = ["frame", "plan", "meta", "decision"]
+    operation = staticmethod(gpuagg_direct)
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_direct-{self.deterministic_token}"
+
+    @property
+    def by(self) -> list[Any]:
+        """The keys, as the user gave them."""
+        keys: list[Any] = self.operands[len(self._parameters) :]
+        return keys
+
+    @functools.cached_property
+    def _args(self) -> list[Any]:
+        return [self.frame, *self.by]
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(1)
+
+    def _task(self, name: Any, index: int) -> Task:
+        args = [self._blockwise_arg(op, index) for op in self._args]
+        shape = engine_of(self._meta).shape_of(self._meta)
+        return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
 class _Reduction(_Quiet):

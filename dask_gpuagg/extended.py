@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
 from dask.dataframe.dispatch import make_meta, meta_nonempty
@@ -21,6 +22,14 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
+
+# dtypes of sums in cuDF: 64 bits, which pandas' sums of empty frames do not tell
+_WIDE = {
+    **dict.fromkeys(("bool", "int8", "int16", "int32"), "int64"),
+    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint64"),
+    **dict.fromkeys(("boolean", "Int8", "Int16", "Int32"), "Int64"),
+    **dict.fromkeys(("UInt8", "UInt16", "UInt32"), "UInt64"),
+}
 
 Spec = list[tuple[Hashable, Any, Hashable]]
 
@@ -43,6 +52,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         "sort",
         "shuffle_method",
         "_slice",
+        "stock",
     ]
     _defaults = {
         "observed": None,
@@ -52,6 +62,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         "sort": None,
         "shuffle_method": None,
         "_slice": None,
+        "stock": None,
     }
 
     @functools.cached_property
@@ -68,6 +79,8 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         return type(self)(self.frame[columns], *self.operands[1:])
 
     def _lower(self) -> Any:
+        if self.stock is not None:
+            return self.stock.expr
         names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
         raise RuntimeError(
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
@@ -75,7 +88,31 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         )
 
 
-def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any]) -> Any:
+class Stock:
+    """Another expression for the same result, which is no part of the one it is kept in.
+
+    Parameters
+    ----------
+    expr : Expr
+    """
+
+    def __init__(self, expr: Any) -> None:
+        self.expr = expr
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Stock", self.expr._name)
+
+    def __repr__(self) -> str:
+        return f"Stock({self.expr._name})"
+
+
+def extend(
+    groupby: Any,
+    arg: Any,
+    flags: dict[str, Any],
+    named: dict[str, Any],
+    stock: Any | None = None,
+) -> Any:
     """Expression for an ``.agg`` call that Dask refused.
 
     Parameters
@@ -86,6 +123,8 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
         ``split_every``, ``split_out`` and ``shuffle_method``.
     named : dict
         Named aggregations when ``arg`` is ``None``, else arguments of the functions.
+    stock : collection, optional
+        The same result by other means, for when the planner cannot be used after all.
 
     Returns
     -------
@@ -123,6 +162,7 @@ def extend(groupby: Any, arg: Any, flags: dict[str, Any], named: dict[str, Any])
         groupby.sort,
         flags["shuffle_method"],
         groupby._slice,
+        None if stock is None else Stock(stock.expr),
         *groupby.by,
     )
 
@@ -226,25 +266,41 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
         columns.append(_meta_of(one, request))
     labels = [r.label for r in requested]
     if scalar:
-        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0])))
+        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0]), requested))
     result = pd.concat(columns, axis=1)
     if all(isinstance(label, tuple) for label in labels):
         result.columns = pd.MultiIndex.from_tuples(labels)
     else:
         result.columns = pd.Index(labels)
-    return _beside(groupby.obj._meta, result.iloc[:0])
+    return _beside(groupby.obj._meta, result.iloc[:0], requested)
 
 
 def _on_host(meta: Any) -> Any:
     return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
 
 
-def _beside(meta: Any, result: Any) -> Any:
-    """An empty pandas result in the library of the input's metadata."""
+def _beside(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
+    """An empty pandas result in the library of the input's metadata, with its dtypes."""
     if engine_name(meta) != DEVICE:
         return result
+    frame = result.to_frame() if result.ndim == 1 else result
+    for i, request in enumerate(requested):
+        wide = _cudf_dtype(request, frame.dtypes.iloc[i])
+        if wide is not None:
+            frame.isetitem(i, frame.iloc[:, i].astype(wide))
+    result = frame.iloc[:, 0].rename(result.name) if result.ndim == 1 else frame
     library = importlib.import_module("cudf")
     return library.from_pandas(result)
+
+
+def _cudf_dtype(request: Requested, dtype: Any) -> str | None:
+    """The dtype that cuDF gives where pandas gives this one; None where it is the same."""
+    if request.custom is not None:
+        return None
+    rule = REGISTRY[request.aggregation].result
+    if rule == "float" and dtype == np.float32:
+        return "float64"
+    return _WIDE.get(str(dtype)) if rule == "sum" else None
 
 
 def _is_column(by: Any, frame: pd.DataFrame) -> bool:

@@ -26,11 +26,12 @@ from dask.dataframe.dask_expr._collection import new_collection
 from dask_gpuagg import logical
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.extended import extend, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
-from dask_gpuagg.report import note_fallback, tally
+from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
@@ -192,30 +193,64 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     return self.substitute_parameters({"split_out": decision})
 
 
-def _init(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def _init(
+    original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
+) -> None:
     # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
     for owner in type(self).__mro__:
         ours = (owner, "aggregate") in _originals
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
             _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
-    original(self, *args, **kwargs)
+    keys = by if isinstance(by, list | tuple) else [by]
+    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
+        cleaned = [G._clean_by_expr(obj, key) for key in keys]
+        if any(isinstance(key, Expr) for key in cleaned):
+            _init_by_expressions(original, self, obj, cleaned, *args, **kwargs)
+            return
+    original(self, obj, by, *args, **kwargs)
+
+
+def _init_by_expressions(
+    original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
+) -> None:
+    """Keys that are computed, which cuDF's own group-by takes for labels: made without them."""
+    labels = [key for key in keys if not isinstance(key, Expr)]
+    original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
+    self.by = keys
+    flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
+    by = [key._meta if isinstance(key, Expr) else key for key in keys]
+    self._meta = self.obj._meta.groupby(by, **flags)
+    if self._slice is not None:
+        self._meta = self._meta[self._slice]
 
 
 def _aggregate_cudf(
     owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
 ) -> Any:
-    """``aggregate`` of dask_cudf's group-bys: the parent's, where our plan runs what it makes."""
-    parent: Any = super(owner, self)
-    options = {name: value for name, value in kwargs.items() if name != "fused"}
+    """``aggregate`` of dask_cudf's group-bys: our own node, with dask_cudf's for a fallback.
+
+    Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
+    each step of the optimization.
+    """
+    names = ("split_every", "split_out", "shuffle_method")
+    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
+    flags |= {name: kwargs[name] for name in names if name in kwargs}
+    functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
+    stock = None
+    if arg is not None:
+        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
+            stock = original(self, arg, **kwargs)
     try:
-        made = parent.aggregate(_as_list(arg), **options)
-    except Exception:
-        if arg is None:  # dask_cudf itself does not know named aggregation
-            raise
-        return original(self, arg, **kwargs)
-    refused = logical.refusals(made.expr)
-    # lowering will say why
-    return original(self, arg, **kwargs) if refused and arg is not None else made
+        extended = extend(self, _as_list(arg), flags, functions, stock)
+        refused = logical.refusals(extended)
+    except Unsupported as refusal:
+        refused = [refusal]
+    if not refused:
+        return new_collection(extended)
+    if arg is None:
+        raise UnsupportedGroupBy(refused[0].reason)
+    # lowering will say why it runs stock; or dask_cudf's own error surfaces
+    return stock if stock is not None else original(self, arg, **kwargs)
 
 
 def _as_list(arg: Any) -> Any:

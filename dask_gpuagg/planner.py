@@ -19,6 +19,7 @@ from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.expressions import (
     PARTITION,
+    GroupByDirect,
     GroupByExchange,
     GroupByGather,
     GroupByMerge,
@@ -111,6 +112,9 @@ def physical(query: Query, decision: Decision) -> Expr:
     if decision.route is Route.ALIGNED:
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
+    alone = query.frame.npartitions == outputs == 1 and plan.tables == ("groups",)
+    if alone and engine_name(query.meta) == DEVICE:
+        return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)

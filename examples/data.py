@@ -26,6 +26,7 @@ SCALE_FACTOR = "0.1"
 PARTS = 8
 
 _MONEY = ["l_quantity", "l_extendedprice", "l_discount", "l_tax"]
+LINEITEM = ["l_orderkey", *_MONEY, "l_returnflag", "l_linestatus", "l_shipdate"]
 
 
 def flights() -> dd.DataFrame:
@@ -37,14 +38,18 @@ def flights() -> dd.DataFrame:
     return dd.read_parquet(target)
 
 
-def lineitem() -> dd.DataFrame:
-    """TPC-H's lineitem, as far as the example queries need it."""
-    target = DATA / f"tpch-sf{SCALE_FACTOR}"
+def lineitem_files(scale_factor: str = SCALE_FACTOR) -> Path:
+    """Folder with the Parquet files of TPC-H's lineitem at a scale."""
+    target = DATA / f"tpch-sf{scale_factor}"
     if not target.exists():
         with _complete(target) as folder:
-            _generate_lineitem(folder)
-    columns = ["l_orderkey", *_MONEY, "l_returnflag", "l_linestatus", "l_shipdate"]
-    frame = dd.read_parquet(target / "lineitem", columns=columns)
+            _generate_lineitem(folder, scale_factor)
+    return target / "lineitem"
+
+
+def lineitem() -> dd.DataFrame:
+    """TPC-H's lineitem, as far as the example queries need it."""
+    frame = dd.read_parquet(lineitem_files(), columns=LINEITEM)
     # The file holds decimal(15, 2). Arrow has 38 digits for a decimal and fails with "Decimal
     # precision out of range" where a product or stock Dask's mean asks for more, as Q1 does. TPC-H
     # allows any numeric type that keeps the answers within its tolerance.
@@ -71,12 +76,12 @@ def _write_flights(folder: Path) -> None:
         rows.to_parquet(folder / f"month.{month:02d}.parquet", index=False)
 
 
-def _generate_lineitem(folder: Path) -> None:
+def _generate_lineitem(folder: Path, scale_factor: str) -> None:
     # The tool lies beside the interpreter, which need not be on the PATH.
     places = sysconfig.get_path("scripts")
     tool = shutil.which("tpchgen-cli", path=places) or shutil.which("tpchgen-cli")
     if tool is None:
         raise FileNotFoundError("tpchgen-cli is missing: pip install 'dask-gpuagg[examples]'")
-    command = [tool, "parquet", "--scale-factor", SCALE_FACTOR, "--tables", "lineitem"]
+    command = [tool, "parquet", "--scale-factor", scale_factor, "--tables", "lineitem"]
     command += ["--parts", str(PARTS), "--output-dir", str(folder), "--quiet"]
     subprocess.run(command, check=True)

@@ -6,6 +6,7 @@ the tests run.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -13,6 +14,7 @@ import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import dask
 
@@ -22,6 +24,7 @@ KERNELS = Path(__file__).parent.parent / "kernels"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 _OPTIONS = ("--std=c++17", "--device-int128", f"--include-path={KERNELS}")
+_DIGEST = hashlib.sha256().digest_size
 
 
 class CompileError(RuntimeError):
@@ -59,21 +62,18 @@ def cubin(source: str, architecture: str) -> bytes:
     -----
     An entry of the cache is named by everything that its content depends on: the source, all
     files of ``kernels/``, options, architecture and NVRTC's version. Entries are written under
-    another name first and then moved, so that processes can share a cache. ``gpuagg.kernel-cache``
-    names the directory; one that cannot be written is reported once and not used.
+    another name first and then moved, so that processes can share a cache; one that was cut short
+    or changed is compiled anew and replaced. ``gpuagg.kernel-cache`` names the directory; one that
+    cannot be written is reported once and not used.
     """
-    path = _directory() / f"{_key(source, architecture)}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
+    directory = _directory()
+    if directory is None:
+        return compile_source(source, architecture)
+    path = directory / f"{_key(source, architecture)}.cubin"
+    code = _read(path)
+    if code is None:
         code = compile_source(source, architecture)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
-    except OSError as error:
-        _warn_cache(str(path.parent), str(error))
+        _write(path, code)
     return code
 
 
@@ -85,11 +85,11 @@ def compile_source(source: str, architecture: str) -> bytes:
     options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in _OPTIONS)]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        log: bytes = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
         _checked(nvrtc.nvrtcGetProgramLog(program, log))
         nvrtc.nvrtcDestroyProgram(program)
         raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
-    code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
     _checked(nvrtc.nvrtcGetCUBIN(program, code))
     nvrtc.nvrtcDestroyProgram(program)
     return code
@@ -100,7 +100,7 @@ def sources_hash() -> str:
     return _sources_hash()
 
 
-def _checked(returned: tuple[object, ...]) -> object:
+def _checked(returned: tuple[Any, ...]) -> Any:
     from cuda.bindings import nvrtc
 
     status, *values = returned
@@ -109,12 +109,43 @@ def _checked(returned: tuple[object, ...]) -> object:
     return values[0] if values else None
 
 
-def _directory() -> Path:
+def _directory() -> Path | None:
     chosen = dask.config.get("gpuagg.kernel-cache", None)
-    if chosen is None:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(base) / "dask_gpuagg"
-    return Path(chosen).expanduser()
+    if chosen is not None:
+        return Path(chosen).expanduser()
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:  # a user whom the system does not know, as in some containers
+        _warn_cache("below the home directory", str(error))
+        return None
+    return base / "dask_gpuagg"
+
+
+def _read(path: Path) -> bytes | None:
+    """The code of an entry; None where there is none, or not the one that was written."""
+    try:
+        entry = path.read_bytes()
+    except OSError:
+        return None
+    code, digest = entry[:-_DIGEST], entry[-_DIGEST:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    unfinished = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            unfinished = file.name
+            # the digest follows the code, so that tools which read machine code still can
+            file.write(code + hashlib.sha256(code).digest())
+        os.replace(unfinished, path)
+    except OSError as error:
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+        # the error's own text may name the temporary file, which differs each time
+        _warn_cache(str(path.parent), error.strerror or type(error).__name__)
 
 
 @cache

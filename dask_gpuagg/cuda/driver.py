@@ -200,10 +200,26 @@ class Stopwatch:
         return times
 
 
-@cache
+_loaded: dict[tuple[str, Device], Kernels] = {}
+_loading = threading.Lock()
+
+
 def load(source: str, device: Device) -> Kernels:
-    """The kernels of a source, compiled and loaded once per process."""
-    return Kernels(source, device)
+    """The kernels of a source, compiled and loaded once per process.
+
+    Threads that ask for the same source at once wait for the first of them.
+    """
+    with _loading:
+        if (source, device) not in _loaded:
+            _loaded[source, device] = Kernels(source, device)
+        return _loaded[source, device]
+
+
+def fill(pointer: int, byte: int, size: int, stream: int) -> None:
+    """Set ``size`` bytes of device memory."""
+    from cuda.bindings import driver
+
+    _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
 
 
 def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:

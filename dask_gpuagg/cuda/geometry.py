@@ -13,6 +13,9 @@ from dask_gpuagg.cuda.source import Query
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
+# A key that is farther than this from its first slot of a global table says that the table is too
+# small for the keys it gets.
+PROBES = 1024
 # Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
@@ -20,12 +23,13 @@ SEGMENTS = 256
 
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
-_MOST_REPLICAS = 32
+# Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
+_MOST_REPLICAS = 256
 # Slots for each expected group, the best first.
 _ROOMY = (2, 1.5)
 _MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
-_FEWEST_SLOTS = 64
+_FEWEST_SLOTS = 32
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -40,8 +44,9 @@ class Estimate:
     groups : int
         The likely number (Chao 1984).
     most : int
-        A number that skewed keys rarely exceed: the larger of ``groups`` and the
-        guaranteed-error estimator (Charikar et al. 2000).
+        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
+        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
+        exceed it.
     repeats : float
         Share of the sampled rows whose key is that of the row before.
     heaviest : float
@@ -92,7 +97,7 @@ def estimate_groups(
     sampled : int
         Rows of the sample that belong to a group.
     distinct, once, twice : int
-        Keys of the sample, those seen once, those seen twice.
+        Keys of the sample, those seen in one segment of it, those seen in two.
     most : int
         Rows of its most frequent key.
     repeats : int
@@ -106,14 +111,12 @@ def estimate_groups(
         return Estimate(0, 0, 0.0, 0.0)
     chao = distinct + once * (once - 1) // (2 * (twice + 1))
     guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
-    groups = min(rows, chao)
-    return Estimate(
-        groups,
-        min(rows, max(groups, guaranteed)),
-        # the first row of each warp has no neighbour to compare with
-        min(1.0, repeats / (sampled * 31 / 32)),
-        most / sampled,
-    )
+    # the first row of each warp has no neighbour to compare with
+    repeated = min(1.0, repeats / (sampled * 31 / 32))
+    # where equal keys lie side by side there are no more groups than runs of them
+    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
+    groups = min(rows, chao, runs)
+    return Estimate(groups, min(rows, max(groups, guaranteed)), repeated, most / sampled)
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -157,8 +160,11 @@ def decide(
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
     held = min(math.ceil(_margin(expected) / slices), capacity)
+    runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
+    if runs:
+        # registers take what replicas are for, and a sample of long runs shows few of the groups
+        held = capacity
     slots, replicas = _shared_table(query, held, device)
-    runs = estimate is not None and estimate.repeats >= _RUNS_FROM
     wanted = math.ceil(rows / (query.threads * query.unroll))
     blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
     return Decision(
@@ -170,7 +176,7 @@ def decide(
         slices,
         blocks,
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
-        _even(max(4 * _margin(expected), 2048)),
+        _even(max(4 * _margin(held if runs else expected), 2048)),
     )
 
 
@@ -219,4 +225,4 @@ def _shared_bytes(device: Device) -> int:
 
 def _even(slots: int) -> int:
     # 4-byte fields of an even number of slots keep the fields behind them aligned
-    return min(slots + slots % 2, (1 << 31) - 4)
+    return min(slots + slots % 2, (1 << 32) - 8)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
-
-import numpy as np
 
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.driver import (
@@ -16,6 +15,7 @@ from dask_gpuagg.cuda.driver import (
     Kernels,
     Stopwatch,
     current_device,
+    fill,
     load,
     read_back,
 )
@@ -26,6 +26,7 @@ _OUTPUTS_AT_MOST = 60
 _SMALL_BLOCK = 256
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
+_COUNTS = ("rows", "distinct", "once", "twice", "repeats")
 
 
 class _Column(ctypes.Structure):
@@ -66,6 +67,8 @@ class _Args(ctypes.Structure):
         ("replicas", ctypes.c_uint32),
         ("slices", ctypes.c_uint32),
         ("spill_limit", ctypes.c_uint32),
+        ("probes", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
         ("spill", ctypes.c_void_p),
         ("resume", ctypes.c_void_p),
         ("list", ctypes.c_void_p),
@@ -219,7 +222,7 @@ def aggregate(
     if len(query.outputs) > _OUTPUTS_AT_MOST:
         raise ValueError(f"at most {_OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     device = current_device()
-    kernels = load(query.source(), device)
+    query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(_Column(key.data, key.mask, key.offset))
@@ -234,10 +237,17 @@ def aggregate(
         return _write(call, Run(decision, 0, 0), _Counters())
     call.args.counters = call.allocate(ctypes.sizeof(_Counters)).ptr
     call.args.rows = rows
+    call.args.probes = geometry.PROBES
     run = _hgb(call, decision) if decision.shared_slots else None
     if run is None:
         run = _lphga(call, decision)
     return _write(call, *run)
+
+
+@cache
+def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
+    """The kernels of a query, and the query itself as first seen, with what it has worked out."""
+    return query, load(query.source(), device)
 
 
 def _decide(call: _Call, forced: str) -> Decision:
@@ -248,18 +258,23 @@ def _decide(call: _Call, forced: str) -> Decision:
 
 
 def _sample(call: _Call) -> geometry.Estimate:
-    table = ctypes.c_void_p(call.allocate(12 * _SAMPLE_SLOTS).ptr)
-    summary = ctypes.c_void_p(call.allocate(ctypes.sizeof(_Summary)).ptr)
-    blocks = _SAMPLE_SLOTS // 4 // _SMALL_BLOCK
-    call.launch("clear_sample", blocks, _SMALL_BLOCK, table, summary)
+    size = ctypes.sizeof(_Summary)
+    table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
+    summary = table + 12 * _SAMPLE_SLOTS
+    fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
+    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
     rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, table, summary)
-    call.launch("summarise", blocks, _SMALL_BLOCK, table, summary)
+    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
+    call.launch("summarise", _SAMPLE_SLOTS // 4 // _SMALL_BLOCK, _SMALL_BLOCK, *pointers)
     seen = _Summary()
-    read_back(summary.value or 0, seen, call.handle)
+    read_back(summary, seen, call.handle)
     call.held.clear()
+    # counted from one below zero: see estimate/sample.cuh
+    sampled, distinct, once, twice, repeats = (
+        (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
+    )
     return geometry.estimate_groups(
-        call.rows, seen.rows, seen.distinct, seen.once, seen.twice, seen.most, seen.repeats
+        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats
     )
 
 
@@ -343,8 +358,9 @@ def _lphga(call: _Call, decision: Decision) -> tuple[Run, _Counters]:
         counters = _collect(call)
         if not counters.homeless:
             return _run(call, decision, counters, restarted=restarted), counters
-        # half empty by construction, a table of safe_slots leaves no row homeless
-        slots = geometry.safe_slots(call.rows)
+        # half empty by construction, and searched to its end: keys that all want one slot are
+        # slow, but they find a place
+        slots = args.probes = geometry.safe_slots(call.rows)
         restarted = True
 
 
@@ -365,7 +381,8 @@ def _reset(call: _Call, first: str) -> None:
 
 
 def _run(call: _Call, decision: Decision, counters: _Counters, **more: Any) -> Run:
-    width = sum(TYPE_BYTES.get(p.ctype, 0) for p in (*call.query.keys, *call.query.inputs))
+    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
+    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
     return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
 
 
@@ -396,15 +413,3 @@ def _write(call: _Call, run: Run, counters: _Counters) -> Aggregated:
         call.launch("write", blocks, _SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
     return Aggregated(made[:n], made[n:], run)
-
-
-def array_of(made: Made, ctype: str, groups: int) -> np.ndarray[Any, Any]:
-    """The values of a fixed-width column on the host; for tests."""
-    names = {"i": "int", "u": "uint", "f": "float"}
-    dtype = f"{names[ctype[0]]}{8 * TYPE_BYTES[ctype]}"
-    return made.data.copy_to_host().view(dtype)[:groups]
-
-
-def with_outputs(query: Query, outputs: Sequence[Any]) -> Query:
-    """The query with other outputs."""
-    return replace(query, outputs=tuple(outputs))

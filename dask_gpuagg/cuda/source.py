@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
 # specialisations that the tests compile assert them.
@@ -127,7 +128,7 @@ class Query:
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether the keys fit one 64-bit word."""
         if any(k.string or k.ctype == "i128" for k in self.keys):
@@ -142,7 +143,7 @@ class Query:
         """Columns in which the keys come out: themselves, or the rows to gather them from."""
         return len(self.keys) if self.packed else 1
 
-    @property
+    @cached_property
     def slot_bytes(self) -> tuple[int, int]:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
         sizes = [s.slot_bytes() for s in self.states]

@@ -119,28 +119,40 @@ class Aggregator:
         self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
 
     def sum(self, column: plc.Column) -> None:
-        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type."""
+        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
+
+        As in cuDF, null for groups without values.
+        """
         ctype, dtype = ctype_of(column), column.type()
         if ctype == "i128":
-            self._add(f"WideField<{self._state('WideSum', column)}>", ctype, dtype, False)
+            self._add_reduced("WideSum", "WideField", ctype, dtype, column)
         elif ctype in _FLOATS:
-            self._add(f"Field<{self._state('FloatSum', column)}, f64>", "f64", FLOAT64, False)
+            self.float_sum(column)
         else:
-            made, of = _wide(ctype, dtype)
-            self._add(f"Field<{self._state('IntegerSum', column)}, {made}>", made, of, False)
+            self._add_reduced("IntegerSum", "Field", *_wide(ctype, dtype), column)
 
     def float_sum(self, column: plc.Column) -> None:
-        """Sums in float64 whatever the column is."""
-        self._add(f"Field<{self._state('FloatSum', column)}, f64>", "f64", FLOAT64, False)
+        """Sums in float64 whatever the column is; null for groups without values."""
+        self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
 
     def prod(self, column: plc.Column) -> None:
-        """Products: integers modulo 2**64, floats in float64."""
+        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
         ctype = ctype_of(column)
         if ctype == "i128":
             raise UnsupportedType("products of decimal128")
-        policy = "FloatProduct" if ctype in _FLOATS else "IntegerProduct"
-        made, of = ("f64", FLOAT64) if ctype in _FLOATS else _wide(ctype, column.type())
-        self._add(f"Field<{self._state(policy, column)}, {made}>", made, of, False)
+        if ctype in _FLOATS:
+            self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
+        else:
+            self._add_reduced("IntegerProduct", "Field", *_wide(ctype, column.type()), column)
+
+    def _add_reduced(
+        self, policy: str, output: str, made: str, dtype: DataType, column: plc.Column
+    ) -> None:
+        state = self._state(policy, column)
+        types = [str(state)] if output == "WideField" else [str(state), made]
+        if masked(column):
+            output, types = f"{output}Of", [*types, str(self._counted(column))]
+        self._add(f"{output}<{', '.join(types)}>", made, dtype, masked(column))
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""

@@ -8,6 +8,7 @@ cuDF's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cudf
@@ -15,6 +16,7 @@ import cupy as cp
 import dask
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
@@ -103,7 +105,84 @@ def finalize(
         if output.kind is not Kind.MERGEABLE:
             column = _whole(output, stacked, plan, f"o{i}")
             result = column if result is None else _join(result, column, plan)
-    return _shaped(result, plan, meta)
+    return _shaped(result, plan, shape_of(meta))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the metadata promises of a result, read once when the query is planned.
+
+    Attributes
+    ----------
+    index : tuple
+        Names of the index levels.
+    labels : pandas.Index or hashable
+        Column labels, or the name of a Series.
+    dtypes : tuple of dtypes
+        Of the columns.
+    series : bool
+    """
+
+    index: tuple[Any, ...]
+    labels: Any
+    dtypes: tuple[Any, ...]
+    series: bool
+
+
+def shape_of(meta: Any) -> Shape:
+    """The shape of results with this metadata."""
+    names = tuple(meta.index.names)
+    if meta.ndim == 1:
+        return Shape(names, meta.name, (meta.dtype,), True)
+    return Shape(names, meta.columns, tuple(meta.dtypes), False)
+
+
+def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """One partition to its result in one pass, without a partial in between.
+
+    Parameters
+    ----------
+    keys, columns : sequence of Series
+        Of the partition's rows, as the plan names them.
+    plan : Plan
+        Of mergeable outputs only.
+    shape : Shape
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    grouping = _Grouping(keys, not plan.dropna)
+    views = {i: _plc(column) for i, column in enumerate(columns)}
+    for output in plan.outputs:
+        _finish_rows(grouping.aggregator, output, plan, views)
+    labels = [f"o{i}" for i in range(len(plan.outputs))]
+    if grouping.gathered or plan.sort:
+        return _shaped(grouping.table(labels), plan, shape)
+    made_keys, outputs = grouping.run()
+    if len(made_keys) == 1:
+        column = cudf.Series.from_pylibcudf(made_keys[0])
+        index = cudf.Index(column, name=shape.index[0])
+    else:
+        names = [f"k{i}" for i in range(len(made_keys))]
+        index = cudf.MultiIndex.from_frame(_frame(made_keys, names), names=shape.index)
+    outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
+    if shape.series:
+        return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})
+    result = cudf.DataFrame.from_pylibcudf(
+        plc.Table(outputs), {"columns": list(shape.labels), "index": index}
+    )
+    if isinstance(shape.labels, pd.MultiIndex):
+        result.columns = shape.labels
+    return result
+
+
+def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
+    """Cast to a promised NumPy dtype, where the values are of another one."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
+        return column
+    wanted = plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
+    return column if column.type() == wanted else plc.unary.cast(column, wanted)
 
 
 def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
@@ -151,26 +230,28 @@ class _Grouping:
         self._keys = list(keys)
         self.aggregator = Aggregator([_plc(k) for k in keys], keep_nulls)
         # libcudf knows no categories and no time zones: such keys are gathered by cuDF
-        self._gathered = not all(_is_libcudfs_own(k.dtype) for k in keys)
-        if self._gathered:
+        self.gathered = not all(_is_libcudfs_own(k.dtype) for k in keys)
+        if self.gathered:
             self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
+
+    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group."""
+        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"))
+        note_run(run)
+        return keys, outputs
 
     def table(self, labels: Sequence[str]) -> Any:
         """The groups: key columns ``k0``, …, then the outputs by label."""
-        forced = dask.config.get("gpuagg.kernel")
-        keys, outputs, run = self.aggregator.run(forced)
-        note_run(run)
+        keys, outputs = self.run()
         names = [f"k{i}" for i in range(len(self._keys))]
-        if self._gathered:
+        if self.gathered:
             rows = cudf.Series.from_pylibcudf(outputs.pop(0))
             whole = cudf.DataFrame(
                 {n: k.reset_index(drop=True) for n, k in zip(names, self._keys, strict=True)}
             )
             table = whole.take(rows).reset_index(drop=True)
-        else:
-            table = _frame(keys, names)
-        made = _frame(outputs, labels)
-        return cudf.concat([table, made], axis=1) if len(labels) else table
+            return cudf.concat([table, _frame(outputs, labels)], axis=1) if labels else table
+        return _frame([*keys, *outputs], [*names, *labels])
 
 
 def _frame(columns: Sequence[plc.Column], names: Sequence[str]) -> Any:
@@ -307,29 +388,28 @@ def _join(left: Any, right: Any, plan: Plan) -> Any:
     return left.merge(right, on=names, how="left")
 
 
-def _shaped(table: Any, plan: Plan, meta: Any) -> Any:
+def _shaped(table: Any, plan: Plan, shape: Shape) -> Any:
     """Labels, dtypes, index and order that the metadata and the plan promise."""
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         table = table.sort_values(names, na_position="last", ignore_index=True)
     index: Any
     if len(names) == 1:
-        index = cudf.Index(table[names[0]], name=meta.index.names[0])
+        index = cudf.Index(table[names[0]], name=shape.index[0])
     else:
-        index = cudf.MultiIndex.from_frame(table[names], names=meta.index.names)
-    dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+        index = cudf.MultiIndex.from_frame(table[names], names=shape.index)
     columns = []
-    for i, dtype in enumerate(dtypes):
+    for i, dtype in enumerate(shape.dtypes):
         column = table[f"o{i}"]
         columns.append(column if column.dtype == dtype else _cast(column, dtype))
-    if meta.ndim == 1:
+    if shape.series:
         result = columns[0]
         result.index = index
-        result.name = meta.name
+        result.name = shape.labels
         return result
-    result = cudf.DataFrame({i: c for i, c in enumerate(columns)})
+    result = cudf.DataFrame(dict(enumerate(columns)))
     result.index = index
-    result.columns = meta.columns
+    result.columns = shape.labels
     return result
 
 

@@ -71,11 +71,6 @@ __global__ void __launch_bounds__(256)
     gpuagg::write<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS>(a, c.column, t.target);
 }
 
-__global__ void __launch_bounds__(256)
-    gpuagg_clear_sample(gpuagg::Sample* table, gpuagg::Summary* summary) {
-    gpuagg::clear_sample(table, summary);
-}
-
 __global__ void __launch_bounds__(gpuagg::SEGMENT)
     gpuagg_sample(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
                   gpuagg::Sample* table, gpuagg::Summary* summary) {

@@ -63,7 +63,9 @@ def by_pandas(
     parts = {}
     for label, names in wanted.items():
         for name in names:
-            made = grouped.size() if name == "size" else getattr(grouped[label], name)()
+            # as cuDF, and unlike pandas, a sum of no values is null
+            arguments = {"min_count": 1} if name in ("sum", "prod") else {}
+            made = grouped.size() if name == "size" else getattr(grouped[label], name)(**arguments)
             parts[f"{label}.{name}"] = made
     return pd.DataFrame(parts).sort_index(na_position="last")
 
@@ -163,23 +165,28 @@ def test_the_empty_pattern_is_a_key(kernel: str) -> None:
 def test_equal_homes(kernel: str) -> None:
     """Keys whose mixed words share their high half all want the same slot."""
     rng = np.random.default_rng(6)
-    clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(1_000)], dtype=np.uint64)
+    clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(2_000)], dtype=np.uint64)
     frame = pd.DataFrame({"k": rng.choice(clustered, 300_000)} | values(rng, 300_000))
     ours, _ = aggregated(frame, ["k"], WANTED, kernel)
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
 
+TEXTS = np.array(["", "a", "bb", "äöü€", "x" * 40, "y" * 7 + "\0", "z" * 8], object)
 KEY_MAKERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "int8": lambda rng, n: rng.integers(-128, 128, n).astype("int8"),
     "int16": lambda rng, n: rng.integers(-500, 500, n).astype("int16"),
-    "int32": lambda rng, n: rng.integers(-(2**31), 2**31, 50)[rng.integers(0, 50, n)].astype("int32"),
-    "uint64": lambda rng, n: rng.integers(0, 2**63, 60, dtype="uint64")[rng.integers(0, 60, n)] * 2 + 1,
+    "int32": lambda rng, n: rng.integers(-(2**31), 2**31, 50)[rng.integers(0, 50, n)].astype(
+        "int32"
+    ),
+    "uint64": lambda rng, n: (
+        rng.integers(0, 2**63, 60, dtype="uint64")[rng.integers(0, 60, n)] * 2 + 1
+    ),
     "bool": lambda rng, n: rng.random(n) < 0.5,
     "float32": lambda rng, n: rng.integers(-4, 4, n).astype("float32") / 2,
     "float64": lambda rng, n: np.where(rng.random(n) < 0.1, -0.0, rng.integers(0, 9, n) / 3),
     "datetime": lambda rng, n: np.datetime64("2026-01-01", "ns") + rng.integers(0, 99, n),
-    "string": lambda rng, n: np.array(["", "a", "bb", "äöü€", "x" * 40, "y" * 7 + "\0", "z" * 8], object)[rng.integers(0, 7, n)],
-}  # fmt: skip
+    "string": lambda rng, n: TEXTS[rng.integers(0, 7, n)],
+}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -192,13 +199,8 @@ def test_key_types(dtype: str, nulls: bool, keep_nulls: bool, kernel: str) -> No
     key = pd.Series(KEY_MAKERS[dtype](rng, rows))
     if nulls:
         nullable = {"datetime": None, "string": None, "bool": "boolean"}
-        wide = nullable.get(
-            dtype,
-            dtype.replace("ui", "UI")
-            .replace("int", "Int")
-            .replace("UIInt", "UInt")
-            .replace("float", "Float"),
-        )
+        capital = dtype.replace("uint", "UInt").replace("int", "Int").replace("float", "Float")
+        wide = nullable.get(dtype, capital)
         key = key.astype(wide) if wide else key
         key[rng.random(rows) < 0.1] = None
     frame = pd.DataFrame({"k": key} | values(rng, rows))
@@ -227,12 +229,14 @@ def test_several_keys(keys: list[str], keep_nulls: bool, kernel: str) -> None:
             "a": pd.Series(rng.integers(0, 12, rows)).astype("Int32").mask(rng.random(rows) < 0.1),
             "b": rng.integers(0, 12, rows).astype("int8"),
             "c": rng.random(rows) < 0.5,
-            "s": pd.Series(rng.choice(["", "one", "fourteen bytes"], rows)).mask(rng.random(rows) < 0.1),
+            "s": pd.Series(rng.choice(["", "one", "fourteen bytes"], rows)).mask(
+                rng.random(rows) < 0.1
+            ),
             "wide": rng.integers(0, 40, rows) * 2**50,
             "f": pd.Series(rng.integers(0, 3, rows) / 7).mask(rng.random(rows) < 0.1),
         }
         | values(rng, rows)
-    )  # fmt: skip
+    )
     ours, _ = aggregated(frame, keys, WANTED, kernel, keep_nulls)
     theirs = by_pandas(frame, keys, WANTED, keep_nulls)
     ours = ours.reset_index().sort_values(keys, na_position="last", kind="stable").set_index(keys)
@@ -240,7 +244,18 @@ def test_several_keys(keys: list[str], keep_nulls: bool, kernel: str) -> None:
     assert_equal(ours, theirs)
 
 
-VALUE_TYPES = ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32", "Float64"]  # fmt: skip
+VALUE_TYPES = [
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
+    "UInt8",
+    "UInt16",
+    "UInt32",
+    "UInt64",
+    "Float32",
+    "Float64",
+]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -252,7 +267,22 @@ def test_value_types(dtype: str, share: float, kernel: str) -> None:
     v = pd.Series(rng.integers(0, 120, rows)).astype(dtype)
     v[rng.random(rows) < share] = None
     frame = pd.DataFrame({"k": rng.integers(0, 300, rows), "v": v})
-    wanted = {"v": ["sum", "count", "min", "max", "mean", "var", "std", "sem", "any", "all", "first", "last"]}  # fmt: skip
+    wanted = {
+        "v": [
+            "sum",
+            "count",
+            "min",
+            "max",
+            "mean",
+            "var",
+            "std",
+            "sem",
+            "any",
+            "all",
+            "first",
+            "last",
+        ]
+    }
     ours, _ = aggregated(frame, ["k"], wanted, kernel)
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
@@ -317,8 +347,10 @@ def test_infinities() -> None:
     frame = pd.DataFrame({"k": [0, 0, 1, 1, 2, 2], "f": [-np.inf, np.inf, np.inf, 1, np.nan, 1]})
     wanted = {"f": ["sum", "min", "max", "mean"]}
     ours, _ = aggregated(frame, ["k"], wanted)
-    assert np.isnan(ours["f.sum"][0]) and ours["f.sum"][1] == np.inf
-    assert ours["f.min"][0] == -np.inf and ours["f.max"][0] == np.inf
+    assert np.isnan(ours["f.sum"][0])
+    assert ours["f.sum"][1] == np.inf
+    assert ours["f.min"][0] == -np.inf
+    assert ours["f.max"][0] == np.inf
     assert ours["f.mean"][1] == np.inf
     assert ours["f.min"][2] == 1  # NaN is no null in cuDF, but never the extreme
 
@@ -364,3 +396,40 @@ def test_an_estimate_far_too_low_costs_time_only() -> None:
     assert run.decision.kernel.startswith("hgb")
     assert run.spilled > 0 or run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def test_out_of_memory_leaves_nothing_allocated() -> None:
+    import rmm
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(15)
+    frame = pd.DataFrame({"k": rng.permutation(3_000_000), "v": rng.normal(size=3_000_000)})
+    keys, values_ = columns_of(frame, ["k"]), columns_of(frame, ["v"])
+    before = rmm.mr.get_current_device_resource()
+    limited = rmm.mr.LimitingResourceAdaptor(before, 40 << 20)
+    rmm.mr.set_current_device_resource(limited)
+    try:
+        aggregator = Aggregator(keys, False)
+        aggregator.sum(values_[0])
+        with pytest.raises(MemoryError):
+            aggregator.run()
+        assert limited.get_allocated_bytes() == 0
+    finally:
+        rmm.mr.set_current_device_resource(before)
+
+
+def test_many_calls_leave_nothing_allocated() -> None:
+    import rmm
+
+    rng = np.random.default_rng(16)
+    frame = pd.DataFrame({"k": rng.integers(0, 99, 300_000)} | values(rng, 300_000))
+    before = rmm.mr.get_current_device_resource()
+    counted = rmm.mr.StatisticsResourceAdaptor(before)
+    rmm.mr.set_current_device_resource(counted)
+    try:
+        for kernel in KERNELS * 5:
+            aggregated(frame, ["k"], WANTED, kernel)
+        assert counted.allocation_counts.current_bytes == 0
+    finally:
+        rmm.mr.set_current_device_resource(before)

@@ -17,7 +17,7 @@ namespace gpuagg {
 // Where in its arrays a slot's state lies: `own` counts slots, `shared` counts replicas.
 struct Place {
     u32 slot;
-    u32 replica;  // slot * replicas + lane's share
+    u32 replica;  // slot * replicas + thread's share
 };
 
 // An accumulator with one field that all replicas hold.

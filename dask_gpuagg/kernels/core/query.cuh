@@ -30,9 +30,11 @@ struct Args {
     u32 rows;
     u32 shared_slots;   // of a block's own table
     u32 shared_limit;
-    u32 replicas;       // a power of two
+    u32 replicas;       // of a block's accumulators: a power of two
     u32 slices;         // blocks that divide the keys among themselves
     u32 spill_limit;    // a warp that has seen more rows spilled than these stops
+    u32 probes;         // in the global table; none finds a place beyond them
+    u32 unused;
     u32* spill;         // numbers of rows that found no place in a block's table
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all

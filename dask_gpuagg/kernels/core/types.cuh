@@ -57,7 +57,9 @@ GPUAGG_INLINE bool is_valid(const Column& column, i64 row) {
 // An integer that orders as the value does, so that the hardware's integer atomics serve floats.
 template <class T, bool Float = Traits<T>::floating, bool Wide = (sizeof(T) > 4),
           bool Signed = Traits<T>::negative>
-struct Ordered;
+struct Ordered {
+    static_assert(sizeof(T) <= 8, "no atomic orders wider values");
+};
 template <class T> struct Ordered<T, false, false, true> {
     using Type = i32;
     static constexpr Type lowest = -0x7fffffff - 1, highest = 0x7fffffff;

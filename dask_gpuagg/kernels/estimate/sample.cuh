@@ -10,6 +10,11 @@ constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
 constexpr u32 SEGMENT_SLOTS = 512;
 constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
 
+// The host fills everything with ones before: words are then EMPTY, and all counts are one less
+// than what they count.
+// A count has the rows in its low bits and the segments above them: where equal keys lie side by
+// side, rows of one segment are no independent draws, but segments are.
+constexpr u32 SEGMENTS_FROM_BIT = 20;
 struct Sample {
     u64 words[SAMPLE_SLOTS];
     u32 counts[SAMPLE_SLOTS];
@@ -18,9 +23,9 @@ struct Sample {
 struct Summary {
     u32 rows;      // sampled rows that belong to a group
     u32 distinct;
-    u32 once;      // keys seen once
-    u32 twice;
-    u32 most;      // rows of the most frequent key
+    u32 once;      // keys seen in one segment
+    u32 twice;     // keys seen in two
+    i32 most;      // rows of the most frequent key, -1 for none
     u32 repeats;   // rows whose key is that of the row before
 };
 
@@ -67,7 +72,7 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
         for (u32 s = static_cast<u32>(scramble(words[i])) % SAMPLE_SLOTS;; s = (s + 1) % SAMPLE_SLOTS) {
             const u64 held = atomicCAS(table->words + s, EMPTY, words[i]);
             if (held == EMPTY || held == words[i]) {
-                atomicAdd(table->counts + s, counts[i]);
+                atomicAdd(table->counts + s, (1u << SEGMENTS_FROM_BIT) + counts[i]);
                 break;
             }
         }
@@ -78,11 +83,12 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
     const u32 lane = threadIdx.x % WARP;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
          i += gridDim.x * blockDim.x) {
-        const u32 n = table->words[i] == EMPTY ? 0u : table->counts[i];
+        const u32 n = table->counts[i] + 1;
+        const u32 segments = n >> SEGMENTS_FROM_BIT;
         const u32 distinct = __popc(__ballot_sync(ALL_LANES, n > 0));
-        const u32 once = __popc(__ballot_sync(ALL_LANES, n == 1));
-        const u32 twice = __popc(__ballot_sync(ALL_LANES, n == 2));
-        u32 most = n;
+        const u32 once = __popc(__ballot_sync(ALL_LANES, segments == 1));
+        const u32 twice = __popc(__ballot_sync(ALL_LANES, segments == 2));
+        u32 most = n & ((1u << SEGMENTS_FROM_BIT) - 1);
         for (u32 d = WARP / 2; d > 0; d /= 2) {
             const u32 other = __shfl_xor_sync(ALL_LANES, most, d);
             most = other > most ? other : most;
@@ -91,18 +97,9 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
             atomicAdd(&summary->distinct, distinct);
             if (once) atomicAdd(&summary->once, once);
             if (twice) atomicAdd(&summary->twice, twice);
-            atomicMax(&summary->most, most);
+            atomicMax(&summary->most, static_cast<i32>(most));
         }
     }
-}
-
-__device__ __forceinline__ void clear_sample(Sample* table, Summary* summary) {
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
-         i += gridDim.x * blockDim.x) {
-        table->words[i] = EMPTY;
-        table->counts[i] = 0;
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) *summary = Summary{};
 }
 
 }  // namespace gpuagg

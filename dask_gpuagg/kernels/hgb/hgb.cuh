@@ -9,10 +9,8 @@ namespace gpuagg {
 
 // A key that is farther from its first slot than this spills.
 constexpr u32 SHARED_PROBES = 128;
-// Tables that blocks merge into are at most half full.
-constexpr u32 MERGE_PROBES = 1024;
 
-// Accumulates straight into the table. The lanes of a warp share `replicas` copies.
+// Accumulates straight into the table, of which `replicas` threads in a row each have a copy.
 template <class Q> struct InTable {
     GPUAGG_INLINE InTable() {}
     GPUAGG_INLINE void update(const typename Q::All::Memory& m, u32 slot, u32 replicas, u32 share,
@@ -62,7 +60,7 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
             Q::All::fold(value, Q::All::read(m, {s, s * a.replicas + r}));
         const Probe probe = asked<K>(columns, words[s], s, a.shared_slots);
         const u32 slot = find<K>(a.table.words, a.table.slots, a.table.limit,
-                                 &a.counters->claimed, MERGE_PROBES, columns, probe);
+                                 &a.counters->claimed, a.probes, columns, probe);
         if (slot == NONE) atomicAdd(&a.counters->homeless, 1u);
         else Q::All::add(Global{}, global, {slot, slot}, value);
     }
@@ -75,7 +73,7 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
                              const typename Q::All::Memory& memory, A& accumulate, u64 base) {
     using K = typename Q::Key;
     const u32 lane = threadIdx.x % WARP;
-    const u32 share = lane & (a.replicas - 1);
+    const u32 share = threadIdx.x & (a.replicas - 1);
     typename Q::Values row[UNROLL];
     Probe probe[UNROLL];
     u32 slot[UNROLL];
@@ -151,7 +149,7 @@ __device__ void hgb(const Args& a, const Column* columns) {
     if (threadIdx.x % WARP == 0)
         a.resume[blockIdx.x * warps + threadIdx.x / WARP] =
             static_cast<u32>(base < a.rows ? base : a.rows);
-    accumulate.finish(memory, a.replicas, threadIdx.x % WARP & (a.replicas - 1));
+    accumulate.finish(memory, a.replicas, threadIdx.x & (a.replicas - 1));
     __syncthreads();
     merge_block<Q>(a, columns, words, memory);
 }

@@ -52,15 +52,21 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         length = static_cast<u64>(__ldg(offsets + row + 1) - begin);
         return static_cast<const u8*>(column[1].data) + begin;
     }
-    // Up to 8 bytes, those past the end as 0; the length is hashed too. Whole aligned words are
-    // read, which stay inside the allocation: CUDA hands memory out in units of 256 bytes.
+    // Up to 8 bytes, those past the end as 0; the length is hashed too. Two aligned words hold any
+    // 8 bytes; near the end of a string the second one might lie outside the column.
     static GPUAGG_INLINE u64 word(const u8* at, u64 left) {
+        if (left < 16) {
+            u64 w = 0;
+            const u32 n = left < 8 ? static_cast<u32>(left) : 8u;
+            for (u32 i = 0; i < n; ++i) w |= static_cast<u64>(__ldg(at + i)) << (8 * i);
+            return w;
+        }
         const u64 address = reinterpret_cast<u64>(at);
         const u64* aligned = reinterpret_cast<const u64*>(address & ~7ull);
         const u32 shift = static_cast<u32>(address & 7ull) * 8;
         u64 w = __ldg(aligned) >> shift;
-        if (shift && left * 8 > 64 - shift) w |= __ldg(aligned + 1) << (64 - shift);
-        return left >= 8 ? w : w & ((1ull << (left * 8)) - 1);
+        if (shift) w |= __ldg(aligned + 1) << (64 - shift);
+        return w;
     }
     static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
         u64 length;

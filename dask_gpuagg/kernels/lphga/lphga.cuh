@@ -6,9 +6,6 @@
 
 namespace gpuagg {
 
-// Probes beyond this say that the table is too full for the keys it gets.
-constexpr u32 GLOBAL_PROBES = 1024;
-
 template <class Q> __device__ void clear_table(const Table& t) {
     const u32 all = t.slots + EXTRA_SLOTS;
     const auto memory = Q::All::carve(t.cells, all, 1);
@@ -51,7 +48,7 @@ __device__ void lphga(const Args& a, const Column* columns) {
         for (u32 j = 0; j < UNROLL; ++j) {
             if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
             slot[j] = find<K>(a.table.words, a.table.slots, a.table.limit, &a.counters->claimed,
-                              GLOBAL_PROBES, columns, probe[j]);
+                              a.probes, columns, probe[j]);
             if (slot[j] == NONE && probe[j].kind != Kind::drop) ++homeless;
         }
         __syncwarp();
@@ -75,7 +72,7 @@ template <class Q> __device__ void transfer(const Args& a, const Column* columns
         if (word == EMPTY) continue;
         const Probe probe = asked<K>(columns, word, static_cast<u32>(i), a.table.slots);
         const u32 slot = find<K>(a.target.words, a.target.slots, a.target.limit,
-                                 &a.counters->claimed, GLOBAL_PROBES, columns, probe);
+                                 &a.counters->claimed, a.probes, columns, probe);
         if (slot == NONE) {
             atomicAdd(&a.counters->homeless, 1u);
             continue;

@@ -59,6 +59,15 @@ template <u32 S> struct WideField {
     }
 };
 
+template <u32 S, u32 COUNT> struct WideFieldOf {
+    using T = i128;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        WideField<S>::template make<L>(v, out);
+        return Nth<COUNT, L>::of(v).x != 0;
+    }
+};
+
 // Fields of partial moments. A group of no values has mean NaN and second moment 0.
 template <u32 S> struct MomentRows {
     using T = i64;

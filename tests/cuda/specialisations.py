@@ -1,0 +1,237 @@
+"""The specialisations that the tests compile, by name: one table for all of them.
+
+Outputs are written as ``dask_gpuagg/engines/columns.py`` writes them. ``COVERING`` names those that
+are compiled for every architecture; the others differ in types alone, which one architecture shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, KeyPart, Output, Query, State, ValuePart
+
+FLOATS = ("f32", "f64")
+# decimal128 is summed and is a key, but has no extremes and no products
+ORDERED = [ctype for ctype in TYPE_BYTES if ctype != "i128"]
+
+
+class Builder:
+    """Collects inputs, states and outputs of a query."""
+
+    def __init__(self, *keys: KeyPart, keep_nulls: bool = False) -> None:
+        self.keys = keys
+        self.keep_nulls = keep_nulls
+        self.inputs: list[ValuePart] = []
+        self.states: list[State] = []
+        self.outputs: list[Output] = []
+
+    def input(self, ctype: str, masked: bool = False) -> int:
+        """A further input column."""
+        self.inputs.append(ValuePart(ctype, masked))
+        return len(self.inputs) - 1
+
+    def state(self, policy: str, *inputs: int, ctype: str | None = None) -> int:
+        """The state's position, added if it is new."""
+        state = State(policy, inputs, ctype)
+        if state not in self.states:
+            self.states.append(state)
+        return self.states.index(state)
+
+    def output(self, code: str, ctype: str, nullable: bool = False) -> None:
+        """A further output."""
+        self.outputs.append(Output(code, ctype, nullable))
+
+    def counted(self, i: int) -> int:
+        """The state that counts the values of an input."""
+        return self.state("Count", i) if self.inputs[i].masked else self.state("Size")
+
+    def add(self, name: str, i: int) -> None:
+        """The output of one aggregation of an input."""
+        ctype, masked = self.inputs[i].ctype, self.inputs[i].masked
+        kind = "Float" if ctype in FLOATS else "Integer"
+        wide = "f64" if ctype in FLOATS else "u64" if ctype[0] == "u" else "i64"
+        if name == "size":
+            self.output(f"Field<{self.state('Size')}, i64>", "i64")
+        elif name == "count":
+            self.output(f"Field<{self.counted(i)}, i64>", "i64")
+        elif name in ("sum", "prod"):
+            policy = kind + ("Sum" if name == "sum" else "Product")
+            self.output(f"Field<{self.state(policy, i)}, {wide}>", wide)
+        elif name == "sum or null":
+            code = f"FieldOf<{self.state(kind + 'Sum', i)}, {wide}, {self.counted(i)}>"
+            self.output(code, wide, True)
+        elif name in ("min", "max"):
+            count = str(self.counted(i)) if masked else "NO_STATE"
+            state = self.state(name.capitalize(), i, ctype=ctype)
+            self.output(f"Extreme<{state}, {ctype}, {count}>", ctype, masked)
+        elif name in ("any", "all"):
+            self.output(f"Field<{self.state(name.capitalize(), i)}, u8>", "u8")
+        elif name in ("first", "last"):
+            state = self.state(name.capitalize() + "Row", i)
+            self.output(f"RowNumber<{state}, {str(name == 'last').lower()}>", "i32")
+        elif name == "wide sum":
+            self.output(f"WideField<{self.state('WideSum', i)}>", "i128")
+        elif name == "wide sum or null":
+            code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
+            self.output(code, "i128", True)
+        elif name == "mean":
+            self.output(f"Mean<{self.state('FloatSum', i)}, {self.counted(i)}>", "f64", True)
+        elif name in ("var", "std", "sem"):
+            power = ("var", "std", "sem").index(name)
+            self.output(f"Spread<{self.state('Moments', i)}, 1, {power}>", "f64", True)
+        elif name == "population var":
+            self.output(f"Spread<{self.state('Moments', i)}, 0, 0>", "f64", True)
+        elif name == "moments":
+            self.moments(self.state("Moments", i))
+        else:
+            raise ValueError(name)
+
+    def moments(self, state: int) -> None:
+        """The three fields of moments."""
+        self.output(f"MomentRows<{state}>", "i64")
+        self.output(f"MomentMean<{state}>", "f64")
+        self.output(f"MomentM2<{state}>", "f64")
+
+    @property
+    def query(self) -> Query:
+        """What was collected."""
+        return Query(
+            self.keys,
+            self.keep_nulls,
+            tuple(self.inputs),
+            tuple(self.states),
+            tuple(self.outputs),
+        )
+
+
+def of(
+    keys: Sequence[KeyPart], wanted: dict[tuple[str, bool], list[str]], keep_nulls: bool = False
+) -> Query:
+    """A query of aggregations by input: type and whether it has a null mask."""
+    builder = Builder(*keys, keep_nulls=keep_nulls)
+    for (ctype, masked), names in wanted.items():
+        i = builder.input(ctype, masked)
+        for name in names:
+            builder.add(name, i)
+    return builder.query
+
+
+def key(ctype: str, masked: bool = False) -> KeyPart:
+    """A key of fixed width."""
+    return KeyPart(ctype, masked)
+
+
+def string(offsets: str = "i32", masked: bool = False) -> KeyPart:
+    """A key of strings."""
+    return KeyPart(offsets, masked, string=True)
+
+
+INT64 = (key("i64"),)
+ONE = {("f64", False): ["sum"]}
+# what most tests on a device ask for
+USUAL = {
+    ("i64", False): ["sum", "min", "max", "count", "size", "mean"],
+    ("f64", False): ["sum", "min", "max", "var"],
+}
+EVERY = ["sum", "count", "min", "max", "mean", "var", "std", "sem", "any", "all", "first", "last"]
+
+SEVERAL_KEYS = {
+    "two of 32 bits": (key("i32"), key("i32")),
+    "null flags fit": (key("i32", True), key("i8", True), key("u8")),
+    "one bit too many for the flags": (key("i32", True), key("f32")),
+    "eight of 8 bits": tuple(key("u8") for _ in range(8)),
+    "wide and narrow": (key("i64"), key("i32", True)),
+    "two of 64 bits": (key("i64"), key("f64")),
+    "decimal128": (key("i128"),),
+    "decimal128 with nulls": (key("i128", True),),
+    "decimal128 and int32": (key("i128", True), key("i32")),
+    "string": (string(),),
+    "string with nulls": (string(masked=True),),
+    "large string": (string("i64"),),
+    "large string with nulls": (string("i64", masked=True),),
+    "string and int32": (string(masked=True), key("i32", True)),
+    "two strings": (string(), string("i64", masked=True)),
+    "string, decimal128, float, int8": (string(), key("i128"), key("f64"), key("i8", True)),
+}
+
+
+def _keys() -> Iterator[tuple[str, Query]]:
+    for keep_nulls in (False, True):
+        nulls = "nulls kept" if keep_nulls else "nulls dropped"
+        for ctype in TYPE_BYTES:
+            for masked in (False, True):
+                name = f"key {ctype}{' masked' if masked else ''}, {nulls}"
+                yield name, of([key(ctype, masked)], ONE, keep_nulls)
+        for label, keys in SEVERAL_KEYS.items():
+            yield f"keys {label}, {nulls}", of(keys, ONE, keep_nulls)
+
+
+def _values() -> Iterator[tuple[str, Query]]:
+    for ctype in ORDERED:
+        for masked in (False, True):
+            name = f"every aggregation of {ctype}{' masked' if masked else ''}"
+            yield name, of(INT64, {(ctype, masked): EVERY})
+        extremes = {(ctype, False): ["min", "max"], (ctype, True): ["min", "max"]}
+        yield f"extremes of {ctype}", of(INT64, extremes)
+        products = {(ctype, True): ["prod", "sum or null"]}
+        yield f"products of {ctype}", of(INT64, products)
+    for masked in (False, True):
+        name = f"sum of decimal128{' masked' if masked else ''}"
+        yield name, of(INT64, {("i128", masked): ["wide sum", "count"]})
+
+
+def _single_states() -> Iterator[tuple[str, Query]]:
+    """Each aggregation alone, so that nothing else aligns or fills the slot."""
+    alone = {
+        "size": "i64", "count": "i64", "sum": "i64", "prod": "f64", "min": "i8", "max": "f32",
+        "any": "u8", "all": "u8", "first": "i64", "last": "i64", "wide sum": "i128", "mean": "f32",
+        "population var": "f32", "moments": "i64",
+    }  # fmt: skip
+    for name, ctype in alone.items():
+        yield f"{name} alone", of(INT64, {(ctype, True): [name]})
+    merged = Builder(*INT64)
+    merged.moments(merged.state("MergedMoments", *(merged.input(c) for c in ("i64", "f64", "f64"))))
+    yield "merged moments alone", merged.query
+    present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
+    yield "validity alone", of(INT64, present)
+    yield "wide sum or null alone", of(INT64, {("i128", True): ["wide sum or null"]})
+    yield "nothing but the groups", of(INT64, {})
+    yield "nothing but the groups of strings", of([string()], {})
+
+
+def _counts() -> Iterator[tuple[str, Query]]:
+    five = {("f64", False): ["sum", "count", "min", "max"], ("f32", False): ["mean"]}
+    twenty = {
+        ("i64", True): ["sum", "count", "min", "max", "mean"],
+        ("f64", False): ["sum", "min", "max", "var", "std"],
+        ("f32", True): ["sum", "count", "min", "max", "sem"],
+        ("i8", False): ["size", "any", "all", "first", "last"],
+    }
+    for label, keys in {"int64": INT64, "strings": (string(),)}.items():
+        yield f"1 aggregation by {label}", of(keys, ONE)
+        yield f"5 aggregations by {label}", of(keys, five)
+        yield f"20 aggregations by {label}", of(keys, twenty)
+        yield f"the usual ones by {label}", of(keys, USUAL)
+
+
+TABLE: dict[str, Query] = {
+    name: query for part in (_keys, _values, _single_states, _counts) for name, query in part()
+}
+
+COVERING = [
+    "key i8 masked, nulls kept",
+    "key f64, nulls kept",
+    "keys null flags fit, nulls kept",
+    "keys string, decimal128, float, int8, nulls kept",
+    "keys large string with nulls, nulls dropped",
+    "every aggregation of f32 masked",
+    "every aggregation of u64",
+    "extremes of i16",
+    "products of i64",
+    "products of f64",
+    "sum of decimal128 masked",
+    "merged moments alone",
+    "nothing but the groups",
+    "20 aggregations by int64",
+    "20 aggregations by strings",
+]

@@ -1,0 +1,160 @@
+"""What the host reckons about a query before anything is compiled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda import geometry, groupby
+from dask_gpuagg.cuda.compiler import KERNELS
+from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
+from tests.cuda.specialisations import TABLE
+
+key_parts = st.builds(KeyPart, st.sampled_from(list(TYPE_BYTES)), st.booleans())
+strings = st.builds(KeyPart, st.sampled_from(["i32", "i64"]), st.booleans(), st.just(True))
+
+
+def by(*keys: KeyPart, keep_nulls: bool = False) -> Query:
+    return Query(keys, keep_nulls, (), (), ())
+
+
+# ---- the packed rule ---------------------------------------------------------------------------
+
+
+@given(st.lists(key_parts, min_size=1, max_size=6), st.booleans())
+def test_packed_keys_fit_a_word(keys: list[KeyPart], keep_nulls: bool) -> None:
+    made = by(*keys, keep_nulls=keep_nulls)
+    bits = sum(8 * TYPE_BYTES[k.ctype] for k in keys)
+    flags = sum(k.masked or k.ctype in ("f32", "f64") for k in keys) if keep_nulls else 0
+    if len(keys) == 1:
+        assert made.packed == (bits <= 64)
+    else:
+        assert made.packed == (bits + flags <= 64)
+    assert made.key_outputs == (len(keys) if made.packed else 1)
+
+
+@given(st.lists(key_parts, max_size=3), strings, st.booleans())
+def test_strings_are_never_packed(others: list[KeyPart], text: KeyPart, keep_nulls: bool) -> None:
+    assert not by(*others, text, keep_nulls=keep_nulls).packed
+
+
+@pytest.mark.parametrize(
+    ("ctypes", "masked", "dropped", "kept"),
+    [
+        (["i64"], True, True, True),
+        (["f64"], False, True, True),
+        (["i128"], False, False, False),
+        (["i32", "i32"], False, True, True),
+        (["i32", "i32"], True, True, False),
+        (["f32", "f32"], False, True, False),
+        (["i32", "i16", "i8"], True, True, True),
+        (["i64", "u8"], False, False, False),
+        (["u8"] * 8, False, True, True),
+        (["u8"] * 9, False, False, False),
+    ],
+)
+def test_the_null_flags_need_room(
+    ctypes: list[str], masked: bool, dropped: bool, kept: bool
+) -> None:
+    keys = [KeyPart(c, masked) for c in ctypes]
+    assert by(*keys).packed == dropped
+    assert by(*keys, keep_nulls=True).packed == kept
+
+
+def test_nan_keys_are_null() -> None:
+    assert KeyPart("f32", False).nullable
+    assert not KeyPart("i32", False).nullable
+    assert KeyPart("i32", True).nullable
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_slots_are_the_sum_of_their_states(name: str) -> None:
+    """The compiler asserts the same of the policies (see ``test_compiler.py``)."""
+    fixed, replica = 8, 0
+    for state in TABLE[name].states:
+        if state.policy in ("Min", "Max"):
+            assert state.ctype is not None
+            # 32-bit atomics are the narrowest
+            fixed += max(4, TYPE_BYTES[state.ctype])
+        else:
+            fixed += STATE_BYTES[state.policy][0]
+            replica += STATE_BYTES[state.policy][1]
+    assert TABLE[name].slot_bytes == (fixed, replica)
+
+
+def test_a_key_alone_needs_its_word() -> None:
+    assert by(KeyPart("i8", False)).slot_bytes == (8, 0)
+
+
+def test_sizes_are_whole_words() -> None:
+    """4-byte fields of an even number of slots keep 8-byte fields behind them aligned."""
+    for fixed, replica in STATE_BYTES.values():
+        assert fixed % 4 == replica % 4 == 0
+
+
+def test_heavy_states_and_keys_take_smaller_blocks() -> None:
+    ordinary = TABLE["the usual ones by int64"]
+    assert TABLE["1 aggregation by int64"].threads == 1024
+    assert TABLE["1 aggregation by strings"].threads == 512
+    assert ordinary.threads == 512
+    assert replace(ordinary, states=ordinary.states[:4]).threads == 1024
+
+
+def test_many_columns_are_read_in_smaller_steps() -> None:
+    assert TABLE["20 aggregations by int64"].unroll == 4
+    five = Query((KeyPart("i64", False),), False, (ValuePart("f64", False),) * 5, (), ())
+    assert five.unroll == 2
+    assert by(*[KeyPart("i8", False)] * 3).unroll == 2
+
+
+# ---- the text ----------------------------------------------------------------------------------
+
+
+def test_columns_are_numbered_keys_first() -> None:
+    text = KeyPart("i32", True, string=True)
+    of = replace(
+        by(text, KeyPart("i64", False), keep_nulls=True),
+        inputs=(ValuePart("f32", True), ValuePart("u8", False)),
+        states=(State("FloatSum", (0,)), State("Max", (1,), "u8")),
+    )
+    source = of.source()
+    # a string column takes two: offsets and characters
+    assert "ByRow<true, StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>" in source
+    assert "Row<Input<f32, 3, true>, Input<u8, 4, false>>" in source
+    assert "States<FloatSum<0>, Max<u8, 1>>" in source
+    assert "gpuagg::Read, 5>" in source
+
+
+def test_different_queries_have_different_sources() -> None:
+    assert len({q.source() for q in TABLE.values()}) == len(set(TABLE.values()))
+
+
+# ---- numbers that both sides know --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
+        ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
+        ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
+    ],
+)
+def test_host_and_device_agree(path: str, name: str, value: int) -> None:
+    text = (KERNELS / path).read_text()
+    found = re.search(rf"constexpr u32 {name} = (?P<value>[^;]+);", text)
+    assert found is not None
+    number, _, shift = found["value"].replace("u", "").partition(" << ")
+    assert int(number) << int(shift or 0) == value
+
+
+def test_counters_have_room_for_all_outputs() -> None:
+    text = (KERNELS / "core" / "query.cuh").read_text()
+    assert f"u32 nulls[{groupby._OUTPUTS_AT_MOST}];" in text
