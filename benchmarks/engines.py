@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.engines`` times, on one thread and alternating, Arrow's hash aggregation
 on the keys themselves, pandas' group-by on the keys, and the host engine's own two steps:
-numbering the groups once and pandas' reductions on those numbers. Written to
+numbering the groups once and reductions on those numbers. Written to
 ``benchmarks/results/engines.json``.
 """
 
@@ -53,7 +53,10 @@ def by_host(frame: pd.DataFrame, keys: list[str]) -> Any:
     groups = group([frame[k] for k in keys], dropna=False)
     reducer = Reducer(groups.codes, groups.n)
     states = [("fsum", "v3"), ("min", "v3"), ("max", "v3"), ("count", "v3"), ("isum", "v1")]
-    return [update(reducer, state, [frame[c]], frame.index) for state, c in states]
+    columns = {c: frame[c] for _, c in states}
+    for state, c in states:
+        reducer.expect(state, columns[c])
+    return [update(reducer, state, [columns[c]], frame.index) for state, c in states]
 
 
 ARMS: dict[str, Callable[[pd.DataFrame, list[str]], Any]] = {

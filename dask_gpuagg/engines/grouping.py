@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.dtypes import is_plain
-from dask_gpuagg.engines import strings
+from dask_gpuagg.engines import fused, numbering, strings
 
 # of any integer type
 Codes = npt.NDArray[Any]
@@ -39,12 +39,16 @@ _SAMPLE = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One key column as codes: ``-1`` is null, ``decode`` turns codes back into values."""
+    """One key column as codes: ``-1`` is null, ``decode`` turns codes back into values.
+
+    ``dense``: every code below ``size`` occurs, and no null.
+    """
 
     codes: Codes
     size: int
     decode: Callable[[Codes], Any]
     has_null: bool
+    dense: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,10 @@ def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
         kept = np.logical_and.reduce([e.codes >= 0 for e in encoded])
         encoded = [Encoded(e.codes[kept], e.size, e.decode, False) for e in encoded]
     radix = [e.size + e.has_null for e in encoded]
-    codes, present = _combine([_nulls_last(e) for e in encoded], radix)
+    if len(encoded) == 1 and encoded[0].dense:
+        codes, present = encoded[0].codes, [np.arange(encoded[0].size)]
+    else:
+        codes, present = _combine([_nulls_last(e) for e in encoded], radix)
     keys = [
         e.decode(np.where(c < e.size, c, -1) if e.has_null else c)
         for e, c in zip(encoded, present, strict=True)
@@ -107,6 +114,10 @@ def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]
     """Dense codes of the rows of ``columns``, and the column codes of each dense code."""
     if math.prod(radix) > _WIDEST:
         return _combine_wide(columns, radix)
+    if len(columns) > 1:
+        slots, rows = radix[0] * radix[1], len(columns[0])
+        if fused.usable(rows, slots) and _addresses(slots, rows):
+            return _combine_pair(columns, radix)
     combined = columns[0]
     for column, size in zip(columns[1:], radix[1:], strict=True):
         combined = combined.astype(np.int64) * size + column
@@ -116,6 +127,16 @@ def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]
         present, digit = np.divmod(present, max(size, 1))
         parts.append(digit)
     return codes, [present, *reversed(parts)]
+
+
+def _combine_pair(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """The same, the first two columns becoming one that is dense."""
+    pair, present = numbering.number_pairs(columns[0], columns[1], radix[1], radix[0] * radix[1])
+    of_pair = np.divmod(present, radix[1])
+    if len(columns) == 2:
+        return pair, list(of_pair)
+    codes, parts = _combine([pair, *columns[2:]], [len(present), *radix[2:]])
+    return codes, [*(part.take(parts[0]) for part in of_pair), *parts[1:]]
 
 
 def _combine_wide(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
@@ -147,7 +168,9 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
     present : ndarray of int
         The old code of each new one.
     """
-    if size <= max(_FEW_SLOTS, _SLOTS_PER_ROW * len(codes)):
+    if _addresses(size, len(codes)):
+        if fused.usable(len(codes), size):
+            return numbering.number(codes, 0, size)
         seen = np.zeros(size, dtype=bool)
         seen[codes] = True
         present = np.flatnonzero(seen)
@@ -209,30 +232,45 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
         return Encoded(values.view(np.int8), 2, lambda w: w.astype(bool), False)
     low, high = int(values.min()), int(values.max())
     span = high - low + 1
-    if span > max(_FEW_SLOTS, _SLOTS_PER_ROW * len(values)):
+    if not _addresses(span, len(values)):
         return _encode_any(values)
     dtype = values.dtype
     # uint64 stays as it is: a value beyond int64 minus the lowest one fits either way
-    wide = values if dtype.itemsize == 8 else values.astype(np.int64)
-    codes = (wide - wide.dtype.type(low)).astype(np.int64, copy=False)
+    wide = np.dtype(dtype if dtype.itemsize == 8 else np.int64)
 
     def decode(wanted: Codes) -> Any:
-        return (wanted.astype(wide.dtype) + wide.dtype.type(low)).astype(dtype)
+        return (wanted.astype(wide) + wide.type(low)).astype(dtype)
 
-    return Encoded(codes, span, decode, False)
+    if fused.usable(len(values), span):
+        return _numbered(numbering.number(values, low, span), decode)
+    shifted = values.astype(wide, copy=False) - wide.type(low)
+    return Encoded(shifted.astype(np.int64, copy=False), span, decode, False)
 
 
 def _encode_packed(column: pd.Series) -> Encoded | None:
     packed = strings.pack(column)
     if packed is None:
         return None
-    codes, packing = packed
-    dtype = column.dtype
+    packing, dtype = packed.packing, column.dtype
+    size = 1 << packing.bits
 
     def decode(wanted: Codes) -> Any:
         return strings.unpack(wanted, packing, dtype)
 
-    return Encoded(codes, 1 << packing.bits, decode, False)
+    if fused.usable(len(column), size) and _addresses(size, len(column)):
+        return _numbered(packed.numbers(), decode)
+    return Encoded(packed.codes(), size, decode, False)
+
+
+def _numbered(numbered: numbering.Numbered, decode: Callable[[Codes], Any]) -> Encoded:
+    """Dense codes, of which ``decode`` gives the values by their former codes."""
+    codes, present = numbered
+    return Encoded(codes, len(present), lambda w: decode(present.take(w)), False, dense=True)
+
+
+def _addresses(size: int, rows: int) -> bool:
+    """Whether so many slots may be addressed directly."""
+    return size <= max(_FEW_SLOTS, _SLOTS_PER_ROW * rows)
 
 
 def take(values: Any, rows: Codes) -> Any:

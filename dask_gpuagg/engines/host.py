@@ -16,17 +16,13 @@ import numpy.typing as npt
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.aggregations import STATES
 from dask_gpuagg.dtypes import is_plain
-from dask_gpuagg.engines.finish import (
-    finish_groups,
-    finish_matrix,
-    finish_values,
-    sort_order,
-)
+from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
-from dask_gpuagg.engines.reduce import Fields, Reducer, merge, update
+from dask_gpuagg.engines.merging import merge
+from dask_gpuagg.engines.reduce import Fields, Reducer, update
 from dask_gpuagg.plan import CustomFunctions, Plan
+from dask_gpuagg.states import STATES
 
 Partial = dict[str, pd.DataFrame]
 
@@ -74,6 +70,7 @@ def partial(
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
+        _expect(reducer, plan, columns)
         fields: Fields = {}
         for i, use in enumerate(plan.states):
             inputs = [columns[c] for c in use.columns]
@@ -254,11 +251,19 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
 def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     """The states of whole rows, named as merged ones are."""
     columns = {c: table[f"v{c}"] for c in plan.rows}
+    _expect(reducer, plan, columns)
     fields: Fields = {}
     for i, use in enumerate(plan.states):
         state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
         fields |= {f"s{i}.{name}": values for name, values in state.items()}
     return fields
+
+
+def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
+    """Announce all states, so that each column is read once for those of its own."""
+    for use in plan.states:
+        for c in use.columns:
+            reducer.expect(use.state, columns[c])
 
 
 def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:

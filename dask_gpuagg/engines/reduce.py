@@ -1,9 +1,9 @@
-"""Update and merge of every state of the registry, on dense group numbers.
+"""Update of every state of the registry: the rows of a partition to one row per group.
 
-``update`` reduces the rows of a partition to one row per group; ``merge`` reduces several
-rows of states per group, in their order, to one. The reductions are pandas' own, driven by a
-ready-made categorical grouper so that nothing is hashed again; Arrow's hash aggregation takes
-over for the dtypes that pandas would reduce as Python objects.
+Plain integers and floats are reduced by the compiled loops of ``fused.py``, one read of a column
+for all of its states. Everything else, and what is too small for them, goes to pandas' own
+reductions, driven by a ready-made categorical grouper so that nothing is hashed again; Arrow's
+hash aggregation takes over for the dtypes that pandas would reduce as Python objects.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.aggregations import STATES
 from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines import fused
 from dask_gpuagg.engines.grouping import Codes, take
 
 Fields = dict[str, Any]
@@ -41,6 +41,8 @@ class Reducer:
         self.n = n
         # by identity of the column, which is kept so that its identity is not given away again
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self._fused: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
+        self._expected: dict[int, tuple[Any, set[str]]] = {}
 
     def shared(self, what: str, make: Callable[[Any], Any], values: Any) -> Any:
         """``make(values)``, computed once for all states that ask for it."""
@@ -48,6 +50,37 @@ class Reducer:
         if key not in self._shared:
             self._shared[key] = (values, make(values))
         return self._shared[key][1]
+
+    def expect(self, state: str, values: pd.Series) -> None:
+        """Announce a state of a column, to be made along with the column's other ones."""
+        _, fields = self._expected.setdefault(id(values), (values, set()))
+        fields.update(fused.FIELDS.get(state, ()))
+
+    def fused(self, values: pd.Series, field: str, skipna: bool = True) -> Any:
+        """A field of a column by the compiled loops; ``None`` where they do not apply."""
+        if not (self._small_codes is not None and fused.reads(values.dtype)):
+            return None
+        key = id(values), skipna
+        _, fields = self._fused.setdefault(key, (values, {}))
+        if field not in fields:
+            _, expected = self._expected.get(id(values), (values, set()))
+            # what was asked for and could not be made is not tried again
+            wanted = {field} | (expected - fields.keys())
+            made = fused.reduce(self._small_codes, self.n, values.to_numpy(), wanted, skipna)
+            fields |= dict.fromkeys(wanted) | made
+        return fields[field]
+
+    def sum(self, values: pd.Series, skipna: bool = True) -> Any:
+        """Sum of each group, in 64 bits; that of no values is 0."""
+        sums = self.fused(values, "sum", skipna)
+        return self.by(values).sum(skipna=skipna).to_numpy() if sums is None else sums
+
+    @cached_property
+    def _small_codes(self) -> npt.NDArray[np.int32] | None:
+        """The codes as the compiled loops take them, or ``None`` where those do not run."""
+        if not fused.usable(len(self.codes), self.n):
+            return None
+        return fused.frozen(self.codes, np.int32)
 
     @cached_property
     def _grouper(self) -> Any:
@@ -66,6 +99,8 @@ class Reducer:
     @cached_property
     def size(self) -> npt.NDArray[np.int64]:
         """Rows of each group."""
+        if self._small_codes is not None:
+            return fused.count(self._small_codes, self.n)
         return np.bincount(self.codes, minlength=self.n)
 
     def count(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -114,7 +149,7 @@ def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Inde
     ----------
     reducer : Reducer
     state : str
-        A name of ``aggregations.STATES`` other than ``custom``.
+        A name of ``states.STATES`` other than ``custom``.
     values : list of Series
         The state's input columns, of the reducer's rows.
     index : Index
@@ -131,25 +166,7 @@ def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Inde
         return _update_extreme(reducer, state, values[0], index)
     if state == "comoments":
         return _update_comoments(reducer, _floats(values[0]), _floats(values[1]))
-    return _UPDATES[state](reducer, values[0])
-
-
-def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
-    """Merge several rows of one state per group, in row order.
-
-    Parameters
-    ----------
-    reducer : Reducer
-    state : str
-        A name of ``aggregations.STATES`` other than ``custom``.
-    fields : dict of str to Series
-        The state's fields, of the reducer's rows.
-
-    Returns
-    -------
-    dict of str to array of shape (n,)
-    """
-    return _MERGES[state](reducer, fields)
+    return UPDATES[state](reducer, values[0])
 
 
 def _integers(values: pd.Series, fill: int) -> pd.Series:
@@ -180,7 +197,8 @@ def _count(reducer: Reducer, values: pd.Series) -> Fields:
 def _valid_counts(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.int64]:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu":
         return reducer.size
-    return reducer.count(_valid(values))
+    counts = reducer.fused(values, "count")
+    return reducer.count(_valid(values)) if counts is None else counts
 
 
 def _isum(reducer: Reducer, values: pd.Series) -> Fields:
@@ -188,8 +206,8 @@ def _isum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _integer_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
-    sums: npt.NDArray[Any] = reducer.by(_integers(values, 0)).sum().to_numpy()
-    return sums
+    sums: npt.NDArray[Any] | None = reducer.fused(values, "sum")
+    return reducer.sum(_integers(values, 0)) if sums is None else sums
 
 
 def _cannot_wrap(values: pd.Series) -> bool:
@@ -209,8 +227,11 @@ def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
 def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
     if _cannot_wrap(values):  # the integer sum is exact, and may be wanted anyway
         return np.asarray(_isum(reducer, values)["sum"], dtype=np.float64)
-    sums: npt.NDArray[np.float64] = reducer.by(pd.Series(_floats(values))).sum().to_numpy()
-    return sums
+    sums: npt.NDArray[np.float64] | None = None
+    if dtype_class(values.dtype) == "float":
+        sums = reducer.fused(values, "sum")
+    # pandas would sum float32 in float32
+    return reducer.sum(pd.Series(_floats(values))) if sums is None else sums
 
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
@@ -237,6 +258,9 @@ def _extremum(function: str) -> Callable[[Reducer, pd.Series], Fields]:
     def extremum(reducer: Reducer, values: pd.Series) -> Fields:
         if _arrow_compares(values.dtype):
             return {function: reducer.arrow(values, function)}
+        best = reducer.fused(values, function)
+        if best is not None:
+            return {function: best}
         return {function: getattr(reducer.by(values), function)().array}
 
     return extremum
@@ -267,12 +291,15 @@ def _truth(function: str) -> Callable[[Reducer, pd.Series], Fields]:
 
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
-    floats = pd.Series(_floats(values))
+    floats = values if fused.reads(values.dtype) else pd.Series(_floats(values))
     n = _count(reducer, values)["n"]
-    # pandas' variance is Welford's, so a constant gives exactly 0
-    m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = _fsum(reducer, values)["sum"] / n
+    # Welford's, here and in pandas, so a constant gives exactly 0
+    m2 = reducer.fused(floats, "m2")
+    if m2 is None:
+        floats = pd.Series(_floats(values))
+        m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
     constant = (m2 == 0) & (n > 1)
     if constant.any():
         # a sum divided by n may miss the constant by one rounding, which merging would square
@@ -288,19 +315,34 @@ def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
     ticks = np.where(_valid(values), np.asarray(ticks), 0)
     # two halves that cannot overflow below 2**31 rows make the sum of 64-bit ticks exact
     return {
-        "hi": reducer.by(pd.Series(ticks >> 32)).sum().to_numpy(),
-        "lo": reducer.by(pd.Series(ticks & 0xFFFFFFFF)).sum().to_numpy(),
+        "hi": reducer.sum(pd.Series(ticks >> 32)),
+        "lo": reducer.sum(pd.Series(ticks & 0xFFFFFFFF)),
     }
 
 
 def _update_extreme(reducer: Reducer, state: str, values: pd.Series, index: pd.Index) -> Fields:
     nulls = reducer.size - reducer.count(_valid(values))
-    return _extreme(reducer, state, values, pd.Series(index), nulls)
+    return extreme(reducer, state, values, pd.Series(index), nulls)
 
 
-def _extreme(
+def extreme(
     reducer: Reducer, state: str, values: pd.Series, labels: pd.Series, nulls: Any
 ) -> Fields:
+    """The state ``idxmin`` or ``idxmax`` of rows with these labels.
+
+    Parameters
+    ----------
+    reducer : Reducer
+    state : str
+    values, labels : Series
+        Of the reducer's rows.
+    nulls : ndarray of int, shape (n,)
+        Null values of each group.
+
+    Returns
+    -------
+    dict of str to array of shape (n,)
+    """
     best = reducer.by(values).min() if state == "idxmin" else reducer.by(values).max()
     of_group = pd.Series(best.array.take(reducer.codes))
     is_best = pd.Series(values.array).eq(of_group).to_numpy(dtype=bool, na_value=False)
@@ -332,75 +374,7 @@ def _update_comoments(
     return {"n": n, "mx": mx, "my": my, **sums}
 
 
-def _sums(reducer: Reducer, values: pd.Series) -> Any:
-    # an inf - inf of a partition is NaN and has to stay NaN: partial sums are never skipped
-    return reducer.by(values).sum(skipna=False).to_numpy()
-
-
-def _merge_sum(field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    return lambda reducer, fields: {field: _sums(reducer, fields[field])}
-
-
-def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    return {"prod": reducer.by(fields["prod"]).prod(skipna=False).to_numpy()}
-
-
-def _merge_like_update(name: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    return lambda reducer, fields: _UPDATES[name](reducer, fields[name])
-
-
-def _weighted_mean(
-    reducer: Reducer, n: npt.NDArray[Any], means: npt.NDArray[Any], total: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
-    """Means of means, relative to each group's first one so that equal means stay equal."""
-    filled = n > 0
-    first = reducer.first_row(np.flatnonzero(filled))
-    reference = np.full(reducer.n, np.nan)
-    reference[first >= 0] = means[first[first >= 0]]
-    shift = np.where(filled, n * (means - reference[reducer.codes]), 0.0)
-    mean: npt.NDArray[np.float64] = reference + np.bincount(reducer.codes, shift, reducer.n) / total
-    return mean
-
-
-def _merge_moments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
-    n, means, m2 = (fields[name].to_numpy() for name in ("n", "mean", "m2"))
-    total = np.asarray(_sums(reducer, fields["n"]))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = _weighted_mean(reducer, n, means, total)
-        spread = n * (means - mean[reducer.codes]) ** 2
-    merged = m2 + np.where(n > 0, spread, 0.0)
-    return {"n": total, "mean": mean, "m2": np.bincount(reducer.codes, merged, reducer.n)}
-
-
-def _merge_comoments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    n = fields["n"].to_numpy()
-    total = np.asarray(_sums(reducer, fields["n"]))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mx = _weighted_mean(reducer, n, fields["mx"].to_numpy(), total)
-        my = _weighted_mean(reducer, n, fields["my"].to_numpy(), total)
-        dx = fields["mx"].to_numpy() - mx[reducer.codes]
-        dy = fields["my"].to_numpy() - my[reducer.codes]
-    result: Fields = {"n": total, "mx": mx, "my": my}
-    for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
-        part = fields[name].to_numpy() + np.where(n > 0, n * product, 0.0)
-        result[name] = np.bincount(reducer.codes, part, reducer.n)
-    return result
-
-
-def _merge_limbs(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    return {name: _sums(reducer, fields[name]) for name in ("hi", "lo")}
-
-
-def _merge_extreme(state: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    def merge_extreme(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-        nulls = _sums(reducer, fields["nulls"])
-        return _extreme(reducer, state, fields["value"], fields["label"], nulls)
-
-    return merge_extreme
-
-
-_UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
+UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "count": _count,
     "isum": _isum,
     "fsum": _fsum,
@@ -414,18 +388,4 @@ _UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "limbs": _limbs,
     **{name: _extremum(name) for name in ("min", "max")},
     **{name: _selects(name) for name in ("first", "last")},
-}
-
-_MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
-    **{name: _merge_sum(STATES[name].fields[0]) for name in ("size", "count", "isum", "fsum")},
-    "osum": lambda reducer, fields: _osum(reducer, fields["sum"]),
-    "concat": lambda reducer, fields: _concat(reducer, fields["sum"]),
-    "iprod": _merge_prod,
-    "fprod": _merge_prod,
-    **{n: _merge_like_update(n) for n in ("min", "max", "first", "last", "any", "all")},
-    "moments": _merge_moments,
-    "limbs": _merge_limbs,
-    "idxmin": _merge_extreme("idxmin"),
-    "idxmax": _merge_extreme("idxmax"),
-    "comoments": _merge_comoments,
 }

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from dask_gpuagg.engines import fused, numbering
+
 Words = npt.NDArray[np.uint64]
 
 # rows per step: all temporaries of a step stay in the second-level cache
@@ -53,8 +55,49 @@ class Packing:
     bits: int
 
 
-def pack(column: pd.Series) -> tuple[npt.NDArray[Any], Packing] | None:
-    """Codes of a column of strings that all have the same length.
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A column of strings of one length, and how they become codes.
+
+    Attributes
+    ----------
+    text : ndarray of uint8
+        The strings, one after the other, from ``first`` on.
+    first, rows : int
+    words : list of ndarray of uint64, each of shape (rows,)
+        The strings as words, which are views of the text.
+    packing : Packing
+    """
+
+    text: npt.NDArray[np.uint8]
+    first: int
+    rows: int
+    words: list[Words]
+    packing: Packing
+
+    def codes(self) -> npt.NDArray[Any]:
+        """Codes of int32 or int64, below ``2 ** packing.bits``."""
+        return _codes(self.words, self.packing)
+
+    def numbers(self) -> numbering.Numbered:
+        """Dense numbers of the rows, by direct addressing, and the code of each number."""
+        runs = [
+            (start, at, (1 << bits) - 1, to)
+            for start, of_word in zip(self.packing.starts, self.packing.runs, strict=True)
+            for at, bits, to in of_word
+        ]
+        return numbering.number_strings(
+            self.text,
+            self.first,
+            self.rows,
+            self.packing.length,
+            np.array(runs, np.int64).reshape(-1, 4),
+            1 << self.packing.bits,
+        )
+
+
+def pack(column: pd.Series) -> Packed | None:
+    """Read a column of strings that all have the same length.
 
     Parameters
     ----------
@@ -62,8 +105,7 @@ def pack(column: pd.Series) -> tuple[npt.NDArray[Any], Packing] | None:
 
     Returns
     -------
-    codes : ndarray of int, shape of ``column``, below ``2 ** packing.bits``
-    packing : Packing
+    Packed
         Or ``None`` where it does not apply: nulls, several lengths, long strings, too many
         differing bits, or too few rows to matter.
     """
@@ -81,14 +123,21 @@ def pack(column: pd.Series) -> tuple[npt.NDArray[Any], Packing] | None:
     length = int(offsets[1]) - int(offsets[0])
     if not 0 < length <= _LONGEST or int(offsets[-1]) - int(offsets[0]) != length * len(array):
         return None
-    starts, words = _words(data_buffer, int(offsets[0]), len(array), length)
-    differing = _differing(words, offsets, length)
+    text, first, starts = _text(data_buffer, int(offsets[0]), len(array), length)
+    words = [
+        np.ndarray((len(array),), np.uint64, buffer=text, offset=first + start, strides=(length,))
+        for start in starts
+    ]
+    if fused.usable(len(array)):
+        differing = numbering.differing(text, first, starts, offsets, length)
+    else:
+        differing = _differing(words, offsets, length)
     if differing is None:
         return None
     packing = _packing(length, starts, words, differing)
     if packing.bits > _MOST_BITS:
         return None
-    return _codes(words, packing), packing
+    return Packed(text, first, len(array), words, packing)
 
 
 def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
@@ -126,19 +175,20 @@ def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
     return pd.array(array, dtype=dtype)
 
 
-def _words(data: pa.Buffer, first: int, n: int, length: int) -> tuple[list[int], list[Words]]:
-    """Views of the text as 64-bit words, one per eight bytes; the last may overlap."""
+def _text(
+    data: pa.Buffer, first: int, n: int, length: int
+) -> tuple[npt.NDArray[np.uint8], int, list[int]]:
+    """The text, where it begins, and the starts of 64-bit words, one per eight bytes.
+
+    The last word may overlap the one before.
+    """
     starts = [min(8 * w, max(length - 8, 0)) for w in range(-(-length // 8))]
     text = np.frombuffer(data, np.uint8)
     if first + (n - 1) * length + starts[-1] + 8 > len(text):
         # a word may not reach beyond the buffer: strings shorter than eight bytes at its end
         text = np.concatenate([text[first : first + n * length], np.zeros(8, np.uint8)])
         first = 0
-    views = [
-        np.ndarray((n,), np.uint64, buffer=text, offset=first + start, strides=(length,))
-        for start in starts
-    ]
-    return starts, views
+    return text, first, starts
 
 
 def _own_bits(length: int, starts: list[int]) -> list[int]:

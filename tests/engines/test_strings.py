@@ -38,7 +38,7 @@ def check(column: pd.Series) -> None:
     """Assert that codes are below the size they claim and give the strings back."""
     packed = strings.pack(column)
     assert packed is not None
-    codes, packing = packed
+    codes, packing = packed.codes(), packed.packing
     assert len(codes) == len(column)
     assert codes.min() >= 0
     assert int(codes.max()) < 1 << packing.bits
@@ -53,7 +53,7 @@ def test_round_trip_and_as_few_codes_as_words(words):
     packed = strings.pack(column)
     if packed is not None:  # None: more than 62 bits differ
         check(column)
-        assert len(set(packed[0].tolist())) == column.nunique()
+        assert len(set(packed.codes().tolist())) == column.nunique()
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -71,9 +71,9 @@ def test_words_that_differ_everywhere(length):
 
 
 def test_constant_columns_need_no_bits():
-    codes, packing = strings.pack(many(["constant"]))
-    assert packing.bits == 0
-    assert not codes.any()
+    packed = strings.pack(many(["constant"]))
+    assert packed.packing.bits == 0
+    assert not packed.codes().any()
     check(many(["constant"]))
 
 
@@ -89,7 +89,7 @@ def test_all_bits_of_the_highest_byte():
 def test_the_widest_code_that_is_packed():
     # the top bit of ASCII never differs: eight bytes make 56 bits, nine would make 63
     everything = ["\0" * 8, "\x7f" * 8]
-    assert strings.pack(many(everything))[1].bits == 56
+    assert strings.pack(many(everything)).packing.bits == 56
     check(many(everything))
     assert strings.pack(many([w + w[:1] for w in everything])) is None
 

@@ -1,0 +1,220 @@
+"""The compiled loops of the host engine: one read of the rows for everything that is wanted.
+
+Every array comes in one dtype and read-only where it is only read, so that each function is
+compiled for one signature (``reduce_integers`` for two). Machine code is kept on disk: beside
+this file, or in the user's cache directory where that cannot be written. ``fused.py`` is the
+only caller; importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = npt.NDArray[Any]
+
+log = logging.getLogger(__name__)
+
+
+def compiled(function: F) -> F:
+    """Compile at the first call, without the GIL; the machine code is kept if it can be."""
+    try:
+        made = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError as error:
+        # no directory can be written: every process compiles for itself
+        if "cannot cache" not in str(error):
+            raise
+        log.warning("%s", error)
+        made = numba.njit(nogil=True)(function)
+    return cast(F, made)
+
+
+# what a row of the accumulators of reduce_floats holds; one row per group, so that a group's
+# fields share a cache line
+COUNT, LOST, SUM, MIN, MAX, MEAN, M2 = range(7)
+
+
+@compiled
+def reduce_floats(
+    codes: Array,
+    values: Array,
+    acc: Array,
+    lanes: int,
+    skipna: bool,
+    sums: bool,
+    extremes: bool,
+    spread: bool,
+) -> None:
+    """Add rows to float64 accumulators of shape (groups * lanes, up to the last field wanted).
+
+    An addition to the group of the row before waits for that one; with several ``lanes`` per
+    group, a power of two, it need not.
+    """
+    for i in range(len(codes)):
+        x = values[i]
+        if skipna and x != x:
+            continue
+        # unsigned: no test for a negative index
+        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
+        count = acc[g, COUNT] + 1.0
+        acc[g, COUNT] = count
+        if sums:
+            # Kahan 1965, as pandas sums; what an infinity loses is no number and is dropped
+            before = acc[g, SUM]
+            y = x - acc[g, LOST]
+            after = before + y
+            lost = after - before - y
+            acc[g, SUM] = after
+            acc[g, LOST] = lost if lost == lost else 0.0
+        if extremes:
+            # always stored: a branch would be mispredicted where groups have few rows
+            low, high = acc[g, MIN], acc[g, MAX]
+            acc[g, MIN] = x if x < low else low
+            acc[g, MAX] = x if x > high else high
+        if spread:
+            # Welford 1962: of equal values every deviation is exactly 0
+            mean = acc[g, MEAN]
+            deviation = x - mean
+            mean += deviation / count
+            acc[g, MEAN] = mean
+            acc[g, M2] += deviation * (x - mean)
+
+
+@compiled
+def reduce_integers(codes: Array, values: Array, acc: Array, sums: bool, extremes: bool) -> None:
+    """Add rows to accumulators (sum, min, max) in the dtype of the values; sums wrap."""
+    for i in range(len(codes)):
+        x = values[i]
+        g = np.uint64(codes[i])
+        if sums:
+            acc[g, 0] += x
+        if extremes:
+            low, high = acc[g, 1], acc[g, 2]
+            acc[g, 1] = x if x < low else low
+            acc[g, 2] = x if x > high else high
+
+
+@compiled
+def count_rows(codes: Array, counts: Array) -> None:
+    """Add rows to the counts of their groups."""
+    for i in range(len(codes)):
+        counts[np.uint64(codes[i])] += 1
+
+
+@compiled
+def number_integers(
+    values: Array, low: int, numbers: Array, present: Array, found: int, codes: Array
+) -> int:
+    """Number distinct integers in order of appearance, by direct addressing.
+
+    ``numbers[value - low]`` is the value's number plus one, 0 where it has none yet;
+    ``present`` holds ``value - low`` of every number. Returns how many there are now.
+    """
+    for i in range(len(values)):
+        slot = np.uint64(values[i] - low)
+        number = numbers[slot]
+        if number == 0:
+            present[found] = slot
+            found += 1
+            number = np.int32(found)
+            numbers[slot] = number
+        codes[i] = number - 1
+    return found
+
+
+@compiled
+def number_pairs(
+    left: Array, right: Array, radix: int, numbers: Array, present: Array, codes: Array
+) -> int:
+    """Number distinct pairs in order of appearance; the slot of one is ``left * radix + right``."""
+    found = 0
+    for i in range(len(left)):
+        slot = np.uint64(np.int64(left[i]) * radix + right[i])
+        number = numbers[slot]
+        if number == 0:
+            present[found] = slot
+            found += 1
+            number = np.int32(found)
+            numbers[slot] = number
+        codes[i] = number - 1
+    return found
+
+
+# rows of a step of the string loops: their temporaries stay in the first-level cache
+_STEP = 1024
+
+
+@compiled
+def _word(text: Array, at: int) -> Any:
+    """Eight bytes from any address, little-endian; the compiler makes one load of it."""
+    b = np.uint64(at)
+    word = np.uint64(text[b])
+    for k in range(1, 8):
+        word |= np.uint64(text[b + np.uint64(k)]) << np.uint64(8 * k)
+    return word
+
+
+@compiled
+def differing_bits(text: Array, start: int, length: int, rows: int) -> Any:
+    """The bits in which any word at ``start + i * length`` differs from the first one."""
+    first = _word(text, start)
+    found = np.uint64(0)
+    for i in range(rows):
+        found |= _word(text, start + i * length) ^ first
+    return found
+
+
+@compiled
+def same_lengths(offsets: Array, length: int) -> bool:
+    """Whether every string has the length."""
+    other = False
+    for i in range(len(offsets) - 1):
+        other |= offsets[i + 1] - offsets[i] != length
+    return not other
+
+
+@compiled
+def number_strings(
+    text: Array,
+    length: int,
+    runs: Array,
+    numbers: Array,
+    present: Array,
+    codes: Array,
+) -> int:
+    """Number distinct strings of one length, whose packed bits address directly.
+
+    ``runs`` has rows (first byte of the word, position in the word, mask, position in the
+    code), those of one word next to each other; see ``strings.Packing``.
+    """
+    found = 0
+    words = np.empty(_STEP, np.uint64)
+    slots = np.empty(_STEP, np.uint64)
+    for begin in range(0, len(codes), _STEP):
+        rows = min(_STEP, len(codes) - begin)
+        slots[:] = 0
+        loaded = np.int64(-1)
+        for k in range(len(runs)):
+            start, at, mask, to = runs[k, 0], runs[k, 1], runs[k, 2], runs[k, 3]
+            if start != loaded:
+                for j in range(rows):
+                    words[j] = _word(text, start + (begin + j) * length)
+                loaded = start
+            for j in range(rows):
+                slots[j] |= ((words[j] >> np.uint64(at)) & np.uint64(mask)) << np.uint64(to)
+        for j in range(rows):
+            slot = slots[j]
+            number = numbers[slot]
+            if number == 0:
+                present[found] = slot
+                found += 1
+                number = np.int32(found)
+                numbers[slot] = number
+            codes[begin + j] = number - 1
+    return found
