@@ -157,6 +157,21 @@ class Query:
         """Rows that a thread has in flight."""
         return 4 if len(self.inputs) <= 4 and len(self.keys) <= 2 else 2
 
+    @property
+    def scatter(self) -> tuple[int, int, int]:
+        """Of the scatter: threads of a block, blocks of an SM, rows of a thread in each tile."""
+        return (1024, 1, 8) if self.widest <= 8 else (512, 1, 8)
+
+    @property
+    def widest(self) -> int:
+        """Bytes of the widest column that a scatter moves, words included."""
+        return max(8, *(TYPE_BYTES[v.ctype] for v in self.inputs)) if self.inputs else 8
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a state keeps the number of a row."""
+        return any(s.policy in ("FirstRow", "LastRow") for s in self.states)
+
     def source(self) -> str:
         """The translation unit."""
         keys, column = [], 0
@@ -172,6 +187,11 @@ class Query:
         family = "Packed" if self.packed else "ByRow"
         keep = str(self.keep_nulls).lower()
         fixed, replica = self.slot_bytes
+        scatter = ""
+        if self.packed:
+            names = ("THREADS", "BLOCKS", "ITEMS")
+            for name, value in zip(names, self.scatter, strict=True):
+                scatter += f"#define GPUAGG_SCATTER_{name} {value}\n"
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -191,5 +211,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-#include "entry.cuh"
+{scatter}#include "entry.cuh"
 """

@@ -36,7 +36,7 @@ struct Args {
     u32* spill;         // numbers of rows that found no place in a block's table
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all
-    u32* order;         // of collect and write: the slots of the groups
+    u32* order;         // of collect and write: the slots of the groups, null: the first ones
 };
 
 template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
