@@ -7,58 +7,60 @@
 
 namespace gpuagg {
 
-// Where the rows of a thread go: to `stage` in the tile's order of partitions, and from each place
-// of that order to `target`. NONE: the row, or the place, has nothing to move.
+// Rows of a thread that are in registers at once.
+constexpr u32 BATCH = 8;
+// No place in a tile's order, which has fewer than 2**16 rows.
+constexpr u32 NOWHERE = 0xffffu;
+
+// Where the rows of a thread go: to places in the tile's order of partitions, two to a register,
+// and from each place of that order to `target`, NONE where there is nothing to move.
 template <u32 ITEMS> struct Route {
-    u32 stage[ITEMS];
+    u32 places[ITEMS / 2];
     u32 target[ITEMS];
+    GPUAGG_INLINE u32 place(u32 j) const { return places[j / 2] >> (j % 2 * 16) & NOWHERE; }
+    GPUAGG_INLINE void set(u32 j, u32 at) {
+        if (j % 2) places[j / 2] = (places[j / 2] & NOWHERE) | at << 16;
+        else places[j / 2] = (places[j / 2] & ~NOWHERE) | at;
+    }
 };
 
-// Writes a column that has been read into registers. The staging buffer is the block's only one,
-// so it must be free first; `ahead` starts the loads of the next column before the stores.
-template <u32 THREADS, u32 ITEMS, class T, class Ahead>
-GPUAGG_INLINE void move_column(char* buffer, void* to, const Route<ITEMS>& route,
-                               const T (&value)[ITEMS], Ahead ahead) {
+// Moves one column: `read` gives the value of the thread's row j. The staging buffer is the block's
+// only one, so it must be free before the first value goes in.
+template <u32 THREADS, u32 ITEMS, class T, class Read>
+GPUAGG_INLINE void move_column(char* buffer, void* to, const Route<ITEMS>& route, Read read) {
     T* staged = reinterpret_cast<T*>(buffer);
-    __syncthreads();
+    T value[BATCH];
 #pragma unroll
-    for (u32 j = 0; j < ITEMS; ++j)
-        if (route.stage[j] != NONE) staged[route.stage[j]] = value[j];
+    for (u32 b = 0; b < ITEMS; b += BATCH) {
+#pragma unroll
+        for (u32 j = 0; j < BATCH; ++j) {
+            value[j] = T{};
+            if (route.place(b + j) != NOWHERE) value[j] = read(b + j);
+        }
+        if (b == 0) __syncthreads();
+#pragma unroll
+        for (u32 j = 0; j < BATCH; ++j)
+            if (route.place(b + j) != NOWHERE) staged[route.place(b + j)] = value[j];
+    }
     __syncthreads();
-    ahead();
 #pragma unroll
     for (u32 j = 0; j < ITEMS; ++j)
         if (route.target[j] != NONE)
             static_cast<T*>(to)[route.target[j]] = staged[j * THREADS + threadIdx.x];
 }
 
-template <u32 THREADS, u32 ITEMS, class In>
-GPUAGG_INLINE void read_input(const Column* columns, u64 first, const Route<ITEMS>& route,
-                              typename In::T (&value)[ITEMS]) {
-#pragma unroll
-    for (u32 j = 0; j < ITEMS; ++j)
-        if (route.stage[j] != NONE)
-            value[j] = load<typename In::T>(columns[In::column],
-                                            static_cast<i64>(first + j * THREADS));
-}
-
-// The inputs from I on, the first of which is in registers.
+template <u32 THREADS, u32 ITEMS, u32 I>
+GPUAGG_INLINE void move_inputs(Cells<I>*, char*, const Column*, const Column*, u64,
+                               const Route<ITEMS>&) {}
 template <u32 THREADS, u32 ITEMS, u32 I, class In, class... Rest>
 GPUAGG_INLINE void move_inputs(Cells<I, In, Rest...>*, char* buffer, const Column* columns,
-                             const Column* to, u64 first, const Route<ITEMS>& route,
-                             const typename In::T (&value)[ITEMS]) {
-    void* target = const_cast<void*>(to[In::column].data);
-    if constexpr (sizeof...(Rest) == 0) {
-        move_column<THREADS>(buffer, target, route, value, [] {});
-    } else {
-        using Tail = Cells<I + 1, Rest...>;
-        typename Inputs<Tail>::First::T next[ITEMS];
-        move_column<THREADS>(buffer, target, route, value, [&] {
-            read_input<THREADS, ITEMS, typename Inputs<Tail>::First>(columns, first, route, next);
-        });
-        move_inputs<THREADS, ITEMS>(static_cast<Tail*>(nullptr), buffer, columns, to, first, route,
-                                  next);
-    }
+                               const Column* to, i64 first, const Route<ITEMS>& route) {
+    using T = typename In::T;
+    move_column<THREADS, ITEMS, T>(
+        buffer, const_cast<void*>(to[In::column].data), route,
+        [&](u32 j) { return load<T>(columns[In::column], first + j * THREADS); });
+    move_inputs<THREADS, ITEMS>(static_cast<Cells<I + 1, Rest...>*>(nullptr), buffer, columns, to,
+                                first, route);
 }
 
 template <class V, u32 BIT, u32 I>
@@ -72,34 +74,24 @@ GPUAGG_INLINE void valid_bits(Cells<I, In, Rest...>*, const Column* columns, i64
 }
 
 // Everything of the rows but their words.
-template <u32 THREADS, u32 ITEMS, class Q>
-GPUAGG_INLINE void move_all(const Partitions& p, const Column* columns, const Column* to,
-                            char* buffer, u64 first, const Route<ITEMS>& route) {
+template <class Q, u32 THREADS, u32 ITEMS>
+GPUAGG_INLINE void move_rest(const Partitions& p, const Column* columns, const Column* to,
+                             char* buffer, i64 first, const Route<ITEMS>& route) {
     using Row = typename Q::Values;
     Row* const row = nullptr;
     if constexpr (Inputs<Row>::masked > 0) {
         using V = typename Bits<Inputs<Row>::masked>::Type;
-        V bits[ITEMS];
-#pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) {
-            bits[j] = 0;
-            if (route.stage[j] != NONE)
-                valid_bits<V, 0>(row, columns, static_cast<i64>(first + j * THREADS), bits[j]);
-        }
-        move_column<THREADS>(buffer, p.validity, route, bits, [] {});
+        move_column<THREADS, ITEMS, V>(buffer, p.validity, route, [&](u32 j) {
+            V bits = 0;
+            valid_bits<V, 0>(row, columns, first + j * THREADS, bits);
+            return bits;
+        });
     }
-    if constexpr (Numbered<typename Q::All>::value) {
-        u32 number[ITEMS];
-#pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) number[j] = static_cast<u32>(first + j * THREADS);
-        move_column<THREADS>(buffer, p.numbers, route, number, [] {});
-    }
-    if constexpr (Inputs<Row>::count > 0) {
-        using First = typename Inputs<Row>::First;
-        typename First::T value[ITEMS];
-        read_input<THREADS, ITEMS, First>(columns, first, route, value);
-        move_inputs<THREADS, ITEMS>(row, buffer, columns, to, first, route, value);
-    }
+    if constexpr (Numbered<typename Q::All>::value)
+        move_column<THREADS, ITEMS, u32>(buffer, p.numbers, route, [&](u32 j) {
+            return static_cast<u32>(first + j * THREADS);
+        });
+    move_inputs<THREADS, ITEMS>(row, buffer, columns, to, first, route);
 }
 
 // The sum of the counts of all threads before this one, and of all.
@@ -114,20 +106,24 @@ template <u32 THREADS> GPUAGG_INLINE u32 sum_before(u32 mine, u32* warp_sums, u3
     }
     if (lane == WARP - 1) warp_sums[warp] = sum;
     __syncthreads();
-    u32 before = 0;
-    total = 0;
+    u32 of_warps = lane < THREADS / WARP ? warp_sums[lane] : 0;
+    const u32 own = __shfl_sync(ALL_LANES, of_warps, warp);
 #pragma unroll
-    for (u32 w = 0; w < THREADS / WARP; ++w) {
-        const u32 of_warp = warp_sums[w];
-        if (w < warp) before += of_warp;
-        total += of_warp;
+    for (u32 d = 1; d < WARP; d *= 2) {
+        const u32 other = __shfl_up_sync(ALL_LANES, of_warps, d);
+        if (lane >= d) of_warps += other;
     }
-    return before + sum - mine;
+    total = __shfl_sync(ALL_LANES, of_warps, WARP - 1);
+    return __shfl_sync(ALL_LANES, of_warps, warp) - own + sum - mine;
 }
 
-GPUAGG_INLINE void list_spilled(const Args& a, u32 row) {
-    const u32 at = atomicAdd(&a.counters->spilled, 1u);
-    if (at < a.spill_limit) a.spill[at] = row;
+// Lists the thread's rows whose bits are set.
+template <u32 THREADS> GPUAGG_INLINE void list_spilled(const Args& a, u32 rows, i64 first) {
+    if (rows == 0) return;
+    u32 at = atomicAdd(&a.counters->spilled, __popc(rows));
+    for (; rows; rows &= rows - 1, ++at)
+        if (at < a.spill_limit)
+            a.spill[at] = static_cast<u32>(first) + (__ffs(rows) - 1) * THREADS;
 }
 
 // Rows that no partition takes are listed: those past its capacity, and those of the two keys that
@@ -138,6 +134,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     using K = typename Q::Key;
     using Row = typename Q::Values;
     constexpr u32 TILE = THREADS * ITEMS;
+    static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
     extern __shared__ u64 shared[];
     __shared__ u32 warp_sums[WARP];
     char* buffer = reinterpret_cast<char*>(shared);
@@ -147,27 +144,32 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
 
     for (u64 tile = static_cast<u64>(blockIdx.x) * TILE; tile < a.rows;
          tile += static_cast<u64>(gridDim.x) * TILE) {
-        const u64 first = tile + threadIdx.x;
+        const i64 first = static_cast<i64>(tile) + threadIdx.x;
+        const u32 left = static_cast<u32>(a.rows - tile);
         Route<ITEMS> route;
-        u64 word[ITEMS];
         for (u32 i = threadIdx.x; i < p.count; i += THREADS) counts[i] = 0;
-#pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) {
-            route.stage[j] = NONE;
-            const u64 row = first + j * THREADS;
-            if (row < a.rows) {
-                const Probe probe = K::probe(columns, static_cast<i64>(row));
-                word[j] = probe.word;
-                if (probe.kind == Kind::key) route.stage[j] = 0;
-                else if (probe.kind != Kind::drop) list_spilled(a, static_cast<u32>(row));
-            }
-        }
         __syncthreads();
         // ranks among the tile's rows of the same partition
 #pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j)
-            if (route.stage[j] != NONE)
-                route.stage[j] = atomicAdd(counts + partition_of(word[j], p.count), 1u);
+        for (u32 b = 0; b < ITEMS; b += BATCH) {
+            Probe probe[BATCH];
+            u32 odd = 0;
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j) {
+                probe[j] = {EMPTY, 0u, Kind::drop};
+                if ((b + j) * THREADS + threadIdx.x < left)
+                    probe[j] = K::probe(columns, first + (b + j) * THREADS);
+            }
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j) {
+                u32 rank = NOWHERE;
+                if (probe[j].kind == Kind::key)
+                    rank = atomicAdd(counts + partition_of(probe[j].word, p.count), 1u);
+                else if (probe[j].kind != Kind::drop) odd |= 1u << j;
+                route.set(b + j, rank);
+            }
+            list_spilled<THREADS>(a, odd, first + b * THREADS);
+        }
         __syncthreads();
         u32 mine = 0, total;
         for (u32 i = 0; i < each; ++i) {
@@ -183,45 +185,61 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
             }
         }
         __syncthreads();
-        // the tile's places in each partition, counted from the start of its run in the buffer
-        u32 base = 0;
+        // the tile's places in each partition, counted from where its run starts in the buffer
         bool over = false;
         for (u32 i = threadIdx.x; i < p.count; i += THREADS) {
             const u32 n = counts[i];
-            if (n) base = atomicAdd(p.rows + i, n);
-            over = over || (n && base + n > p.capacity);
+            if (n == 0) continue;
+            const u32 base = atomicAdd(p.rows + i, n);
+            over = over || base + n > p.capacity;
             counts[i] = base - starts[i];
         }
+        // the keys are read again: the first time they had to leave the registers to later rows
 #pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j)
-            if (route.stage[j] != NONE) {
-                route.stage[j] += starts[partition_of(word[j], p.count)];
-                shared[route.stage[j]] = word[j];
+        for (u32 b = 0; b < ITEMS; b += BATCH) {
+            u64 word[BATCH];
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j) {
+                word[j] = EMPTY;
+                if (route.place(b + j) != NOWHERE)
+                    word[j] = K::probe(columns, first + (b + j) * THREADS).word;
             }
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j)
+                if (route.place(b + j) != NOWHERE) {
+                    const u32 at =
+                        route.place(b + j) + starts[partition_of(word[j], p.count)];
+                    shared[at] = word[j];
+                    route.set(b + j, at);
+                }
+        }
         over = __syncthreads_or(over);
         if (over) {
+            u32 lost = 0;
 #pragma unroll
-            for (u32 j = 0; j < ITEMS; ++j)
-                if (route.stage[j] != NONE &&
-                    counts[partition_of(word[j], p.count)] + route.stage[j] >= p.capacity)
-                    list_spilled(a, static_cast<u32>(first + j * THREADS));
+            for (u32 j = 0; j < ITEMS; ++j) {
+                const u32 at = route.place(j);
+                if (at != NOWHERE && counts[partition_of(shared[at], p.count)] + at >= p.capacity)
+                    lost |= 1u << j;
+            }
+            list_spilled<THREADS>(a, lost, first);
         }
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
             const u32 at = j * THREADS + threadIdx.x;
             route.target[j] = NONE;
             if (at < total) {
-                const u64 moved = shared[at];
-                const u32 partition = partition_of(moved, p.count);
+                const u64 word = shared[at];
+                const u32 partition = partition_of(word, p.count);
                 const u32 place = counts[partition] + at;
                 if (place < p.capacity) {
                     route.target[j] = partition * p.capacity + place;
-                    p.words[route.target[j]] = moved;
+                    p.words[route.target[j]] = word;
                 }
             }
         }
-        move_all<THREADS, ITEMS, Q>(p, columns, to, buffer, first, route);
-        // the counters are read until here, by the slowest warp
+        move_rest<Q, THREADS>(p, columns, to, buffer, first, route);
+        // the slowest warp is done with buffer and counts
         __syncthreads();
     }
 }
