@@ -19,6 +19,10 @@ _MOST_PLACES = (1 << 32) - (1 << 24)
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
 SEGMENTS = 256
+# Partitions for which the scatter's tiles are the large ones.
+_WIDE_FROM = 800
+# More of them would leave the tiles in runs too short; then a table takes several turns instead.
+_MOST_PARTITIONS = 5_900
 
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
@@ -31,7 +35,9 @@ _FEWEST_SLOTS = 64
 # Inputs of fewer rows are not worth a second pass.
 _PARTITIONED_FROM = 1 << 21
 # Share of a partition's table that is expected to be claimed.
-_PARTITION_LOAD = 0.6
+_PARTITION_LOAD = 0.65
+# Slots of that table for each expected group, where shared memory has room.
+_PARTITION_ROOMY = 4
 # Capacity of a partition beyond the mean, in standard deviations of its rows.
 _PARTITION_SIGMAS = 6
 # A key with more than this share of a mean partition's rows overfills its own.
@@ -76,7 +82,8 @@ class Decision:
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 for ``lphga``.
+        Of the shared-memory tables; 0 for ``lphga``. A partition of ``pgb`` fills its table
+        ``slices`` times.
     global_slots : int
         Of the global table; of ``pgb`` the groups that there is room for at first.
     partitions, capacity : int
@@ -197,6 +204,22 @@ def safe_slots(rows: int) -> int:
     return even(2 * rows + 64)
 
 
+def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, int, int]:
+    """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
+
+    The block holds one column of its tile, and two counters for each partition.
+    """
+    threads, few, many = query.scatter
+    kernels = [("scatter", threads * few)]
+    if partitions >= _WIDE_FROM:
+        kernels.insert(0, ("scatter_wide", threads * many))
+    for kernel, tile in kernels:
+        shared = tile * query.widest + 6 * partitions
+        if shared <= _shared_bytes(device) - 128:
+            return kernel, tile, shared
+    return "scatter", 0, 0
+
+
 def _in_partitions(
     query: Query, rows: int, estimate: Estimate | None, device: Device, forced: bool
 ) -> Decision | None:
@@ -209,20 +232,20 @@ def _in_partitions(
         return None
     groups = max(1, rows if estimate is None else estimate.groups)
     wanted = math.ceil(_margin(groups) / (most_slots * _PARTITION_LOAD))
+    parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)
     # every multiprocessor aggregates as many partitions as the others
-    partitions = math.ceil(wanted / device.multiprocessors) * device.multiprocessors
+    step = device.multiprocessors
+    partitions = math.ceil(wanted / parts / step) * step
     spread = partitions / groups + partitions / max(rows, 1)
     capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
-    threads, _, items = query.scatter
-    tile = threads * items * query.widest
-    if tile + 8 * partitions > _shared_bytes(device) - 256 or partitions * capacity >= _MOST_PLACES:
+    if not scatter_tile(query, device, partitions)[1] or partitions * capacity > _MOST_PLACES:
         return None
     if not forced:
         hot = estimate is not None and estimate.heaviest * partitions > _HOT
         if hot or rows < _PARTITIONED_FROM:
             return None
-    per_partition = _margin(groups) / partitions
-    roomy = int(per_partition / _PARTITION_LOAD + 8 * math.sqrt(per_partition))
+    per_partition = _margin(groups) / partitions / parts
+    roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     # Chao's estimator strays by the square root of the keys that it expects to be seen twice
     sampled = min(rows, SEGMENT * SEGMENTS)
     doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
@@ -232,7 +255,7 @@ def _in_partitions(
         estimate,
         min(most_slots, max(_FEWEST_SLOTS, roomy // 2 * 2)),
         1,
-        1,
+        parts,
         min(device.multiprocessors, partitions),
         even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
         partitions,

@@ -52,17 +52,16 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args, query = call.args, call.query
     partitions, moved = _make_partitions(call, decision)
     args.table = table_of(call, decision.global_slots)
-    args.shared_slots = decision.shared_slots
+    args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     zero(call, partitions.rows, partitions.count + 1)
-    threads, blocks, items = query.scatter
-    shared = threads * items * query.widest + 8 * partitions.count
+    kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
     call.launch(
-        "scatter",
-        min(blocks * call.device.multiprocessors, -(-call.rows // (threads * items))),
-        threads,
+        kernel,
+        min(call.device.multiprocessors, -(-call.rows // tile)),
+        query.scatter[0],
         *(args, partitions, call.columns, moved),
         shared=shared,
     )

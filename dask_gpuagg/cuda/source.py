@@ -159,8 +159,12 @@ class Query:
 
     @property
     def scatter(self) -> tuple[int, int, int]:
-        """Of the scatter: threads of a block, blocks of an SM, rows of a thread in each tile."""
-        return (1024, 1, 8) if self.widest <= 8 else (512, 1, 8)
+        """Of the scatter: threads of a block, and rows of a thread in each tile.
+
+        The second number of rows is for many partitions: a tile's rows of one partition leave it
+        together, so tiles as large as shared memory allows make the longest runs.
+        """
+        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
 
     @property
     def widest(self) -> int:
@@ -189,7 +193,7 @@ class Query:
         fixed, replica = self.slot_bytes
         scatter = ""
         if self.packed:
-            names = ("THREADS", "BLOCKS", "ITEMS")
+            names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, value in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {value}\n"
         return f"""

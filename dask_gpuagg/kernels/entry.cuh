@@ -1,7 +1,7 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
 // GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
-// the scatter: GPUAGG_SCATTER_THREADS, _BLOCKS and _ITEMS. Everything else is a run-time argument.
+// the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 #pragma once
 
 #include "estimate/sample.cuh"
@@ -72,13 +72,23 @@ __global__ void __launch_bounds__(256)
 }
 
 #ifdef GPUAGG_SCATTER_THREADS
-__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_BLOCKS)
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
                    const __grid_constant__ gpuagg::Partitions p,
                    const __grid_constant__ gpuagg::Columns c,
                    const __grid_constant__ gpuagg::Columns to) {
     gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
                                                                                to.column);
+}
+
+// Of larger tiles, for many partitions.
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Partitions p,
+                        const __grid_constant__ gpuagg::Columns c,
+                        const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
+        a, p, c.column, to.column);
 }
 
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)

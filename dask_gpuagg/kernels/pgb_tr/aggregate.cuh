@@ -139,7 +139,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
     const auto memory = Q::All::carve(reinterpret_cast<char*>(words + slots), slots, 1);
     const u32 stride = blockDim.x / WARP * TILE;
     Part part{0, 0};
-    bool clean = false;
+    bool clean = false, take = true;
     u32 begin = 0, end = 0;
     for (;;) {
         if (!clean) {
@@ -152,11 +152,13 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         if (threadIdx.x == 0) {
             full = 0;
             groups = 0;
-            if (part.mask == 0) partition = atomicAdd(p.ticket, 1u);
+            if (take) partition = atomicAdd(p.ticket, 1u);
         }
         __syncthreads();
         if (partition >= p.count) return;
-        if (part.mask == 0) {
+        if (take) {
+            take = false;
+            part = {a.slices - 1, 0};
             begin = partition * p.capacity;
             const u32 rows = p.rows[partition];
             end = begin + (rows < p.capacity ? rows : p.capacity);
@@ -181,7 +183,9 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
                 part.value &= part.mask / 2;
                 part.mask /= 2;
             }
-            if (part.mask) part.value |= part.mask / 2 + 1;
+            take = part.mask == 0;
+            if (!take) part.value |= part.mask / 2 + 1;
+            if (part.mask < a.slices - 1) part.mask = a.slices - 1;
         }
         __syncthreads();
     }

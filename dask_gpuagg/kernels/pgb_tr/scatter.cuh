@@ -139,7 +139,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     __shared__ u32 warp_sums[WARP];
     char* buffer = reinterpret_cast<char*>(shared);
     u32* counts = reinterpret_cast<u32*>(buffer + TILE * Inputs<Row>::widest);
-    u32* starts = counts + p.count;
+    u16* starts = reinterpret_cast<u16*>(counts + p.count);
     const u32 each = (p.count + THREADS - 1) / THREADS;
 
     for (u64 tile = static_cast<u64>(blockIdx.x) * TILE; tile < a.rows;
@@ -180,7 +180,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         for (u32 i = 0; i < each; ++i) {
             const u32 at = threadIdx.x * each + i;
             if (at < p.count) {
-                starts[at] = start;
+                starts[at] = static_cast<u16>(start);
                 start += counts[at];
             }
         }
