@@ -33,11 +33,14 @@ _MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
 _FEWEST_SLOTS = 64
 # Inputs of fewer rows are not worth a second pass.
-_PARTITIONED_FROM = 1 << 21
+_PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
-# Slots of that table for each expected group, where shared memory has room.
+# Slots of that table for each expected group, where shared memory has room, and rows of a partition
+# for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
+# an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
+_ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows.
 _PARTITION_SIGMAS = 6
 # A key with more than this share of a mean partition's rows overfills its own.
@@ -246,6 +249,8 @@ def _in_partitions(
             return None
     per_partition = _margin(groups) / partitions / parts
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
+    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
+        roomy = most_slots
     # Chao's estimator strays by the square root of the keys that it expects to be seen twice
     sampled = min(rows, SEGMENT * SEGMENTS)
     doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
