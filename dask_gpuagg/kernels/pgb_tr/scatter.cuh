@@ -50,7 +50,7 @@ GPUAGG_INLINE void move_column(char* buffer, void* to, const Route<ITEMS>& route
 }
 
 template <u32 THREADS, u32 ITEMS, u32 I>
-GPUAGG_INLINE void move_inputs(Cells<I>*, char*, const Column*, const Column*, u64,
+GPUAGG_INLINE void move_inputs(Cells<I>*, char*, const Column*, const Column*, i64,
                                const Route<ITEMS>&) {}
 template <u32 THREADS, u32 ITEMS, u32 I, class In, class... Rest>
 GPUAGG_INLINE void move_inputs(Cells<I, In, Rest...>*, char* buffer, const Column* columns,
