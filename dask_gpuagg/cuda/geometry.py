@@ -9,17 +9,23 @@ import math
 from dataclasses import dataclass
 
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
 # A key that is farther than this from its first slot of a global table says that the table is too
 # small for the keys it gets.
 PROBES = 1024
+# Places in the partitions are counted in 32 bits.
+_MOST_PLACES = (1 << 32) - (1 << 24)
 # Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
 SEGMENTS = 256
+# Partitions for which the scatter's tiles are the large ones.
+_WIDE_FROM = 800
+# More of them would leave the tiles in runs too short; then a table takes several turns instead.
+_MOST_PARTITIONS = 5_900
 
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
@@ -30,6 +36,19 @@ _ROOMY = (2, 1.5)
 _MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
 _FEWEST_SLOTS = 32
+# Inputs of fewer rows are not worth a second pass.
+_PARTITIONED_FROM = 1 << 20
+# Share of a partition's table that is expected to be claimed.
+_PARTITION_LOAD = 0.65
+# Slots of that table for each expected group, where shared memory has room, and rows of a partition
+# for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
+# an estimate far too low, as of sorted keys, does no harm.
+_PARTITION_ROOMY = 4
+_ROWS_FOR_EACH_SLOT = 8
+# Capacity of a partition beyond the mean, in standard deviations of its rows.
+_PARTITION_SIGMAS = 6
+# A key with more than this share of a mean partition's rows overfills its own.
+_HOT = 1.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -66,13 +85,17 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb`` or ``lphga``.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 for ``lphga``.
+        Of the shared-memory tables; 0 for ``lphga``. A partition of ``pgb`` fills its table
+        ``slices`` times.
     global_slots : int
+        Of the global table; of ``pgb`` the groups that there is room for at first.
+    partitions, capacity : int
+        Of ``pgb``: how many, and the rows of each that there is room for.
     """
 
     kernel: str
@@ -83,6 +106,8 @@ class Decision:
     slices: int
     blocks: int
     global_slots: int
+    partitions: int = 0
+    capacity: int = 0
 
 
 def estimate_groups(
@@ -142,7 +167,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
 
     Returns
     -------
@@ -154,7 +179,10 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
-    if forced == "auto" and not 1 <= slices <= _MOST_SLICES:
+    if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
+        decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
+        if decision is not None:
+            return decision
         return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
     slices = min(max(slices, 1), _MOST_SLICES)
     if capacity <= 0:
@@ -176,19 +204,82 @@ def decide(
         slices,
         blocks,
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
-        _even(max(4 * _margin(held if runs else expected), 2048)),
+        even(max(4 * _margin(held if runs else expected), 2048)),
     )
 
 
 def safe_slots(rows: int) -> int:
     """Slots of a global table that cannot fill up."""
-    return _even(2 * rows + 64)
+    return even(2 * rows + 64)
+
+
+def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, int, int]:
+    """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
+
+    The block holds one column of its tile, and two counters for each partition.
+    """
+    threads, few, many = query.scatter
+    kernels = [("scatter", threads * few)]
+    if partitions >= _WIDE_FROM:
+        kernels.insert(0, ("scatter_wide", threads * many))
+    for kernel, tile in kernels:
+        shared = tile * query.widest + 6 * partitions
+        if shared <= _shared_bytes(device) - 128:
+            return kernel, tile, shared
+    return "scatter", 0, 0
+
+
+def _in_partitions(
+    query: Query, rows: int, estimate: Estimate | None, device: Device, forced: bool
+) -> Decision | None:
+    """PGB-TR, or None where it cannot or should not run."""
+    fixed, replica = query.slot_bytes
+    most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
+    # a null key of 64 bits has no word that could travel
+    null_slot = query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
+    if not query.packed or most_slots < _FEWEST_SLOTS or (null_slot and not forced):
+        return None
+    if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
+        return None
+    groups = max(1, rows if estimate is None else estimate.groups)
+    wanted = math.ceil(_margin(groups) / (most_slots * _PARTITION_LOAD))
+    parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)
+    # every multiprocessor aggregates as many partitions as the others
+    step = device.multiprocessors
+    partitions = math.ceil(wanted / parts / step) * step
+    spread = partitions / groups + partitions / max(rows, 1)
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    if not scatter_tile(query, device, partitions)[1] or partitions * capacity > _MOST_PLACES:
+        return None
+    if not forced:
+        hot = estimate is not None and estimate.heaviest * partitions > _HOT
+        if hot or rows < _PARTITIONED_FROM:
+            return None
+    per_partition = _margin(groups) / partitions / parts
+    roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
+    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
+        roomy = most_slots
+    # Chao's estimator strays by the square root of the keys that it expects to be seen twice
+    sampled = min(rows, SEGMENT * SEGMENTS)
+    doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
+    return Decision(
+        "pgb",
+        "forced" if forced else f"{groups:,} groups exceed shared memory",
+        estimate,
+        min(most_slots, max(_FEWEST_SLOTS, roomy // 2 * 2)),
+        1,
+        parts,
+        min(device.multiprocessors, partitions),
+        even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
+        partitions,
+        capacity,
+    )
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
     slots = safe_slots(rows)
     if estimate is not None:
-        slots = min(slots, _even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
+        slots = min(slots, even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
     return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
 
 
@@ -205,7 +296,7 @@ def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
     fixed, replica = query.slot_bytes
     available = _shared_bytes(device)
     for slots_per_group in _ROOMY:
-        slots = max(_FEWEST_SLOTS, _even(int(groups * slots_per_group)))
+        slots = max(_FEWEST_SLOTS, even(int(groups * slots_per_group)))
         room = available // (slots + EXTRA_SLOTS) - fixed
         if room >= replica:
             most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
@@ -223,6 +314,7 @@ def _shared_bytes(device: Device) -> int:
     return device.shared_bytes - 64
 
 
-def _even(slots: int) -> int:
+def even(slots: int) -> int:
+    """The next even number of slots."""
     # 4-byte fields of an even number of slots keep the fields behind them aligned
     return min(slots + slots % 2, (1 << 32) - 8)

@@ -6,11 +6,26 @@ import ctypes
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.call import (
+    OUTPUTS_AT_MOST,
+    SMALL_BLOCK,
+    Args,
+    Call,
+    Column,
+    Counters,
+    Run,
+    Summary,
+    Target,
+    collect,
+    reset,
+    run_of,
+    table_of,
+)
 from dask_gpuagg.cuda.driver import (
     Device,
     Kernels,
@@ -21,66 +36,14 @@ from dask_gpuagg.cuda.driver import (
     read_back,
 )
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
+from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
-_OUTPUTS_AT_MOST = 60
-_SMALL_BLOCK = 256
+__all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
+
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
 _COUNTS = ("rows", "distinct", "once", "twice", "repeats")
-
-
-class _Column(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("offset", ctypes.c_int64)]
-
-
-class _Target(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p)]
-
-
-class _Table(ctypes.Structure):
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("cells", ctypes.c_void_p),
-        ("slots", ctypes.c_uint32),
-        ("limit", ctypes.c_uint32),
-    ]
-
-
-class _Counters(ctypes.Structure):
-    _fields_ = [
-        ("claimed", ctypes.c_uint32),
-        ("homeless", ctypes.c_uint32),
-        ("spilled", ctypes.c_uint32),
-        ("groups", ctypes.c_uint32),
-        ("nulls", ctypes.c_uint32 * _OUTPUTS_AT_MOST),
-    ]
-
-
-class _Args(ctypes.Structure):
-    _fields_ = [
-        ("counters", ctypes.c_void_p),
-        ("table", _Table),
-        ("target", _Table),
-        ("rows", ctypes.c_uint32),
-        ("shared_slots", ctypes.c_uint32),
-        ("shared_limit", ctypes.c_uint32),
-        ("replicas", ctypes.c_uint32),
-        ("slices", ctypes.c_uint32),
-        ("spill_limit", ctypes.c_uint32),
-        ("probes", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
-        ("spill", ctypes.c_void_p),
-        ("resume", ctypes.c_void_p),
-        ("list", ctypes.c_void_p),
-        ("order", ctypes.c_void_p),
-    ]
-
-
-class _Summary(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint32) for name in ("rows", "distinct", "once", "twice", "most", "repeats")
-    ]
 
 
 @dataclass(frozen=True)
@@ -114,44 +77,6 @@ class Made:
     nulls: int | None
 
 
-@dataclass(frozen=True)
-class Run:
-    """What one call did.
-
-    Attributes
-    ----------
-    decision : Decision
-    rows, groups : int
-    spilled : int
-        Rows that found no place in a block's table.
-    restarted : bool
-        Whether the estimate was so low that the work was done again with a larger table.
-    bytes_read : int
-        Of keys and values, once.
-    seconds : float
-        Wall time until the number of groups was known on the host.
-    """
-
-    decision: Decision
-    rows: int
-    groups: int
-    spilled: int = 0
-    restarted: bool = False
-    bytes_read: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        estimate = self.decision.estimate
-        expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
-        text = (
-            f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
-            f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
-        )
-        if self.spilled:
-            text += f", {self.spilled:,} rows spilled"
-        return text + (", done again with a larger table" if self.restarted else "")
-
-
 @dataclass
 class Aggregated:
     """Groups as columns: keys (or the rows to gather them from), outputs, and the report."""
@@ -159,45 +84,6 @@ class Aggregated:
     keys: list[Made]
     outputs: list[Made]
     run: Run
-
-
-@dataclass
-class _Call:
-    query: Query
-    kernels: Kernels
-    device: Device
-    columns: Any
-    rows: int
-    stream: Any
-    handle: int
-    stopwatch: Stopwatch | None = None
-    args: _Args = field(default_factory=_Args)
-    # buffers that must live until the stream has passed the kernels that use them
-    held: list[Any] = field(default_factory=list)
-
-    def allocate(self, size: int) -> Any:
-        import rmm
-
-        buffer = rmm.DeviceBuffer(size=max(size, 1), stream=self.stream)
-        self.held.append(buffer)
-        return buffer
-
-    def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
-        started = self.stopwatch.start(self.handle) if self.stopwatch else None
-        self.kernels.launch(
-            f"gpuagg_{name}", blocks, threads, self.handle, *args, shared_bytes=shared
-        )
-        if self.stopwatch:
-            self.stopwatch.stop(name, started, self.handle)
-
-    def spread(self, items: int, threads: int, waves: int = 8) -> int:
-        """Blocks for a kernel that strides over items."""
-        return max(1, min(self.device.multiprocessors * waves, math.ceil(items / threads)))
-
-    def counters(self) -> _Counters:
-        counters = _Counters()
-        read_back(self.args.counters, counters, self.handle)
-        return counters
 
 
 def aggregate(
@@ -221,7 +107,7 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
 
@@ -234,27 +120,31 @@ def aggregate(
     MemoryError
         RMM's, when device memory does not suffice. Nothing stays allocated.
     """
-    if len(query.outputs) > _OUTPUTS_AT_MOST:
-        raise ValueError(f"at most {_OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
+    if len(query.outputs) > OUTPUTS_AT_MOST:
+        raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
     query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
-        flat.append(_Column(key.data, key.mask, key.offset))
+        flat.append(Column(key.data, key.mask, key.offset))
         if part.string:
-            flat.append(_Column(key.characters, 0, 0))
-    flat += [_Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (_Column * max(len(flat), 1))(*flat)
+            flat.append(Column(key.characters, 0, 0))
+    flat += [Column(c.data, c.mask, c.offset) for c in inputs]
+    columns = (Column * max(len(flat), 1))(*flat)
     handle = stream.__cuda_stream__()[1]
-    call = _Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
+    call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
     decision = _decide(call, forced)
     if rows == 0:
-        return _write(call, Run(decision, 0, 0), _Counters())
-    call.args.counters = call.allocate(ctypes.sizeof(_Counters)).ptr
+        return _write(call, Run(decision, 0, 0), Counters())
+    call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
-    done = _hgb(call, decision) if decision.shared_slots else None
+    done = None
+    if decision.partitions:
+        done = pgb(call, decision)
+    elif decision.shared_slots:
+        done = _hgb(call, decision)
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
@@ -267,23 +157,23 @@ def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     return query, load(query.source(), device)
 
 
-def _decide(call: _Call, forced: str) -> Decision:
+def _decide(call: Call, forced: str) -> Decision:
     estimate = None
     if call.rows >= geometry.SAMPLED_FROM:
         estimate = _sample(call)
     return geometry.decide(call.query, call.rows, estimate, call.device, forced)
 
 
-def _sample(call: _Call) -> geometry.Estimate:
-    size = ctypes.sizeof(_Summary)
+def _sample(call: Call) -> geometry.Estimate:
+    size = ctypes.sizeof(Summary)
     table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
     summary = table + 12 * _SAMPLE_SLOTS
     fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
     pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
     rows = ctypes.c_uint32(call.rows)
     call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
-    call.launch("summarise", _SAMPLE_SLOTS // 4 // _SMALL_BLOCK, _SMALL_BLOCK, *pointers)
-    seen = _Summary()
+    call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
+    seen = Summary()
     read_back(summary, seen, call.handle)
     call.held.clear()
     # counted from one below zero: see estimate/sample.cuh
@@ -295,20 +185,11 @@ def _sample(call: _Call) -> geometry.Estimate:
     )
 
 
-def _table(call: _Call, slots: int) -> _Table:
-    fixed, replica = call.query.slot_bytes
-    all_slots = slots + EXTRA_SLOTS
-    memory = call.allocate(all_slots * (fixed + replica)).ptr
-    # half full is where the probes are short; a full table would be probed to its end
-    limit = slots - slots // 16 - 1
-    return _Table(memory, memory + 8 * all_slots, slots, limit)
-
-
-def _hgb(call: _Call, decision: Decision) -> tuple[Run, _Counters] | None:
+def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     """Shared-memory tables; None if the merged table was too small, which calls for ``_lphga``."""
     args, query = call.args, call.query
     fixed, replica = query.slot_bytes
-    args.table = _table(call, decision.global_slots)
+    args.table = table_of(call, decision.global_slots)
     args.shared_slots = decision.shared_slots
     args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
     args.replicas = decision.replicas
@@ -318,11 +199,11 @@ def _hgb(call: _Call, decision: Decision) -> tuple[Run, _Counters] | None:
     room = min(call.rows, args.spill_limit + warps * 32 * query.unroll)
     args.spill = call.allocate(4 * room).ptr
     args.resume = call.allocate(4 * warps).ptr
-    call.launch("clear", call.spread(decision.global_slots, _SMALL_BLOCK), _SMALL_BLOCK, args)
+    call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
     kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
     call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
-    counters = _collect(call)
+    counters = collect(call)
     if counters.homeless:
         return None
     spilled = counters.spilled
@@ -331,79 +212,57 @@ def _hgb(call: _Call, decision: Decision) -> tuple[Run, _Counters] | None:
         counters = _take_spilled(call, decision, counters, listed, spilled > args.spill_limit)
         if counters.homeless:
             return None
-    return _run(call, decision, counters, spilled=spilled), counters
+    return run_of(call, decision, counters, spilled=spilled), counters
 
 
 def _take_spilled(
-    call: _Call, decision: Decision, counters: _Counters, listed: int, stopped: bool
-) -> _Counters:
+    call: Call, decision: Decision, counters: Counters, listed: int, stopped: bool
+) -> Counters:
     """Rows that found no place, and those that stopped warps left alone, by the global table."""
     args = call.args
     new = listed if not stopped else call.rows
     if decision.estimate is not None and stopped:
         new = min(new, 2 * decision.estimate.most)
     if counters.claimed + new > args.table.limit:
-        args.target = _table(call, geometry.safe_slots(counters.claimed + new))
+        args.target = table_of(call, geometry.safe_slots(counters.claimed + new))
         slots = args.target.slots
-        _reset(call, "claimed")
-        call.launch("clear_target", call.spread(slots, _SMALL_BLOCK), _SMALL_BLOCK, args)
-        blocks = call.spread(args.table.slots, _SMALL_BLOCK)
-        call.launch("transfer", blocks, _SMALL_BLOCK, args, call.columns)
+        reset(call, "claimed")
+        call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+        blocks = call.spread(args.table.slots, SMALL_BLOCK)
+        call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
         args.table = args.target
-    _reset(call, "groups")
+    reset(call, "groups")
     threads = call.query.threads
-    rest = _Args.from_buffer_copy(args)
+    rest = Args.from_buffer_copy(args)
     rest.list, rest.rows, rest.slices, rest.resume = args.spill, listed, 1, None
     call.launch("lphga", call.spread(listed, threads), threads, rest, call.columns)
     if stopped:
         # the same grid, so that each warp goes on where it stopped
         call.launch("lphga", decision.blocks, threads, args, call.columns)
-    return _collect(call)
+    return collect(call)
 
 
-def _lphga(call: _Call, decision: Decision) -> tuple[Run, _Counters]:
+def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
     slots = geometry.safe_slots(call.rows) if decision.shared_slots else decision.global_slots
     restarted = decision.shared_slots > 0
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None
-        args.table = _table(call, slots)
-        call.launch("clear", call.spread(slots, _SMALL_BLOCK), _SMALL_BLOCK, args)
+        args.table = table_of(call, slots)
+        call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
         blocks = call.spread(call.rows, threads * call.query.unroll)
         call.launch("lphga", blocks, threads, args, call.columns)
-        counters = _collect(call)
+        counters = collect(call)
         if not counters.homeless:
-            return _run(call, decision, counters, restarted=restarted), counters
+            return run_of(call, decision, counters, restarted=restarted), counters
         # half empty by construction, and searched to its end: keys that all want one slot are
         # slow, but they find a place
         slots = args.probes = geometry.safe_slots(call.rows)
         restarted = True
 
 
-def _collect(call: _Call) -> _Counters:
-    slots = call.args.table.slots + EXTRA_SLOTS
-    call.args.order = call.allocate(4 * slots).ptr
-    call.launch("collect", call.spread(slots, _SMALL_BLOCK), _SMALL_BLOCK, call.args)
-    return call.counters()
-
-
-def _reset(call: _Call, first: str) -> None:
-    """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
-    from cuda.bindings import driver
-
-    offset = getattr(_Counters, first).offset
-    words = 1 if first != "groups" else (ctypes.sizeof(_Counters) - offset) // 4
-    driver.cuMemsetD32Async(call.args.counters + offset, 0, words, call.handle)
-
-
-def _run(call: _Call, decision: Decision, counters: _Counters, **more: Any) -> Run:
-    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
-    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
-    return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
-
-
-def _write(call: _Call, run: Run, counters: _Counters) -> Aggregated:
+def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
     import rmm
 
     query, groups = call.query, run.groups
@@ -423,10 +282,10 @@ def _write(call: _Call, run: Run, counters: _Counters) -> Aggregated:
             mask = rmm.DeviceBuffer(size=words, stream=call.stream)
         made.append(Made(data, mask, nulls if nullable else 0))
     if groups:
-        targets = (_Target * len(made))(
-            *(_Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
+        targets = (Target * len(made))(
+            *(Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
         )
-        blocks = call.spread(groups, _SMALL_BLOCK)
-        call.launch("write", blocks, _SMALL_BLOCK, call.args, call.columns, targets)
+        blocks = call.spread(groups, SMALL_BLOCK)
+        call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
     return Aggregated(made[:n], made[n:], run)

@@ -165,6 +165,25 @@ class Query:
         """Rows that a thread has in flight."""
         return 4 if len(self.inputs) <= 4 and len(self.keys) <= 2 else 2
 
+    @property
+    def scatter(self) -> tuple[int, int, int]:
+        """Of the scatter: threads of a block, and rows of a thread in each tile.
+
+        The second number of rows is for many partitions: a tile's rows of one partition leave it
+        together, so tiles as large as shared memory allows make the longest runs.
+        """
+        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
+
+    @property
+    def widest(self) -> int:
+        """Bytes of the widest column that a scatter moves, words included."""
+        return max(8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.inputs)) if self.inputs else 8
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a state keeps the number of a row."""
+        return any(s.policy in ("FirstRow", "LastRow") for s in self.states)
+
     def source(self) -> str:
         """The translation unit."""
         keys, column = [], 0
@@ -184,6 +203,11 @@ class Query:
         family = "Packed" if self.packed else "ByRow"
         keep = str(self.keep_nulls).lower()
         fixed, replica = self.slot_bytes
+        scatter = ""
+        if self.packed:
+            names = ("THREADS", "ITEMS", "WIDE_ITEMS")
+            for name, number in zip(names, self.scatter, strict=True):
+                scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -203,5 +227,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-#include "entry.cuh"
+{scatter}#include "entry.cuh"
 """

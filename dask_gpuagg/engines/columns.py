@@ -91,6 +91,9 @@ class Aggregator:
 
     def _of_present(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
+        if column.type().id() in _CTYPES:
+            # read all the same: only columns of fixed width can be scattered
+            return self._state(policy, column)
         wanted = _identity(column)
         known = [i for i, (c, _) in enumerate(self._inputs) if _identity(c) == wanted]
         return self._kept(State(policy, (known[0] if known else self._input(column, True),)))

@@ -1,12 +1,15 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; everything else is a run-time argument.
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
+// the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 #pragma once
 
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
+#include "pgb_tr/aggregate.cuh"
+#include "pgb_tr/scatter.cuh"
 
 namespace gpuagg {
 
@@ -58,8 +61,43 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 __global__ void __launch_bounds__(256)
     gpuagg_transfer(const __grid_constant__ gpuagg::Args a,
                     const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::transfer<GPUAGG_QUERY>(a, c.column);
+    gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.table.slots + gpuagg::EXTRA_SLOTS);
 }
+
+// Of a dense area, whose groups are the first of its slots.
+__global__ void __launch_bounds__(256)
+    gpuagg_transfer_dense(const __grid_constant__ gpuagg::Args a,
+                          const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
+}
+
+#ifdef GPUAGG_SCATTER_THREADS
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
+                   const __grid_constant__ gpuagg::Partitions p,
+                   const __grid_constant__ gpuagg::Columns c,
+                   const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
+                                                                               to.column);
+}
+
+// Of larger tiles, for many partitions.
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Partitions p,
+                        const __grid_constant__ gpuagg::Columns c,
+                        const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
+        a, p, c.column, to.column);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_UNROLL>(a, p, moved.column);
+}
+#endif
 
 __global__ void __launch_bounds__(256) gpuagg_collect(const __grid_constant__ gpuagg::Args a) {
     gpuagg::collect<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);

@@ -157,7 +157,8 @@ def test_expected_groups_have_a_place(
 def test_more_groups_never_take_a_smaller_table(of: Query, rows: int, device: Device) -> None:
     def slots(groups: int) -> int:
         made = decide(of, rows, exact(groups), device)
-        return made.slices * made.shared_slots if made.shared_slots else 2**31
+        # the other kernels have other tables
+        return made.slices * made.shared_slots if made.kernel.startswith("hgb") else 2**31
 
     sizes = [slots(g) for g in (1, 50, 100, 500, 1_000, 4_000, 8_000, 30_000) if g <= rows]
     assert sizes == sorted(sizes)
@@ -185,7 +186,7 @@ def test_few_rows_are_not_worth_a_sample() -> None:
         (1_000, "hgb", 1, 8),
         (8_000, "hgb", 1, 1),
         (20_000, "hgb", 2, 1),
-        (1_000_000, "lphga", 1, 1),
+        (1_000_000, "pgb", 1, 1),
     ],
 )
 def test_a_sum_on_an_h200(groups: int, kernel: str, slices: int, replicas: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import geometry, groupby
+from dask_gpuagg.cuda import call, geometry, groupby
 from dask_gpuagg.cuda.compiler import KERNELS
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import TABLE
@@ -157,4 +157,4 @@ def test_host_and_device_agree(path: str, name: str, value: int) -> None:
 
 def test_counters_have_room_for_all_outputs() -> None:
     text = (KERNELS / "core" / "query.cuh").read_text()
-    assert f"u32 nulls[{groupby._OUTPUTS_AT_MOST}];" in text
+    assert f"u32 nulls[{call.OUTPUTS_AT_MOST}];" in text

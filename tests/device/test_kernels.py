@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
-KERNELS = ("auto", "hgb", "lphga")
+KERNELS = ("auto", "hgb", "pgb", "lphga")
 ROWS = 2_000_000
 
 
@@ -385,15 +385,16 @@ def test_sliced_columns() -> None:
         )
 
 
-def test_an_estimate_far_too_low_costs_time_only() -> None:
+@pytest.mark.parametrize("kernel", ["auto", "pgb"])
+def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
     """The sampled segments hold one key, all other rows a key each."""
     rows = 4_000_000
     k = np.arange(rows, dtype=np.int64)
     for i in range(256):
         k[rows * i // 256 : rows * i // 256 + 256] = -1
     frame = pd.DataFrame({"k": k} | values(np.random.default_rng(13), rows))
-    ours, run = aggregated(frame, ["k"], WANTED)
-    assert run.decision.kernel.startswith("hgb")
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert run.decision.kernel.startswith("hgb" if kernel == "auto" else "pgb")
     assert run.spilled > 0 or run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
@@ -433,3 +434,28 @@ def test_many_calls_leave_nothing_allocated() -> None:
         assert counted.allocation_counts.current_bytes == 0
     finally:
         rmm.mr.set_current_device_resource(before)
+
+
+def test_a_partition_that_overflows() -> None:
+    """Rows of a hot key that found its partition full join the groups made already."""
+    rng = np.random.default_rng(15)
+    k = rng.integers(0, 400_000, ROWS)
+    k[rng.random(ROWS) < 0.03] = 7
+    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
+    frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
+    wanted = WANTED | {"v": ["sum", "min", "first", "last"]}
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.kernel == "pgb"
+    assert run.spilled > 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+def test_many_groups_are_partitioned() -> None:
+    rng = np.random.default_rng(16)
+    rows = 6_000_000
+    frame = pd.DataFrame({"k": rng.integers(0, 2**62, 800_000)[rng.integers(0, 800_000, rows)]})
+    frame["v"] = pd.Series(rng.normal(size=rows)).astype("Float64").mask(rng.random(rows) < 0.1)
+    wanted = {"v": ["sum", "count", "min", "max", "mean", "last"]}
+    ours, run = aggregated(frame, ["k"], wanted)
+    assert (run.decision.kernel, run.spilled, run.restarted) == ("pgb", 0, False)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))

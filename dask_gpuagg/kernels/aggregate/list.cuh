@@ -13,6 +13,7 @@ template <> struct States<> {
     static GPUAGG_INLINE constexpr u32 bytes(u32) { return 0; }
     static GPUAGG_INLINE Memory carve(char*, u32, u32) { return {}; }
     static GPUAGG_INLINE void clear(const Memory&, Place) {}
+    static GPUAGG_INLINE void write(const Memory&, Place, const Value&) {}
     static GPUAGG_INLINE Value none() { return {}; }
     template <class Space, class R>
     static GPUAGG_INLINE void update(Space, const Memory&, Place, const R&, u32) {}
@@ -42,6 +43,10 @@ template <class S, class... Rest> struct States<S, Rest...> {
     static GPUAGG_INLINE void clear(const Memory& m, Place p) {
         S::write(m.head, p, S::none());
         Tail::clear(m.tail, p);
+    }
+    static GPUAGG_INLINE void write(const Memory& m, Place p, const Value& v) {
+        S::write(m.head, p, v.head);
+        Tail::write(m.tail, p, v.tail);
     }
     static GPUAGG_INLINE Value none() { return {S::none(), Tail::none()}; }
     template <class Space, class R>

@@ -31,14 +31,15 @@ struct Args {
     u32 shared_slots;   // of a block's own table
     u32 shared_limit;
     u32 replicas;       // of a block's accumulators: a power of two
-    u32 slices;         // blocks that divide the keys among themselves
+    u32 slices;         // blocks that divide the keys among themselves; of a partition: the parts
+                        // that are expected to fit the table, a power of two
     u32 spill_limit;    // a warp that has seen more rows spilled than these stops
     u32 probes;         // in the global table; none finds a place beyond them
     u32 unused;
     u32* spill;         // numbers of rows that found no place in a block's table
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all
-    u32* order;         // of collect and write: the slots of the groups
+    u32* order;         // of collect and write: the slots of the groups, null: the first ones
 };
 
 template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {

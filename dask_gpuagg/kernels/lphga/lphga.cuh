@@ -60,13 +60,13 @@ __device__ void lphga(const Args& a, const Column* columns) {
     if (homeless) atomicAdd(&a.counters->homeless, homeless);
 }
 
-// Moves the groups of one table into a larger one.
-template <class Q> __device__ void transfer(const Args& a, const Column* columns) {
+// Moves the groups in the first `filled` slots of one table into a larger one.
+template <class Q> __device__ void transfer(const Args& a, const Column* columns, u32 filled) {
     using K = typename Q::Key;
     const u32 all = a.table.slots + EXTRA_SLOTS;
     const auto from = Q::All::carve(a.table.cells, all, 1);
     const auto to = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
-    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < all;
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < filled;
          i += static_cast<u64>(gridDim.x) * blockDim.x) {
         const u64 word = a.table.words[i];
         if (word == EMPTY) continue;

@@ -126,7 +126,7 @@ __device__ void write(const Args& a, const Column* columns, const Target* to) {
         Probe probe{EMPTY, 0u, Kind::empty};
         auto value = Q::All::none();
         if (is_group) {
-            const u32 slot = a.order[group];
+            const u32 slot = a.order ? a.order[group] : group;
             probe = asked<K>(columns, a.table.words[slot], slot, a.table.slots);
             value = Q::All::read(memory, {slot, slot});
         }

@@ -39,12 +39,13 @@ template <u32 S, class T_, u32 COUNT> struct Extreme {
     }
 };
 
-// Numbers of rows to gather, -1 where there is none.
+// Numbers of rows to gather; where there is none the largest of all, which no table has. (-1 would
+// not do: a gather takes it for the last row.)
 template <u32 S, bool LAST> struct RowNumber {
     using T = i32;
     static constexpr bool nullable = false;
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
-        out = static_cast<i32>(Nth<S, L>::of(v).x) - (LAST ? 1 : 0);
+        out = static_cast<i32>((Nth<S, L>::of(v).x - (LAST ? 1u : 0u)) & 0x7fffffffu);
         return true;
     }
 };

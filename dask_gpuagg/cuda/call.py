@@ -1,0 +1,206 @@
+"""What the kernels of one call share: their arguments, as C structs, and the memory they use."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, read_back
+from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+
+OUTPUTS_AT_MOST = 60
+SMALL_BLOCK = 256
+
+
+class Column(ctypes.Structure):
+    """``Column`` of kernels/core/types.cuh."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("offset", ctypes.c_int64)]
+
+
+class Target(ctypes.Structure):
+    """``Target`` of kernels/output/output.cuh."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p)]
+
+
+class Table(ctypes.Structure):
+    """``Table`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("cells", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("limit", ctypes.c_uint32),
+    ]
+
+
+class Counters(ctypes.Structure):
+    """``Counters`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("claimed", ctypes.c_uint32),
+        ("homeless", ctypes.c_uint32),
+        ("spilled", ctypes.c_uint32),
+        ("groups", ctypes.c_uint32),
+        ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+    ]
+
+
+class Args(ctypes.Structure):
+    """``Args`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("counters", ctypes.c_void_p),
+        ("table", Table),
+        ("target", Table),
+        ("rows", ctypes.c_uint32),
+        ("shared_slots", ctypes.c_uint32),
+        ("shared_limit", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("spill_limit", ctypes.c_uint32),
+        ("probes", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+        ("spill", ctypes.c_void_p),
+        ("resume", ctypes.c_void_p),
+        ("list", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+    ]
+
+
+class Summary(ctypes.Structure):
+    """``Summary`` of kernels/estimate/sample.cuh."""
+
+    _fields_ = [
+        ("rows", ctypes.c_uint32),
+        ("distinct", ctypes.c_uint32),
+        ("once", ctypes.c_uint32),
+        ("twice", ctypes.c_uint32),
+        ("most", ctypes.c_int32),
+        ("repeats", ctypes.c_uint32),
+    ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call did.
+
+    Attributes
+    ----------
+    decision : Decision
+    rows, groups : int
+    spilled : int
+        Rows that found no place in a block's table.
+    restarted : bool
+        Whether the estimate was so low that the work was done again with a larger table.
+    bytes_read : int
+        Of keys and values, once.
+    seconds : float
+        Wall time until the number of groups was known on the host.
+    """
+
+    decision: Decision
+    rows: int
+    groups: int
+    spilled: int = 0
+    restarted: bool = False
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        estimate = self.decision.estimate
+        expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
+        text = (
+            f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
+            f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
+        )
+        if self.spilled:
+            text += f", {self.spilled:,} rows spilled"
+        return text + (", done again with a larger table" if self.restarted else "")
+
+
+@dataclass
+class Call:
+    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels."""
+
+    query: Query
+    kernels: Kernels
+    device: Device
+    columns: Any
+    rows: int
+    stream: Any
+    handle: int
+    stopwatch: Stopwatch | None = None
+    args: Args = field(default_factory=Args)
+    # buffers that must live until the stream has passed the kernels that use them
+    held: list[Any] = field(default_factory=list)
+
+    def allocate(self, size: int) -> Any:
+        """Device memory that lives as long as the call."""
+        import rmm
+
+        buffer = rmm.DeviceBuffer(size=max(size, 1), stream=self.stream)
+        self.held.append(buffer)
+        return buffer
+
+    def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
+        """Launch the kernel of this name, and time it if there is a stopwatch."""
+        started = self.stopwatch.start(self.handle) if self.stopwatch else None
+        self.kernels.launch(
+            f"gpuagg_{name}", blocks, threads, self.handle, *args, shared_bytes=shared
+        )
+        if self.stopwatch:
+            self.stopwatch.stop(name, started, self.handle)
+
+    def spread(self, items: int, threads: int, waves: int = 8) -> int:
+        """Blocks for a kernel that strides over items."""
+        return max(1, min(self.device.multiprocessors * waves, math.ceil(items / threads)))
+
+    def counters(self) -> Counters:
+        """The counters on the host, once all that was launched is done."""
+        counters = Counters()
+        read_back(self.args.counters, counters, self.handle)
+        return counters
+
+
+def table_of(call: Call, slots: int) -> Table:
+    """A table in device memory, not cleared."""
+    fixed, replica = call.query.slot_bytes
+    all_slots = slots + EXTRA_SLOTS
+    memory = call.allocate(all_slots * (fixed + replica)).ptr
+    # half full is where the probes are short; a full table would be probed to its end
+    limit = slots - slots // 16 - 1
+    return Table(memory, memory + 8 * all_slots, slots, limit)
+
+
+def collect(call: Call) -> Counters:
+    """Number the groups of the table."""
+    slots = call.args.table.slots + EXTRA_SLOTS
+    call.args.order = call.allocate(4 * slots).ptr
+    call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+    return call.counters()
+
+
+def reset(call: Call, first: str) -> None:
+    """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
+    offset = getattr(Counters, first).offset
+    words = 1 if first != "groups" else (ctypes.sizeof(Counters) - offset) // 4
+    zero(call, call.args.counters + offset, words)
+
+
+def zero(call: Call, address: int, words: int) -> None:
+    """Zero some 32-bit words."""
+    from cuda.bindings import driver
+
+    driver.cuMemsetD32Async(address, 0, words, call.handle)
+
+
+def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:
+    """The report of a call."""
+    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
+    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
+    return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)

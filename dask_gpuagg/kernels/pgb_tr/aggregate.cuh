@@ -1,0 +1,194 @@
+// One table in shared memory for each partition, whose groups are then final: the aggregation of
+// PGB-TR (Wu 2025, section 4.2). Blocks take partitions by ticket and append their groups to a
+// dense area, from which the output kernels write columns.
+#pragma once
+
+#include "output/output.cuh"
+#include "pgb_tr/partitions.cuh"
+
+namespace gpuagg {
+
+// A key that is farther from its first slot than this finds the table full.
+constexpr u32 PARTITION_PROBES = 96;
+
+template <class V, u32 BIT, u32 I>
+GPUAGG_INLINE void read_moved(Cells<I>&, const Column*, u32, V) {}
+template <class V, u32 BIT, u32 I, class In, class... Rest>
+GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u32 at, V valid) {
+    row.value = load<typename In::T>(moved[In::column], static_cast<i64>(at));
+    row.valid = true;
+    if constexpr (In::masked) row.valid = (valid >> BIT) & 1u;
+    read_moved<V, BIT + (In::masked ? 1 : 0)>(static_cast<Cells<I + 1, Rest...>&>(row), moved, at,
+                                              valid);
+}
+
+// The slot of a word, claimed if it is new; NONE when the probes run out.
+GPUAGG_INLINE u32 place(u64* words, u32 slots, u64 word, u32 slot) {
+#pragma unroll 1
+    for (u32 i = 0; i < PARTITION_PROBES; ++i) {
+        u64 held = peek(words + slot);
+        if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, word);
+        if (held == EMPTY || held == word) return slot;
+        if (++slot == slots) slot = 0;
+    }
+    return NONE;
+}
+
+// The rows of a partition that one pass takes: all of them, or where its groups exceed the table
+// those whose hash ends in `value`.
+struct Part {
+    u32 mask, value;
+};
+
+// A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
+template <class Q, bool WHOLE, u32 UNROLL>
+GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
+                              const typename Q::All::Memory& memory, Part part, u32 base, u32 end,
+                              u32* full) {
+    using Row = typename Q::Values;
+    using V = typename Bits<Inputs<Row>::masked>::Type;
+    const u32 lane = threadIdx.x % WARP;
+    Row row[UNROLL];
+    u64 word[UNROLL];
+    u32 slot[UNROLL], number[UNROLL];
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u32 at = base + j * WARP + lane;
+        word[j] = EMPTY;
+        if (WHOLE || at < end) {
+            word[j] = __ldcs(p.words + at);
+            V valid = 0;
+            if constexpr (Inputs<Row>::masked > 0)
+                valid = __ldcs(static_cast<const V*>(p.validity) + at);
+            read_moved<V, 0>(row[j], moved, at, valid);
+            number[j] = 0;
+            if constexpr (Numbered<typename Q::All>::value) number[j] = __ldcs(p.numbers + at);
+        }
+    }
+    bool found[UNROLL], stop = false;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        // no row's word is EMPTY, which here stands for a row to leave out
+        if (part.mask && (static_cast<u32>(scramble(word[j])) & part.mask) != part.value)
+            word[j] = EMPTY;
+        slot[j] = first_slot(home_in_partition(word[j], p.count), slots);
+        found[j] = word[j] != EMPTY && peek(words + slot[j]) == word[j];
+    }
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        if (!found[j]) {
+            slot[j] = word[j] == EMPTY ? NONE : place(words, slots, word[j], slot[j]);
+            stop = stop || (slot[j] == NONE && word[j] != EMPTY);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (slot[j] != NONE)
+            Q::All::update(Shared{}, memory, {slot[j], slot[j]}, row[j], number[j]);
+    if (stop) *full = 1;
+    return !__any_sync(ALL_LANES, stop || peek(full));
+}
+
+// Appends the groups of the table to the dense area, as far as it has room, and empties the table.
+template <class Q, class O>
+GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
+                                 const typename Q::All::Memory& memory, u32* groups, u32* first) {
+    const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    const u32 lane = threadIdx.x % WARP;
+    const u32 begin = threadIdx.x - lane;
+    u32 mine = 0;
+    for (u32 base = begin; base < slots; base += blockDim.x) {
+        const u32 s = base + lane;
+        mine += __popc(__ballot_sync(ALL_LANES, s < slots && words[s] != EMPTY));
+    }
+    u32 at = 0;
+    if (lane == 0) at = atomicAdd(groups, mine);
+    __syncthreads();
+    if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, *groups);
+    __syncthreads();
+    at = __shfl_sync(ALL_LANES, at, 0) + *first;
+    for (u32 base = begin; base < slots; base += blockDim.x) {
+        const u32 s = base + lane;
+        const u64 word = s < slots ? words[s] : EMPTY;
+        const bool is_group = word != EMPTY;
+        const u32 occupied = __ballot_sync(ALL_LANES, is_group);
+        if (occupied == 0) continue;
+        auto value = Q::All::none();
+        if (is_group) {
+            const u32 to = at + __popc(occupied & ((1u << lane) - 1));
+            value = Q::All::read(memory, {s, s});
+            if (to < a.table.slots) {
+                a.table.words[to] = word;
+                Q::All::write(dense, {to, to}, value);
+            }
+            words[s] = EMPTY;
+            Q::All::clear(memory, {s, s});
+        }
+        at += __popc(occupied);
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
+    }
+}
+
+template <class Q, class O, u32 UNROLL>
+__device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
+    extern __shared__ u64 words[];
+    __shared__ u32 partition, full, groups, first;
+    constexpr u32 TILE = WARP * UNROLL;
+    const u32 slots = a.shared_slots;
+    const auto memory = Q::All::carve(reinterpret_cast<char*>(words + slots), slots, 1);
+    const u32 stride = blockDim.x / WARP * TILE;
+    Part part{0, 0};
+    bool clean = false, take = true;
+    u32 begin = 0, end = 0;
+    for (;;) {
+        if (!clean) {
+            for (u32 s = threadIdx.x; s < slots; s += blockDim.x) {
+                words[s] = EMPTY;
+                Q::All::clear(memory, {s, s});
+            }
+            clean = true;
+        }
+        if (threadIdx.x == 0) {
+            full = 0;
+            groups = 0;
+            if (take) partition = atomicAdd(p.ticket, 1u);
+        }
+        __syncthreads();
+        if (partition >= p.count) return;
+        if (take) {
+            take = false;
+            part = {a.slices - 1, 0};
+            begin = partition * p.capacity;
+            const u32 rows = p.rows[partition];
+            end = begin + (rows < p.capacity ? rows : p.capacity);
+        }
+        u32 base = begin + threadIdx.x / WARP * TILE;
+        bool fits = true;
+        // the trip count is the warp's, so that its lanes meet at every barrier
+        for (; fits && base + TILE <= end; base += stride)
+            fits = take_moved<Q, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
+                                               &full);
+        if (fits && base < end)
+            take_moved<Q, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
+        __syncthreads();
+        if (full) {
+            // half of this part's keys, by one more bit of their hash
+            part.mask = 2 * part.mask + 1;
+            clean = false;
+        } else {
+            append_groups<Q, O>(a, words, slots, memory, &groups, &first);
+            // on to the other half of the smallest part whose other half is left
+            while (part.mask && (part.value & (part.mask / 2 + 1))) {
+                part.value &= part.mask / 2;
+                part.mask /= 2;
+            }
+            take = part.mask == 0;
+            if (!take) part.value |= part.mask / 2 + 1;
+            if (part.mask < a.slices - 1) part.mask = a.slices - 1;
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,55 @@
+"""The choice of a kernel and its numbers, without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+
+H200 = Device(0, "H200", "sm_90", 132, 232_448)
+A100 = Device(0, "A100", "sm_80", 108, 166_912)
+WORD = KeyPart("i64", masked=False)
+SUM = Query((WORD,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
+WIDE = Query((WORD,), False, (ValuePart("i128", True),), (State("WideSum", (0,)),), ())
+
+
+def decided(
+    query: Query, groups: int, device: Device = H200, heaviest: float = 0.0, rows: int = 10**8
+) -> Decision:
+    return geometry.decide(query, rows, Estimate(groups, groups, 0.0, heaviest), device)
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
+@pytest.mark.parametrize("groups", [50_000, 1_000_000, 16_000_000, 100_000_000])
+def test_partitions_hold_the_rows_and_tables_the_groups(
+    groups: int, query: Query, device: Device
+) -> None:
+    decision = decided(query, groups, device)
+    fixed, replica = query.slot_bytes
+    assert decision.kernel == "pgb"
+    assert decision.partitions % device.multiprocessors == 0
+    assert decision.partitions * decision.capacity >= 10**8
+    assert decision.partitions * decision.capacity < 2**32
+    assert decision.partitions * decision.slices * decision.shared_slots > groups
+    assert decision.slices & (decision.slices - 1) == 0
+    assert decision.shared_slots * (fixed + replica) < device.shared_bytes
+    _, tile, shared = geometry.scatter_tile(query, device, decision.partitions)
+    assert tile > 0
+    assert shared < device.shared_bytes
+
+
+def test_a_hot_key_is_not_partitioned() -> None:
+    assert decided(SUM, 1_000_000, heaviest=0.1).kernel == "lphga"
+
+
+def test_few_rows_are_not_partitioned() -> None:
+    assert decided(SUM, 400_000, rows=500_000).kernel == "lphga"
+
+
+def test_keys_by_row_are_not_partitioned() -> None:
+    strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
+    assert decided(strings, 1_000_000).kernel == "lphga"
