@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from dataclasses import replace
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, geometry, groupby
-from dask_gpuagg.cuda.compiler import KERNELS
+from dask_gpuagg.cuda import call, geometry, groupby, partitioned
+from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import TABLE
 
@@ -158,3 +159,31 @@ def test_host_and_device_agree(path: str, name: str, value: int) -> None:
 def test_counters_have_room_for_all_outputs() -> None:
     text = (KERNELS / "core" / "query.cuh").read_text()
     assert f"u32 nulls[{call.OUTPUTS_AT_MOST}];" in text
+
+
+# ---- structs that host and device share --------------------------------------------------------
+
+STRUCTS = {
+    "Column": call.Column,
+    "Target": call.Target,
+    "Table": call.Table,
+    "Counters": call.Counters,
+    "Args": call.Args,
+    "Summary": call.Summary,
+    "Partitions": partitioned._Partitions,
+}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs_have_one_layout(name: str) -> None:
+    """A field that the two sides see at different places would be read from the wrong one."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
+    struct = STRUCTS[name]
+    checks = [f'static_assert(sizeof(gpuagg::{name}) == {ctypes.sizeof(struct)}, "size");']
+    for field, *_ in struct._fields_:
+        offset = getattr(struct, field).offset
+        checks.append(
+            f'static_assert(__builtin_offsetof(gpuagg::{name}, {field}) == {offset}, "{field}");'
+        )
+    query = TABLE["1 aggregation by int64"].source()
+    assert compile_source(query + "\n".join(checks), "sm_90")
