@@ -23,14 +23,14 @@ from dask.dataframe.dispatch import hash_object_dispatch
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
-from dask_gpuagg.plan import Output, Plan, StateUse
+from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
+from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
 
 Partial = dict[str, Any]
 
 ORDINAL = "ordinal"
-_POWERS = {"var": 0, "std": 1, "sem": 2}
 
 
 def partial(
@@ -42,11 +42,11 @@ def partial(
 ) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
     tables: Partial = {}
-    views = [_plc(c) for c in columns]
+    views = [view(c) for c in columns]
     if plan.grouped:
         grouping = _Grouping(keys, not plan.dropna)
         for use in plan.states:
-            _update(grouping.aggregator, use, [views[c] for c in use.columns])
+            update(grouping.aggregator, use, [views[c] for c in use.columns])
         tables["groups"] = grouping.table(_state_columns(plan))
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan.dropna)
@@ -71,7 +71,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
         if name == "groups":
             grouping = _Grouping(keys, keep_nulls=True)
             for i, use in enumerate(plan.states):
-                _merge(grouping.aggregator, use, stacked, f"s{i}.")
+                merge(grouping.aggregator, use, stacked, f"s{i}.")
             stacked = grouping.table(_state_columns(plan))
         elif name.startswith("pairs"):
             stacked = _distinct(keys, stacked["v"], dropna=False)
@@ -92,14 +92,14 @@ def finalize(
     if plan.grouped:
         grouping = _Grouping(_keys_of(stacked["groups"], plan), keep_nulls=True)
         for i in mergeable:
-            _finish(grouping.aggregator, plan.outputs[i], plan, stacked["groups"])
+            finish(grouping.aggregator, plan.outputs[i], plan, stacked["groups"])
         result = grouping.table([f"o{i}" for i in mergeable])
     elif plan.states_from_rows and mergeable:
         rows = stacked["rows"]
         grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
-        views = {c: _plc(rows[f"v{c}"]) for c in plan.rows}
+        views = {c: view(rows[f"v{c}"]) for c in plan.rows}
         for i in mergeable:
-            _finish_rows(grouping.aggregator, plan.outputs[i], plan, views)
+            finish_rows(grouping.aggregator, plan.outputs[i], plan, views)
         result = grouping.table([f"o{i}" for i in mergeable])
     for i, output in enumerate(plan.outputs):
         if output.kind is not Kind.MERGEABLE:
@@ -153,9 +153,9 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     DataFrame or Series
     """
     grouping = _Grouping(keys, not plan.dropna)
-    views = {i: _plc(column) for i, column in enumerate(columns)}
+    views = {i: view(column) for i, column in enumerate(columns)}
     for output in plan.outputs:
-        _finish_rows(grouping.aggregator, output, plan, views)
+        finish_rows(grouping.aggregator, output, plan, views)
     labels = [f"o{i}" for i in range(len(plan.outputs))]
     if grouping.gathered or plan.sort:
         return _shaped(grouping.table(labels), plan, shape)
@@ -228,7 +228,7 @@ class _Grouping:
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
         self._keys = list(keys)
-        self.aggregator = Aggregator([_plc(k) for k in keys], keep_nulls)
+        self.aggregator = Aggregator([view(k) for k in keys], keep_nulls)
         # libcudf knows no categories and no time zones: such keys are gathered by cuDF
         self.gathered = not all(_is_libcudfs_own(k.dtype) for k in keys)
         if self.gathered:
@@ -258,10 +258,6 @@ def _frame(columns: Sequence[plc.Column], names: Sequence[str]) -> Any:
     return cudf.DataFrame.from_pylibcudf(plc.Table(list(columns)), {"columns": list(names)})
 
 
-def _plc(column: Any) -> plc.Column:
-    return column.to_pylibcudf()[0]
-
-
 def _is_libcudfs_own(dtype: Any) -> bool:
     """Whether a column of libcudf comes back as this dtype by itself."""
     return isinstance(dtype, np.dtype | pd.StringDtype)
@@ -280,79 +276,6 @@ def _keys_of(table: Any, plan: Plan) -> list[Any]:
     return [table[f"k{i}"] for i in range(len(plan.keys))]
 
 
-def _update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
-    """One state of rows: the outputs are its fields."""
-    if use.state == "size":
-        aggregator.size()
-        return
-    (column,) = columns
-    match use.state:
-        case "isum" | "osum":
-            aggregator.sum(column)
-        case "fsum":
-            aggregator.float_sum(column)
-        case "iprod" | "fprod":
-            aggregator.prod(column)
-        case "count" | "min" | "max" | "first" | "last" | "any" | "all" | "moments":
-            getattr(aggregator, use.state)(column)
-        case other:
-            raise AssertionError(f"the planner let {other!r} through to the device")
-
-
-def _merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
-    """One state of partials: the outputs are its fields again."""
-    match use.state:
-        case "size" | "count":
-            aggregator.sum(_plc(table[prefix + "n"]))
-        case "isum" | "osum" | "fsum":
-            aggregator.sum(_plc(table[prefix + "sum"]))
-        case "iprod" | "fprod":
-            aggregator.prod(_plc(table[prefix + "prod"]))
-        case "min" | "max" | "first" | "last" | "any" | "all":
-            getattr(aggregator, use.state)(_plc(table[prefix + use.state]))
-        case "moments":
-            aggregator.merged_moments(*(_plc(table[prefix + f]) for f in ("n", "mean", "m2")))
-        case other:
-            raise AssertionError(f"the planner let {other!r} through to the device")
-
-
-def _finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> None:
-    """One output from the states of partials."""
-    if output.aggregation == "mean":
-        names = {plan.states[i].state: i for i in output.states}
-        sums, counts = (
-            _plc(table[f"s{names[n]}.{f}"]) for n, f in (("fsum", "sum"), ("count", "n"))
-        )
-        aggregator.merged_mean(sums, counts)
-    elif output.aggregation in _POWERS:
-        (i,) = output.states
-        n, mean, m2 = (_plc(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
-        ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.merged_spread(n, mean, m2, ddof, _POWERS[output.aggregation])
-    else:
-        (i,) = output.states
-        _merge(aggregator, plan.states[i], table, f"s{i}.")
-
-
-def _finish_rows(
-    aggregator: Aggregator, output: Output, plan: Plan, views: dict[int, plc.Column]
-) -> None:
-    """One output from whole rows."""
-    if output.aggregation == "size":
-        aggregator.size()
-        return
-    assert output.column is not None
-    column = views[output.column]
-    if output.aggregation == "mean":
-        aggregator.mean(column)
-    elif output.aggregation in _POWERS:
-        ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.spread(column, ddof, _POWERS[output.aggregation])
-    else:
-        (i,) = output.states
-        _update(aggregator, plan.states[i], [column])
-
-
 def _distinct(keys: Sequence[Any], values: Any, dropna: bool) -> Any:
     """Distinct (key, value) pairs; a null value is a value."""
     names = [f"k{i}" for i in range(len(keys))]
@@ -369,7 +292,7 @@ def _whole(output: Output, tables: dict[str, Any], plan: Plan, label: str) -> An
         pairs = tables[f"pairs{output.column}"]
         distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
         grouping = _Grouping(_keys_of(distinct, plan), keep_nulls=True)
-        grouping.aggregator.count(_plc(distinct["v"]))
+        grouping.aggregator.count(view(distinct["v"]))
         return grouping.table([label])
     rows = tables["rows"]
     grouped = rows.groupby(names, dropna=False, sort=False)[f"v{output.column}"]
