@@ -143,15 +143,15 @@ def finalize(
     for name in stacked:
         if name.startswith("pairs"):
             stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
-    levels = []
+    expected: list[Any] = []
     if not plan.observed and plan.shape == "groups":
-        levels = [_levels(k, plan.dropna) for k in _keys_together(stacked)]
+        expected = _expected(_keys_together(stacked), plan.dropna)
         if plan.drops_late:
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
     keys, n = groups.keys, groups.n
-    if any(isinstance(level, pd.CategoricalIndex) for level in levels):
-        keys = _complete(keys, levels, bucket)
+    if expected:
+        keys = _complete(keys, expected, bucket)
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -276,16 +276,41 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     return _table(columns | {"v": values.array.take(order)})
 
 
-def _complete(keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] | None) -> list[Any]:
-    """Append the unobserved combinations of all levels behind the observed groups."""
-    product = pd.MultiIndex.from_product(levels)
-    missing = product[~product.isin(pd.MultiIndex.from_arrays(keys))]
-    columns = [
-        pd.Categorical(missing.get_level_values(i), dtype=k.dtype)
-        if isinstance(k, pd.Categorical)
-        else missing.get_level_values(i).astype(k.dtype).array
-        for i, k in enumerate(keys)
+def _expected(keys: list[pd.Series], dropna: bool) -> list[Any]:
+    """The groups that ``observed=False`` asks for; none without categorical keys.
+
+    As in pandas: every combination of the categories, with every combination of the other keys
+    that occurs.
+    """
+    categorical = [isinstance(k.dtype, pd.CategoricalDtype) for k in keys]
+    if not any(categorical):
+        return []
+    levels = [_categories(k, dropna) for k, c in zip(keys, categorical, strict=True) if c]
+    product = pd.MultiIndex.from_product([np.arange(len(level)) for level in levels])
+    plain = [k for k, c in zip(keys, categorical, strict=True) if not c]
+    if dropna and plain:
+        complete = np.logical_and.reduce([k.notna() for k in plain])
+        plain = [k[complete] for k in plain]
+    combinations = group(plain, dropna=False) if plain else None
+    repeats = combinations.n if combinations is not None else 1
+    of_product = np.tile(np.arange(len(product)), repeats)
+    of_plain = np.repeat(np.arange(repeats), len(product))
+    codes = iter([product.get_level_values(i).to_numpy() for i in range(len(levels))])
+    tops, others = iter(levels), iter(combinations.keys if combinations is not None else ())
+    return [
+        next(tops).take(next(codes)[of_product]) if c else next(others).take(of_plain)
+        for c in categorical
     ]
+
+
+def _complete(keys: list[Any], expected: list[Any], bucket: tuple[int, int] | None) -> list[Any]:
+    """Append the expected groups that are not there behind those that are."""
+    pairs = zip(keys, expected, strict=True)
+    together = [_stack_series([pd.Series(k), pd.Series(e)]) for k, e in pairs]
+    codes = group(together, dropna=False).codes
+    there = len(keys[0])
+    missing = np.flatnonzero(~np.isin(codes[there:], codes[:there]))
+    columns = [e.take(missing) for e in expected]
     if bucket is not None and len(missing):
         mine = bucket_of(columns, bucket[1]) == bucket[0]
         columns = [c[mine] for c in columns]
@@ -295,13 +320,10 @@ def _complete(keys: list[Any], levels: list[pd.Index], bucket: tuple[int, int] |
     ]
 
 
-def _levels(key: pd.Series, dropna: bool) -> pd.Index:
-    """All categories of a categorical key, else the values that occur; null if it occurs."""
-    if isinstance(key.dtype, pd.CategoricalDtype):
-        null = [] if dropna or key.notna().all() else [None]
-        return pd.CategoricalIndex([*key.cat.categories, *null], dtype=key.dtype)
-    levels = pd.Index(key.array).unique()
-    return levels.dropna() if dropna else levels
+def _categories(key: pd.Series, dropna: bool) -> Any:
+    """All categories of a categorical key as its values; null if it occurs."""
+    null = [] if dropna or key.notna().all() else [None]
+    return pd.Categorical([*key.cat.categories, *null], dtype=key.dtype)
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:

@@ -235,3 +235,25 @@ def test_empty_partitions_between_full_ones(method: str | None):
         return f.groupby(["k", "j"], dropna=False).agg(SPEC, **given)
 
     compare(query, in_pieces(pieces))
+
+
+@pytest.mark.parametrize("split_out", [1, 3])
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("nulls", [True, False])
+def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, split_out: int):
+    """(1, 1) never occurs in the plain keys, so no category is combined with it."""
+    one = None if nulls else 1.0
+    data = pd.DataFrame(
+        {
+            "c": pd.Categorical([None, "a", "a", "b", "a"], categories=["a", "b", "x"]),
+            "p": [0.0, one, one, 0.0, 2.0],
+            "q": [0.0, 0.0, 0.0, one, 2.0],
+            "y": range(5),
+        }
+    )
+
+    def query(f: Any) -> Any:
+        grouped = f.groupby(["p", "c", "q"], observed=False, dropna=dropna)
+        return grouped.agg({"y": ["sum", "count"]}, **options(f, split_out=split_out))
+
+    compare(query, partitioned(data, 2))
