@@ -173,15 +173,8 @@ class _Quiet(Expr):
         return described
 
 
-class GroupByPartial(_Quiet, Blockwise):
-    """Every partition reduced to a partial; operands: frame, plan, ordinals, then the keys."""
-
-    _parameters = ["frame", "plan", "ordinals"]
-    operation = staticmethod(gpuagg_partial)
-
-    @functools.cached_property
-    def _meta(self) -> pd.DataFrame:
-        return pd.DataFrame()
+class _OfRows(_Quiet, Blockwise):
+    """Shared by the nodes that read the input; their last operands are the keys."""
 
     @property
     def by(self) -> list[Any]:
@@ -192,6 +185,17 @@ class GroupByPartial(_Quiet, Blockwise):
     @functools.cached_property
     def _args(self) -> list[Any]:
         return [self.frame, *self.by]
+
+
+class GroupByPartial(_OfRows):
+    """Every partition reduced to a partial; operands: frame, plan, ordinals, then the keys."""
+
+    _parameters = ["frame", "plan", "ordinals"]
+    operation = staticmethod(gpuagg_partial)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        return pd.DataFrame()
 
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(self.frame.npartitions)
@@ -209,7 +213,7 @@ class GroupByPartial(_Quiet, Blockwise):
         return f"GroupByPartial(by=[{keys}])"
 
 
-class GroupByDirect(_Quiet, Blockwise):
+class GroupByDirect(_OfRows):
     """The only partition made an output; operands: frame, plan, meta, decision, then the keys."""
 
     _parameters = ["frame", "plan", "meta", "decision"]
@@ -222,16 +226,6 @@ class GroupByDirect(_Quiet, Blockwise):
     @functools.cached_property
     def _name(self) -> str:
         return f"gpuagg_direct-{self.deterministic_token}"
-
-    @property
-    def by(self) -> list[Any]:
-        """The keys, as the user gave them."""
-        keys: list[Any] = self.operands[len(self._parameters) :]
-        return keys
-
-    @functools.cached_property
-    def _args(self) -> list[Any]:
-        return [self.frame, *self.by]
 
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(1)
