@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, read_back
+from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
@@ -64,7 +64,6 @@ class Args(ctypes.Structure):
         ("slices", ctypes.c_uint32),
         ("spill_limit", ctypes.c_uint32),
         ("probes", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
         ("spill", ctypes.c_void_p),
         ("resume", ctypes.c_void_p),
         ("list", ctypes.c_void_p),
@@ -194,9 +193,7 @@ def reset(call: Call, first: str) -> None:
 
 def zero(call: Call, address: int, words: int) -> None:
     """Zero some 32-bit words."""
-    from cuda.bindings import driver
-
-    driver.cuMemsetD32Async(address, 0, words, call.handle)
+    fill(address, 0, 4 * words, call.handle)
 
 
 def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:

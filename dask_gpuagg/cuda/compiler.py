@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import tempfile
 import warnings
@@ -29,14 +28,6 @@ _DIGEST = hashlib.sha256().digest_size
 
 class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
-
-
-def available() -> bool:
-    """Whether NVRTC's Python bindings are installed."""
-    try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def cubin(source: str, architecture: str) -> bytes:

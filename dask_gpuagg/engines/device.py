@@ -24,13 +24,12 @@ from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
+from dask_gpuagg.engines.host import ORDINAL
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
 
 Partial = dict[str, Any]
-
-ORDINAL = "ordinal"
 
 
 def partial(

@@ -35,7 +35,6 @@ struct Args {
                         // that are expected to fit the table, a power of two
     u32 spill_limit;    // a warp that has seen more rows spilled than these stops
     u32 probes;         // in the global table; none finds a place beyond them
-    u32 unused;
     u32* spill;         // numbers of rows that found no place in a block's table
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all
