@@ -149,9 +149,7 @@ class Call:
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""
         started = self.stopwatch.start(self.handle) if self.stopwatch else None
-        self.kernels.launch(
-            f"gpuagg_{name}", blocks, threads, self.handle, *args, shared_bytes=shared
-        )
+        self.kernels.launch(name, blocks, threads, self.handle, *args, shared_bytes=shared)
         if self.stopwatch:
             self.stopwatch.stop(name, started, self.handle)
 

@@ -32,7 +32,7 @@ from dask_gpuagg.cuda.driver import (
     Stopwatch,
     current_device,
     fill,
-    load,
+    kernels_of,
     read_back,
 )
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
@@ -119,6 +119,8 @@ def aggregate(
     ------
     MemoryError
         RMM's, when device memory does not suffice. Nothing stays allocated.
+    KernelsUnavailable
+        When a kernel could not be compiled or loaded. Nothing stays allocated.
     """
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
@@ -154,7 +156,7 @@ def aggregate(
 @cache
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, load(query.source(), device)
+    return query, kernels_of(query, device)
 
 
 def _decide(call: Call, forced: str) -> Decision:

@@ -31,6 +31,20 @@ TYPE_BYTES = {
 }  # fmt: skip
 
 
+# Parts of the translation unit that are compiled on their own, when a call first needs one of their
+# kernels: most calls need a fraction of what all of them cost.
+CORE = "core"
+_SCATTERING = ("scatter", "scatter_wide", "aggregate")
+UNITS = (CORE, "transfer", "hgb", "hgb_sliced", "hgb_runs", *_SCATTERING)
+_ELSEWHERE = {"clear_target": "transfer", "transfer_dense": "transfer"}
+
+
+def unit_of(kernel: str) -> str:
+    """The unit that holds a kernel."""
+    unit = _ELSEWHERE.get(kernel, kernel)
+    return unit if unit in UNITS else CORE
+
+
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -184,8 +198,13 @@ class Query:
         """Whether a state keeps the number of a row."""
         return any(s.policy in ("FirstRow", "LastRow") for s in self.states)
 
-    def source(self) -> str:
-        """The translation unit."""
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that this query has."""
+        return tuple(u for u in UNITS if self.packed or u not in _SCATTERING)
+
+    def source(self, *units: str) -> str:
+        """The translation unit, of some of ``units`` or of all."""
         keys, column = [], 0
         for key in self.keys:
             masked = str(key.masked).lower()
@@ -208,6 +227,7 @@ class Query:
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
+        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -227,5 +247,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-{scatter}#include "entry.cuh"
+{scatter}{wanted}#include "entry.cuh"
 """

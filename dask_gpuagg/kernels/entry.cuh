@@ -2,6 +2,8 @@
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
 // GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
 // the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
+// Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
+// only where its macro is defined, once a call needs it.
 #pragma once
 
 #include "estimate/sample.cuh"
@@ -24,6 +26,7 @@ struct Targets {
 
 extern "C" {
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpuagg::Args a) {
     gpuagg::clear_table<GPUAGG_QUERY>(a.table);
     if (blockIdx.x == 0) {
@@ -32,30 +35,40 @@ __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpua
             words[i] = 0;
     }
 }
+#endif
 
-__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
-}
-
+#ifdef GPUAGG_WITH_HGB
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_SLICED
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_RUNS
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_TRANSFER
+__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
 }
 
 __global__ void __launch_bounds__(256)
@@ -70,8 +83,9 @@ __global__ void __launch_bounds__(256)
                           const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
 }
+#endif
 
-#ifdef GPUAGG_SCATTER_THREADS
+#ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
                    const __grid_constant__ gpuagg::Partitions p,
@@ -80,7 +94,9 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
                                                                                to.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_SCATTER_WIDE
 // Of larger tiles, for many partitions.
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
@@ -90,7 +106,9 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
         a, p, c.column, to.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_AGGREGATE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
@@ -99,6 +117,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 }
 #endif
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_collect(const __grid_constant__ gpuagg::Args a) {
     gpuagg::collect<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
 }
@@ -119,5 +138,6 @@ __global__ void __launch_bounds__(256)
     gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
     gpuagg::summarise(table, summary);
 }
+#endif
 
 }  // extern "C"
