@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import Query
 
 OUTPUTS_AT_MOST = 60
 SMALL_BLOCK = 256
@@ -100,6 +100,10 @@ class Run:
         Of keys and values, once.
     seconds : float
         Wall time until the number of groups was known on the host.
+    plan : Plan, optional
+        Of the query that the call was made for.
+    step : str
+        The task: ``partial``, ``combine``, ``finalize``, ``direct`` or ``merge``.
     """
 
     decision: Decision
@@ -109,16 +113,18 @@ class Run:
     restarted: bool = False
     bytes_read: int = 0
     seconds: float = 0.0
+    plan: Any = None
+    step: str = ""
 
     def __str__(self) -> str:
         estimate = self.decision.estimate
         expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
-        text = (
+        text = f"{self.step}, " if self.step else ""
+        text += (
             f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
             f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
         )
-        if self.spilled:
-            text += f", {self.spilled:,} rows spilled"
+        text += f", {self.spilled:,} rows spilled" if self.spilled else ""
         return text + (", done again with a larger table" if self.restarted else "")
 
 
@@ -196,6 +202,5 @@ def zero(call: Call, address: int, words: int) -> None:
 
 def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:
     """The report of a call."""
-    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
-    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
-    return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
+    read = call.query.row_bytes * call.rows
+    return Run(decision, call.rows, counters.groups, bytes_read=read, **more)

@@ -100,15 +100,16 @@ class Kernels:
         self._functions: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    def prepare(self, *kernels: str) -> None:
-        """Have kernels ready before they are launched, by name.
+    def prepare(self, *units: str) -> None:
+        """Compile or load units before one of their kernels is launched; without names all.
 
         Raises
         ------
         KernelsUnavailable
         """
-        for kernel in kernels:
-            self._function(kernel)
+        for unit in units or self._query.units:
+            with self._lock:
+                self._library(unit)
 
     def launch(
         self,

@@ -121,6 +121,16 @@ class Output:
     ctype: str
     nullable: bool
 
+    @property
+    def policy(self) -> str:
+        """The name in the code."""
+        return self.code.partition("<")[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The template arguments in the code."""
+        return self.code.partition("<")[2].removesuffix(">").split(", ")
+
 
 @dataclass(frozen=True)
 class Query:
@@ -162,6 +172,12 @@ class Query:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
         sizes = [s.slot_bytes() for s in self.states]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
+        columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
+        return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
 
     @property
     def threads(self) -> int:
