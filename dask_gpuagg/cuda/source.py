@@ -36,6 +36,34 @@ TYPE_BYTES = {
 # Bytes that fit two words together with their number (kernels/key/made_word.cuh).
 SHORT_STRING = 15
 
+# Parts of the translation unit that are compiled on their own, when a call first needs one of their
+# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
+CORE = "core"
+UNITS: dict[str, tuple[str, ...]] = {
+    CORE: (),
+    "transfer": ("clear_target", "transfer"),
+    "hgb": ("hgb",),
+    "hgb_sliced": ("hgb_sliced",),
+    "hgb_runs": ("hgb_runs",),
+    "scatter": ("scatter",),
+    "scatter_wide": ("scatter_wide",),
+    "scatter_hot": ("scatter_hot",),
+    "aggregate": ("aggregate",),
+    "absorb": ("absorb", "append_others", "recount"),
+    "count": ("count_keys",),
+    "words": ("make_words",),
+    "longest": ("longest",),
+    "verify": ("index_groups", "verify"),
+}
+_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
+_PARTITIONED = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "absorb")
+
+
+def unit_of(kernel: str) -> str:
+    """The unit that holds a kernel."""
+    return _UNIT_OF.get(kernel, CORE)
+
+
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -114,6 +142,16 @@ class Output:
     code: str
     ctype: str
     nullable: bool
+
+    @property
+    def policy(self) -> str:
+        """The name in the code."""
+        return self.code.partition("<")[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The template arguments in the code."""
+        return self.code.partition("<")[2].removesuffix(">").split(", ")
 
 
 @dataclass(frozen=True)
@@ -202,6 +240,12 @@ class Query:
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
+        columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
+        return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
+
+    @property
     def threads(self) -> int:
         """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
         heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
@@ -237,8 +281,20 @@ class Query:
         """Whether a state keeps the number of a row."""
         return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
 
-    def source(self) -> str:
-        """The translation unit."""
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that this query has."""
+        missing = {"words"} if not self.made_words else set()
+        if self.family != "Hashed":
+            missing.add("verify")
+        if self.family != "Hashed" or not self.keys[0].string:
+            missing.add("longest")
+        if self.family == "ByRow":
+            missing.update(_PARTITIONED)
+        return tuple(u for u in UNITS if u not in missing)
+
+    def source(self, *units: str) -> str:
+        """The translation unit, of some of ``units`` or of all."""
         keys, column = [], 0
         for key in self.keys:
             masked = str(key.masked).lower()
@@ -262,13 +318,12 @@ class Query:
             arguments.append(str(len(self.states)))
             column += 1
         fixed, replica = self.slot_bytes
-        scatter = "#define GPUAGG_MADE_WORDS\n" if self.made_words else ""
-        if self.family == "Hashed":
-            scatter += "#define GPUAGG_VERIFIED\n"
+        scatter = ""
         if self.family != "ByRow":
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
+        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -288,5 +343,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-{scatter}#include "entry.cuh"
+{scatter}{wanted}#include "entry.cuh"
 """
