@@ -39,16 +39,16 @@ SHORT_STRING = 15
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
+_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
     CORE: (),
     "transfer": ("clear_target", "transfer"),
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
-    "scatter": ("scatter",),
-    "scatter_wide": ("scatter_wide",),
-    "scatter_hot": ("scatter_hot",),
-    "aggregate": ("aggregate",),
+    **{kernel: (kernel,) for kernel in _PARTITIONED},
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
     "words": ("make_words",),
@@ -57,7 +57,6 @@ UNITS: dict[str, tuple[str, ...]] = {
     "verify": ("index_groups", "verify"),
 }
 _UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
-_PARTITIONED = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "absorb")
 
 
 def unit_of(kernel: str) -> str:
@@ -208,6 +207,12 @@ class Query:
         return len(self.keys) == 1 and self.keys[0].short
 
     @property
+    def word_bits(self) -> int:
+        """Bits of a packed key's word."""
+        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
+
+    @property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
@@ -309,7 +314,9 @@ class Query:
         if self.family != "Hashed" or not self.keys[0].string:
             missing.add("longest")
         if self.family == "ByRow":
-            missing.update(_PARTITIONED)
+            missing.update(_PARTITIONED, ["absorb"])
+        if self.made_words:
+            missing.update(_NARROW_WORDS)
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
