@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.compiler import KernelsUnavailable, cubin
-from dask_gpuagg.cuda.source import Query, unit_of
+from dask_gpuagg.cuda.source import Query, Whole, unit_of
 
 
 class DriverError(RuntimeError):
@@ -88,12 +88,12 @@ class Kernels:
 
     Parameters
     ----------
-    query : Query
+    query : Query or Whole
     device : Device
     """
 
-    def __init__(self, query: Query, device: Device) -> None:
-        self._query = query
+    def __init__(self, query: Query | Whole, device: Device) -> None:
+        self.query = query
         self._device = device
         self._libraries: dict[str, Any] = {}
         self._failures: dict[str, str] = {}
@@ -101,15 +101,16 @@ class Kernels:
         self._lock = threading.Lock()
 
     def prepare(self, *units: str) -> None:
-        """Compile or load units before one of their kernels is launched; without names all.
+        """Compile or load some units, or all, before one of their kernels is launched.
 
         Raises
         ------
         KernelsUnavailable
         """
-        for unit in units or self._query.units:
-            with self._lock:
-                self._library(unit)
+        for unit in self.query.units:
+            if not units or unit in units:
+                with self._lock:
+                    self._library(unit)
 
     def launch(
         self,
@@ -188,7 +189,7 @@ class Kernels:
             from cuda.bindings import driver
 
             try:
-                code = cubin(self._query.source(unit), self._device.architecture)
+                code = cubin(self.query.source(unit), self._device.architecture)
                 loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
                 self._libraries[unit] = _driver(loaded)
             except KernelsUnavailable as error:
@@ -232,11 +233,11 @@ class Stopwatch:
         return times
 
 
-_known: dict[tuple[Query, Device], Kernels] = {}
+_known: dict[tuple[Query | Whole, Device], Kernels] = {}
 _adding = threading.Lock()
 
 
-def kernels_of(query: Query, device: Device) -> Kernels:
+def kernels_of(query: Query | Whole, device: Device) -> Kernels:
     """The kernels of a query, of which each process has one set."""
     with _adding:
         if (query, device) not in _known:
@@ -257,14 +258,14 @@ def fill(pointer: int, byte: int, size: int, stream: int) -> None:
     _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
 
 
-def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:
+def read_back(pointer: int, into: ctypes.Structure | ctypes.c_uint32, stream: int) -> None:
     """Copy a device struct to the host and wait for the stream.
 
     Parameters
     ----------
     pointer : int
         Device address.
-    into : ctypes.Structure
+    into : ctypes.Structure or ctypes.c_uint32
     stream : int
     """
     from cuda.bindings import driver

@@ -15,7 +15,8 @@ from dask.dataframe import from_pandas
 
 from dask_gpuagg import logical
 from dask_gpuagg.cuda import driver
-from dask_gpuagg.cuda.source import CORE
+from dask_gpuagg.cuda.groupby import prepare
+from dask_gpuagg.cuda.source import CORE, Query
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.runs import rehearsal
@@ -116,7 +117,8 @@ def _rehearse(example: Example) -> None:
             device.direct(keys, columns, plan, device.shape_of(example.meta))
         # partitions are large; partials are small, and what the rehearsal itself used suffices
         for kernels in set(driver.known()) - before:
-            kernels.prepare(*example.units)
+            if isinstance(kernels.query, Query):
+                prepare(kernels.query, *example.units)
         merged = device.combine([partial, partial], plan)
         device.finalize([merged], plan, example.meta)
 

@@ -20,7 +20,7 @@ import pytest
 
 from dask_gpuagg.cuda import compiler
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, unit_of
+from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query, unit_of
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -29,14 +29,24 @@ TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
 ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
                      (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
 NAMES = {first or second for first, second in ENTRIES}
-# kernels of keys that fit one word
+# kernels that keys by row do not have
 SCATTERED = {"gpuagg_scatter", "gpuagg_scatter_wide", "gpuagg_aggregate"}
+
+
+def kernels_of(query: Query) -> set[str]:
+    """The kernels of a query's translation unit."""
+    missing = SCATTERED if query.family == "ByRow" else set()
+    if not query.made_words:
+        missing = missing | {"gpuagg_make_words"}
+    if query.family != "Hashed":
+        missing = missing | {"gpuagg_verify", "gpuagg_index_groups"}
+    return NAMES - missing
 
 
 def compiled(name: str, architecture: str) -> None:
     code = compile_source(TABLE[name].source(), architecture)
     assert code.startswith(b"\x7fELF")
-    for kernel in NAMES if TABLE[name].packed else NAMES - SCATTERED:
+    for kernel in kernels_of(TABLE[name]):
         assert f".text.{kernel}\0".encode() in code
 
 
@@ -53,7 +63,7 @@ def test_compiles_elsewhere(name: str, architecture: str) -> None:
 
 def test_the_table_is_complete() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
-    states = {s.policy for q in TABLE.values() for s in q.states}
+    states = {s.policy for q in TABLE.values() for s in q.kept}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : One(?:Field|Copy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
@@ -84,7 +94,8 @@ def test_a_unit_holds_its_kernels_alone(name: str) -> None:
     for unit in query.units:
         code = compile_source(query.source(unit), "sm_90")
         found = {kernel for kernel in NAMES if f".text.{kernel}\0".encode() in code}
-        assert found == {k for k in NAMES if unit_of(k.removeprefix("gpuagg_")) == unit}
+        expected = {k for k in kernels_of(query) if unit_of(k.removeprefix("gpuagg_")) == unit}
+        assert found == expected
 
 
 def test_every_kernel_is_looked_for() -> None:
@@ -311,3 +322,10 @@ def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
     assert codes == {cubin(TINY, "sm_90")}
     assert calls == []
     assert entry.read_bytes().startswith(codes.pop())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_longest_string_compiles(architecture: str) -> None:
+    code = compile_source('#include "key/longest.cuh"\n', architecture)
+    for kernel in ("gpuagg_longest", "gpuagg_longest_large"):
+        assert f".text.{kernel}\0".encode() in code
