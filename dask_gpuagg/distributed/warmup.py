@@ -71,8 +71,11 @@ def examples_of(collection: Any) -> list[Example]:
     nodes = {node._name: node for node in tuned.walk() if logical.is_aggregation(node)}
     if not nodes:
         raise Unsupported("an example query without a group-by")
-    queries = [logical.read(node) for node in nodes.values()]
-    return [Example(query.plan, query.meta) for query in queries]
+    examples: list[Example] = []
+    for query in map(logical.read, nodes.values()):
+        if query.plan not in [known.plan for known in examples]:
+            examples.append(Example(query.plan, query.meta))
+    return examples
 
 
 def warm(examples: Sequence[Example], go_on: Callable[[], bool] = lambda: True) -> str:
