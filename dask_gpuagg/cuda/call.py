@@ -47,8 +47,14 @@ class Counters(ctypes.Structure):
         ("spilled", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
         ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+        ("extras", ctypes.c_uint32),
         ("doubt", ctypes.c_uint32),
     ]
+
+    @property
+    def total(self) -> int:
+        """Groups, those in the slots behind a dense area included."""
+        return int(self.groups) + int(self.extras).bit_count()
 
 
 class Args(ctypes.Structure):
@@ -69,19 +75,9 @@ class Args(ctypes.Structure):
         ("resume", ctypes.c_void_p),
         ("list", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
-    ]
-
-
-class Summary(ctypes.Structure):
-    """``Summary`` of kernels/estimate/sample.cuh."""
-
-    _fields_ = [
-        ("rows", ctypes.c_uint32),
-        ("distinct", ctypes.c_uint32),
-        ("once", ctypes.c_uint32),
-        ("twice", ctypes.c_uint32),
-        ("most", ctypes.c_int32),
-        ("repeats", ctypes.c_uint32),
+        ("taken", ctypes.c_void_p),
+        ("groups", ctypes.c_uint32),
+        ("extras", ctypes.c_uint32),
     ]
 
 
@@ -204,4 +200,4 @@ def zero(call: Call, address: int, words: int) -> None:
 def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:
     """The report of a call."""
     read = call.query.row_bytes * call.rows
-    return Run(decision, call.rows, counters.groups, bytes_read=read, **more)
+    return Run(decision, call.rows, counters.total, bytes_read=read, **more)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.compiler import KernelsUnavailable, cubin
-from dask_gpuagg.cuda.source import Query, Whole, unit_of
+from dask_gpuagg.cuda.source import Query, unit_of
 
 
 class DriverError(RuntimeError):
@@ -88,11 +88,11 @@ class Kernels:
 
     Parameters
     ----------
-    query : Query or Whole
+    query : Query
     device : Device
     """
 
-    def __init__(self, query: Query | Whole, device: Device) -> None:
+    def __init__(self, query: Query, device: Device) -> None:
         self.query = query
         self._device = device
         self._libraries: dict[str, Any] = {}
@@ -233,11 +233,11 @@ class Stopwatch:
         return times
 
 
-_known: dict[tuple[Query | Whole, Device], Kernels] = {}
+_known: dict[tuple[Query, Device], Kernels] = {}
 _adding = threading.Lock()
 
 
-def kernels_of(query: Query | Whole, device: Device) -> Kernels:
+def kernels_of(query: Query, device: Device) -> Kernels:
     """The kernels of a query, of which each process has one set."""
     with _adding:
         if (query, device) not in _known:

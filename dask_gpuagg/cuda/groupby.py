@@ -19,7 +19,6 @@ from dask_gpuagg.cuda.call import (
     Column,
     Counters,
     Run,
-    Summary,
     Table,
     Target,
     collect,
@@ -37,16 +36,14 @@ from dask_gpuagg.cuda.driver import (
     kernels_of,
     read_back,
 )
+from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
-from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query, Whole
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
-_SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
-_LONGEST = Whole('#include "key/longest.cuh"\n')
-_COUNTS = ("rows", "distinct", "once", "twice", "repeats")
 
 
 @dataclass(frozen=True)
@@ -131,8 +128,6 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    if rows >= geometry.SAMPLED_FROM:
-        query = _shortened(query, keys, rows, stream, device)
     query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
@@ -143,6 +138,10 @@ def aggregate(
     columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
     handle = stream.__cuda_stream__()[1]
     call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
+    if rows >= geometry.SAMPLED_FROM:
+        query = _shortened(call)
+        if query.family != call.query.family:
+            return aggregate(query, keys, inputs, rows, stream, forced, stopwatch)
     if rows == 0:
         return _write(call, Run(_decide(call, forced), 0, 0), Counters())
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
@@ -176,7 +175,7 @@ def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
 
 
 def prepare(query: Query, *units: str) -> None:
-    """Compile or load what calls of many rows need, some units or all.
+    """Compile or load what calls of many rows need: some units, or all.
 
     Raises
     ------
@@ -184,8 +183,7 @@ def prepare(query: Query, *units: str) -> None:
     """
     device = current_device()
     kernels_of(query, device).prepare(*units)
-    if len(query.keys) == 1 and query.keys[0].string and not query.by_row:
-        kernels_of(_LONGEST, device).prepare(*units)
+    if query.may_be_short:
         kernels_of(_short(query), device).prepare(*units)
 
 
@@ -193,25 +191,19 @@ def _short(query: Query) -> Query:
     return replace(query, keys=(replace(query.keys[0], short=True),))
 
 
-def _shortened(
-    query: Query, keys: Sequence[DeviceColumn], rows: int, stream: Any, device: Device
-) -> Query:
+def _shortened(call: Call) -> Query:
     """The query, with its key as a short string if all strings are short enough."""
     import rmm
 
-    key = query.keys[0]
-    if len(keys) > 1 or not key.string or query.by_row or keys[0].size > SHORT_STRING * rows:
+    query = call.query
+    if not query.may_be_short or call.columns[1].offset > SHORT_STRING * call.rows:
         return query
-    handle = stream.__cuda_stream__()[1]
-    buffer = rmm.DeviceBuffer(size=4, stream=stream)
-    fill(buffer.ptr, 0, 4, handle)
-    column = Column(keys[0].data, keys[0].mask, keys[0].offset)
-    name = "longest" if key.ctype == "i32" else "longest_large"
-    blocks = min(8 * device.multiprocessors, math.ceil(rows / SMALL_BLOCK))
-    arguments = column, ctypes.c_uint32(rows), ctypes.c_void_p(buffer.ptr)
-    kernels_of(_LONGEST, device).launch(name, blocks, SMALL_BLOCK, handle, *arguments)
+    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
+    fill(buffer.ptr, 0, 4, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     longest = ctypes.c_uint32()
-    read_back(buffer.ptr, longest, handle)
+    read_back(buffer.ptr, longest, call.handle)
     if longest.value > SHORT_STRING:
         return query
     return _short(query)
@@ -219,11 +211,13 @@ def _shortened(
 
 def _verified(call: Call, counters: Counters) -> Counters:
     """The counters after every row was compared with the first one of its group."""
-    slots = geometry.safe_slots(counters.groups)
+    groups = counters.total
+    slots = geometry.safe_slots(groups)
     words = call.allocate(12 * slots).ptr
     fill(words, 0xFF, 8 * slots, call.handle)
     call.args.target = Table(words, words + 8 * slots, slots, slots)
-    blocks = call.spread(max(counters.groups, 1), SMALL_BLOCK)
+    call.args.groups = groups
+    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
     call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
@@ -240,33 +234,8 @@ def _make_words(call: Call) -> None:
 
 
 def _decide(call: Call, forced: str) -> Decision:
-    estimate = None
-    if call.rows >= geometry.SAMPLED_FROM:
-        estimate = _sample(call)
+    estimate = estimated(call, forced) if call.rows else None
     return geometry.decide(call.query, call.rows, estimate, call.device, forced)
-
-
-def _sample(call: Call) -> geometry.Estimate:
-    size = ctypes.sizeof(Summary)
-    import rmm
-
-    memory = rmm.DeviceBuffer(size=12 * _SAMPLE_SLOTS + size, stream=call.stream)
-    table = memory.ptr
-    summary = table + 12 * _SAMPLE_SLOTS
-    fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
-    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
-    rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
-    call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
-    seen = Summary()
-    read_back(summary, seen, call.handle)
-    # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats = (
-        (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
-    )
-    return geometry.estimate_groups(
-        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats
-    )
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
@@ -365,6 +334,7 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
             mask = rmm.DeviceBuffer(size=words, stream=call.stream)
         made.append(Made(data, mask, nulls if nullable else 0))
     if groups:
+        call.args.groups = groups
         targets = (Target * len(made))(
             *(Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
         )

@@ -33,22 +33,36 @@ TYPE_BYTES = {
 }  # fmt: skip
 
 
+# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
+SHORT_STRING = 15
+
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
-# kernels: most calls need a fraction of what all of them cost.
+# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
-_SCATTERING = ("scatter", "scatter_wide", "aggregate")
-UNITS = (CORE, "transfer", "hgb", "hgb_sliced", "hgb_runs", *_SCATTERING)
-_ELSEWHERE = {"clear_target": "transfer", "transfer_dense": "transfer"}
+UNITS: dict[str, tuple[str, ...]] = {
+    CORE: (),
+    "transfer": ("clear_target", "transfer"),
+    "hgb": ("hgb",),
+    "hgb_sliced": ("hgb_sliced",),
+    "hgb_runs": ("hgb_runs",),
+    "scatter": ("scatter",),
+    "scatter_wide": ("scatter_wide",),
+    "scatter_hot": ("scatter_hot",),
+    "aggregate": ("aggregate",),
+    "absorb": ("absorb", "append_others", "recount"),
+    "count": ("count_keys",),
+    "words": ("make_words",),
+    "longest": ("longest",),
+    "verify": ("index_groups", "verify"),
+}
+_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
+_PARTITIONED = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "absorb")
 
 
 def unit_of(kernel: str) -> str:
     """The unit that holds a kernel."""
-    unit = _ELSEWHERE.get(kernel, kernel)
-    return unit if unit in UNITS else CORE
+    return _UNIT_OF.get(kernel, CORE)
 
-
-# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
-SHORT_STRING = 15
 
 # The type of an input of which only the validity is read.
 PRESENT = "present"
@@ -187,6 +201,11 @@ class Query:
         return len(self.keys) == 1 and self.keys[0].short
 
     @property
+    def may_be_short(self) -> bool:
+        """Whether the key is one of strings, which may all turn out to be short."""
+        return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
+
+    @property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
@@ -270,7 +289,14 @@ class Query:
     @property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
-        return tuple(u for u in UNITS if self.family != "ByRow" or u not in _SCATTERING)
+        missing = {"words"} if not self.made_words else set()
+        if self.family != "Hashed":
+            missing.add("verify")
+        if not self.may_be_short:
+            missing.add("longest")
+        if self.family == "ByRow":
+            missing.update(_PARTITIONED)
+        return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
         """The translation unit, of some of ``units`` or of all."""
@@ -297,9 +323,7 @@ class Query:
             arguments.append(str(len(self.states)))
             column += 1
         fixed, replica = self.slot_bytes
-        scatter = "#define GPUAGG_MADE_WORDS\n" if self.made_words else ""
-        if self.family == "Hashed":
-            scatter += "#define GPUAGG_VERIFIED\n"
+        scatter = ""
         if self.family != "ByRow":
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
@@ -326,19 +350,3 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_UNROLL {self.unroll}
 {scatter}{wanted}#include "entry.cuh"
 """
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A translation unit that no query shapes, compiled as it is."""
-
-    text: str
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """One, of all its kernels."""
-        return (CORE,)
-
-    def source(self, *units: str) -> str:
-        """The translation unit."""
-        return self.text

@@ -6,11 +6,14 @@
 // only where its macro is defined, once a call needs it.
 #pragma once
 
+#include "estimate/count.cuh"
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
+#include "key/longest.cuh"
 #include "key/verify.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
+#include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/scatter.cuh"
 
@@ -77,17 +80,9 @@ __global__ void __launch_bounds__(256)
                     const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.table.slots + gpuagg::EXTRA_SLOTS);
 }
-
-// Of a dense area, whose groups are the first of its slots.
-__global__ void __launch_bounds__(256)
-    gpuagg_transfer_dense(const __grid_constant__ gpuagg::Args a,
-                          const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
-}
 #endif
 
-#ifdef GPUAGG_WITH_CORE
-#ifdef GPUAGG_MADE_WORDS
+#ifdef GPUAGG_WITH_WORDS
 __global__ void __launch_bounds__(256)
     gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Columns c) {
@@ -95,7 +90,15 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
-#ifdef GPUAGG_VERIFIED
+#ifdef GPUAGG_WITH_LONGEST
+__global__ void __launch_bounds__(256)
+    gpuagg_longest(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                   gpuagg::u32* most) {
+    gpuagg::longest<GPUAGG_QUERY>(c.column[0], rows, most);
+}
+#endif
+
+#ifdef GPUAGG_WITH_VERIFY
 __global__ void __launch_bounds__(256)
     gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
     gpuagg::index_groups<GPUAGG_QUERY>(a);
@@ -107,16 +110,15 @@ __global__ void __launch_bounds__(256)
     gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
 }
 #endif
-#endif
 
 #ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
-                   const __grid_constant__ gpuagg::Partitions p,
-                   const __grid_constant__ gpuagg::Columns c,
-                   const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
-                                                                               to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
 
@@ -124,11 +126,24 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
 // Of larger tiles, for many partitions.
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
-                        const __grid_constant__ gpuagg::Partitions p,
-                        const __grid_constant__ gpuagg::Columns c,
-                        const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
-        a, p, c.column, to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_HOT
+// With a table of hot keys beside the tile.
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_hot(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to,
+                    const __grid_constant__ gpuagg::HotKeys hot) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true>(
+        a, p, c.column, to.column, hot);
 }
 #endif
 
@@ -138,6 +153,31 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
     gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_UNROLL>(a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_ABSORB
+__global__ void __launch_bounds__(256)
+    gpuagg_absorb(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::absorb<GPUAGG_QUERY>(a, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_append_others(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::append_others<GPUAGG_QUERY>(a);
+}
+
+__global__ void __launch_bounds__(256) gpuagg_recount(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::recount<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
+}
+#endif
+
+#ifdef GPUAGG_WITH_COUNT
+__global__ void __launch_bounds__(512)
+    gpuagg_count_keys(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                      gpuagg::u32* registers) {
+    gpuagg::count_keys<GPUAGG_QUERY>(c.column, rows, registers);
 }
 #endif
 

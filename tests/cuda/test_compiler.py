@@ -29,18 +29,11 @@ TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
 ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
                      (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
 NAMES = {first or second for first, second in ENTRIES}
-# kernels that keys by row do not have
-SCATTERED = {"gpuagg_scatter", "gpuagg_scatter_wide", "gpuagg_aggregate"}
 
 
 def kernels_of(query: Query) -> set[str]:
     """The kernels of a query's translation unit."""
-    missing = SCATTERED if query.family == "ByRow" else set()
-    if not query.made_words:
-        missing = missing | {"gpuagg_make_words"}
-    if query.family != "Hashed":
-        missing = missing | {"gpuagg_verify", "gpuagg_index_groups"}
-    return NAMES - missing
+    return {name for name in NAMES if unit_of(name.removeprefix("gpuagg_")) in query.units}
 
 
 def compiled(name: str, architecture: str) -> None:
@@ -322,10 +315,3 @@ def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
     assert codes == {cubin(TINY, "sm_90")}
     assert calls == []
     assert entry.read_bytes().startswith(codes.pop())
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_longest_string_compiles(architecture: str) -> None:
-    code = compile_source('#include "key/longest.cuh"\n', architecture)
-    for kernel in ("gpuagg_longest", "gpuagg_longest_large"):
-        assert f".text.{kernel}\0".encode() in code

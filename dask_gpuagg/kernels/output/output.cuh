@@ -150,16 +150,15 @@ template <class Q, class O, u32 KEY_TARGETS>
 __device__ void write(const Args& a, const Column* columns, const Target* to) {
     using K = typename Q::Key;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    const u32 groups = a.counters->groups;
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
-    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
+    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < a.groups; base += stride) {
         const u32 group = base + lane;
-        const bool is_group = group < groups;
+        const bool is_group = group < a.groups;
         Probe probe{EMPTY, 0u, Kind::empty};
         auto value = Q::All::none();
         if (is_group) {
-            const u32 slot = a.order ? a.order[group] : group;
+            const u32 slot = slot_of_group(a, group);
             probe = asked<K>(columns, a.table.words[slot], slot, a.table.slots);
             value = Q::All::read(memory, {slot, slot});
         }
