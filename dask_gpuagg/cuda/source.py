@@ -52,6 +52,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
     "words": ("make_words",),
+    "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
 }
@@ -166,6 +167,8 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of State
     outputs : tuple of Output
+    ranged : bool
+        Whether the key columns are packed by the ranges of their values, which a sample told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -176,13 +179,15 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
+    ranged: bool = False
     by_row: bool = False
 
     @cached_property
     def family(self) -> str:
         """How tables hold the keys: the type in ``kernels/key``.
 
-        ``Packed`` in one 64-bit word, ``Wide`` in a word and a witness, 128 bits together,
+        ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
         strings = any(k.string for k in self.keys)
@@ -193,6 +198,8 @@ class Query:
             return "Packed"
         if self.by_row:
             return "ByRow"
+        if self.ranged:
+            return "Ranged"
         fits = not strings and bits + flags <= 128
         return "Wide" if fits or self._short else "Hashed"
 
@@ -219,6 +226,16 @@ class Query:
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
         return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+
+    @property
+    def extra_columns(self) -> int:
+        """Columns behind keys and inputs: made words, or the ranges of the key columns."""
+        return len(self.keys) if self.family == "Ranged" else self.made_words
+
+    @property
+    def integral(self) -> bool:
+        """Whether the values of all key columns are integers of up to 64 bits."""
+        return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
 
     @property
     def first_input(self) -> int:
@@ -290,6 +307,8 @@ class Query:
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         missing = {"words"} if not self.made_words else set()
+        if self.family not in ("Wide", "Hashed") or not self.integral:
+            missing.add("ranges")
         if self.family != "Hashed":
             missing.add("verify")
         if not self.may_be_short:
@@ -322,6 +341,9 @@ class Query:
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
             arguments.append(str(len(self.states)))
             column += 1
+        if self.family == "Ranged":
+            arguments.append(str(column))
+            column += len(self.keys)
         fixed, replica = self.slot_bytes
         scatter = ""
         if self.family != "ByRow":

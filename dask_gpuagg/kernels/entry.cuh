@@ -7,6 +7,7 @@
 #pragma once
 
 #include "estimate/count.cuh"
+#include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
 #include "key/longest.cuh"
@@ -87,6 +88,14 @@ __global__ void __launch_bounds__(256)
     gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Columns c) {
     gpuagg::make_words<GPUAGG_QUERY>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_RANGES
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_ranges(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                  gpuagg::u64* bounds) {
+    gpuagg::ranges<GPUAGG_QUERY>(c.column, rows, bounds);
 }
 #endif
 
