@@ -464,7 +464,7 @@ def test_a_partition_that_overflows() -> None:
     rng = np.random.default_rng(15)
     k = rng.integers(0, 400_000, ROWS)
     # 256 segments of 256 rows are sampled: the hot key lies between them
-    between = np.arange(ROWS) % (ROWS // 256) > 300
+    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
     k[between & (rng.random(ROWS) < 0.03)] = 7
     v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
     frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
