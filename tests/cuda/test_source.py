@@ -200,6 +200,7 @@ STRUCTS = {
     "Counters": call.Counters,
     "Args": call.Args,
     "Summary": estimate.Summary,
+    "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
 }
