@@ -297,6 +297,14 @@ def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, in
     return "scatter", 0, 0
 
 
+def tile_of(query: Query, device: Device, decision: Decision) -> int:
+    """Rows of a tile of the decision's scatter."""
+    if decision.hot_slots:
+        threads, few, _ = query.scatter
+        return threads * few
+    return scatter_tile(query, device, decision.partitions)[1]
+
+
 def tile_bytes(query: Query, tile: int, partitions: int) -> int:
     """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
     return (tile * query.widest + 6 * partitions + 7) // 8 * 8

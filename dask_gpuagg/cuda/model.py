@@ -1,0 +1,251 @@
+"""What a group-by is expected to cost on the device: bytes, updates, accesses, runs.
+
+Wu 2025 (section 5.2) chooses by a tree over the number of groups, Karnagel 2015 (section 4) by
+rules of capacity and contention. Here both are counts of work times a device's constants, so that
+the borders lie where two sums are equal, on each device elsewhere. Times are of the kernels that
+the choice is between: making words of keys and verifying them cost the same whichever is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+
+if TYPE_CHECKING:
+    from dask_gpuagg.cuda.geometry import Decision, Estimate
+
+# Bytes that memory moves for a random access.
+_SECTOR = 32
+# A lane's expected wait for the bank that it shares with other lanes, by the copies of a state:
+# from 32 lanes on 16 banks of 8 bytes at random down to one lane a bank (Monte Carlo).
+_CONFLICT = {1: 1.0, 2: 0.95, 4: 0.87, 8: 0.65}
+_NO_CONFLICT = 0.33
+# A pass over the rows of which it takes an n-th costs n ** -0.18 of one that takes all: its warps
+# run half empty, and only their bank conflicts get fewer.
+_THINNED = 0.18
+# Memory and shared memory work at the same time, but for the end of each tile.
+_OVERLAP = 4.0
+# Keys whose range is not wider than so many groups have first slots of their own.
+_DENSE = 4
+# 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. States that
+# are not here compare, and mostly change nothing.
+_SUMS = {
+    "IntegerSum": 1,
+    "FloatSum": 1,
+    "IntegerProduct": 1,
+    "FloatProduct": 1,
+    "WideSum": 2,
+    "Moments": 2,
+    "MergedMoments": 3,
+}
+# 32-bit sums, for which there is an instruction: they vanish behind the rest.
+_COUNTS = ("Size", "Count")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes that columns are read and written with, GB/s.
+    table_bandwidth : float
+        Bytes of global tables that are cleared, searched for groups and written, GB/s.
+    l2_megabytes : float
+        Size of the L2 cache.
+    launch_us : float
+        A kernel that has next to nothing to do, microseconds.
+    find_ps : float
+        Finding a row's slot in shared memory.
+    crowd_ps : float
+        More of it for keys that are not dense, times the root of the table's load: a warp waits
+        for the unluckiest of its lanes.
+    add_ps, compare_ps : float
+        One update in shared memory: a 64-bit sum, an extreme.
+    slot_ps : float
+        Emptying one byte of a partition's table and looking for groups in it.
+    load_ps, move_ps : float
+        Each column that the scatter reads, and each that it writes.
+    run_ps : float
+        Each run of rows that leave a tile for one partition, in each column.
+    access_ps : float
+        One access or atomic of a global table in the L2 cache.
+    miss_ps : float
+        More of it beyond the L2 cache.
+    claim_ps : float
+        A group's claim of a slot in a global table.
+    same_ps : float
+        An atomic where others go to the same address.
+    """
+
+    bandwidth: float
+    table_bandwidth: float
+    l2_megabytes: float
+    launch_us: float
+    find_ps: float
+    crowd_ps: float
+    add_ps: float
+    compare_ps: float
+    slot_ps: float
+    load_ps: float
+    move_ps: float
+    run_ps: float
+    access_ps: float
+    miss_ps: float
+    claim_ps: float
+    same_ps: float
+
+
+def laps(
+    costs: Costs, query: Query, rows: int, decision: Decision, multiprocessors: int, tile: int
+) -> dict[str, float]:
+    """Expected device milliseconds of each kernel that a decision launches.
+
+    Parameters
+    ----------
+    costs : Costs
+    query : Query
+    rows : int
+    decision : Decision
+        Without an estimate every row is taken for a group.
+    multiprocessors : int
+    tile : int
+        Rows of a tile of the scatter, where there is one.
+
+    Returns
+    -------
+    dict of str to float
+        By name: ``hgb``, ``scatter``, ``aggregate``, ``lphga``, ``clear``, ``collect``, ``write``;
+        the variants of a kernel have its name.
+    """
+    groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
+    if decision.partitions:
+        made = {
+            "scatter": _scatter(costs, query, rows, decision, tile),
+            "aggregate": _aggregate(costs, query, rows, decision, groups, multiprocessors),
+        }
+    else:
+        slots, slot = decision.global_slots, sum(query.slot_bytes)
+        if decision.shared_slots:
+            main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+        else:
+            main = {"lphga": _lphga(costs, query, rows, decision, groups)}
+        made = {
+            "clear": slots * slot / costs.table_bandwidth * 1e-6,
+            **main,
+            "collect": 8 * slots / costs.table_bandwidth * 1e-6,
+        }
+    # groups are read where they are and written as columns
+    made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
+
+
+def _hgb(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+) -> float:
+    slices, slots = decision.slices, decision.shared_slots
+    memory = slices * rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    load = min(1.0, groups / slices / slots)
+    work = _find(costs, query, decision.estimate, groups, load)
+    work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
+    if decision.estimate is not None and decision.kernel == "hgb_runs":
+        work *= 1 - decision.estimate.repeats
+    shared = rows * work * _passes(slices) * multiprocessors / decision.blocks * 1e-9
+    accesses = decision.blocks * groups / slices * (1 + len(query.kept))
+    return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
+
+
+def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: int) -> float:
+    masked = sum(v.masked for v in query.read)
+    # words are made twice: to count the rows of the partitions, and to move them
+    keys = 1 if query.made_words else len(query.keys)
+    loads = 2 * keys + len(query.read) + masked
+    moves = 1 + len(query.read) + query.numbered + (masked > 0)
+    runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
+    work = rows * (loads * costs.load_ps + moves * costs.move_ps)
+    key_bytes = 8 if query.made_words else _key_bytes(query)
+    read = 2 * key_bytes + _value_bytes(query) + masked / 8
+    memory = rows * (read + _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
+    if decision.hot:
+        share = sum(s for word, s in decision.estimate.hot) if decision.estimate else 0.0
+        work += rows * share * (costs.find_ps + _update(costs, query, 1.0))
+    return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
+
+
+def _aggregate(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+) -> float:
+    parts, slots = decision.slices, decision.partitions * decision.shared_slots
+    memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
+    load = min(1.0, groups / parts / slots)
+    work = _find(costs, query, decision.estimate, groups, load) + _update(costs, query, 1.0)
+    shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
+    tables = parts * slots * sum(query.slot_bytes) * costs.slot_ps * 1e-9
+    return _overlapped(memory, shared) + tables
+
+
+def _lphga(costs: Costs, query: Query, rows: int, decision: Decision, groups: int) -> float:
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    accesses = 1 + len(query.kept)
+    # what is touched of the table: whole sectors, until the groups lie closer than these
+    fixed, replica = query.slot_bytes
+    touched = min(groups * accesses * _SECTOR, decision.global_slots * (fixed + replica))
+    missed = max(0.0, 1 - costs.l2_megabytes * 1e6 / touched)
+    work = rows * accesses * (costs.access_ps + missed * costs.miss_ps)
+    work += groups * costs.claim_ps
+    if decision.estimate is not None:
+        # one address takes one atomic after the other
+        work = max(work, rows * decision.estimate.heaviest * costs.same_ps)
+    return _overlapped(memory, work * 1e-9)
+
+
+def _find(
+    costs: Costs, query: Query, estimate: Estimate | None, groups: int, load: float
+) -> float:
+    if estimate is not None and query.family == "Packed" and len(query.keys) == 1:
+        least, greatest = estimate.bounds
+        if greatest - least < _DENSE * groups:
+            return costs.find_ps
+    return costs.find_ps + costs.crowd_ps * math.sqrt(load)
+
+
+def _update(costs: Costs, query: Query, conflict: float) -> float:
+    """Of all states of a row; ``conflict`` is what copies leave of the sums."""
+    policies = [state.policy for state in query.kept if state.policy not in _COUNTS]
+    sums = sum(_SUMS.get(policy, 0) for policy in policies)
+    comparisons = sum(policy not in _SUMS for policy in policies)
+    return conflict * sums * costs.add_ps + comparisons * costs.compare_ps
+
+
+def _passes(parts: int) -> float:
+    """How often the rows' work in shared memory counts when each pass takes one part of them."""
+    return float(parts ** (1 - _THINNED))
+
+
+def _overlapped(memory: float, work: float) -> float:
+    return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
+
+
+def _key_bytes(query: Query) -> int:
+    return 8 * query.made_words if query.made_words else query.row_bytes - _value_bytes(query)
+
+
+def _value_bytes(query: Query) -> int:
+    return sum(TYPE_BYTES.get(value.ctype, 0) for value in query.inputs)
+
+
+def _read_bytes(query: Query) -> float:
+    masked = sum(column.masked for column in (*query.keys, *query.inputs))
+    return _key_bytes(query) + _value_bytes(query) + masked / 8
+
+
+def _moved_bytes(query: Query, decision: Decision) -> int:
+    word = 8 if decision.base is None else 4
+    masked = sum(value.masked for value in query.read)
+    validity = 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
+    moved = sum(TYPE_BYTES.get(value.ctype, 0) for value in query.read)
+    return word + moved + 4 * query.numbered + validity
