@@ -142,6 +142,13 @@ class Kernels:
             )
         )
 
+    def variable(self, name: str) -> int:
+        """Device address of a global variable of the source."""
+        from cuda.bindings import driver
+
+        # the size comes after the address
+        return int(_driver(driver.cuLibraryGetGlobal(self._library, name.encode())[:2]))
+
     def _function(self, name: str) -> Any:
         with self._lock:
             if name not in self._functions:

@@ -120,6 +120,8 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of State
     outputs : tuple of Output
+    counting : bool
+        Whether the kernels count the slots that rows look at, which slows them down.
     """
 
     keys: tuple[KeyPart, ...]
@@ -127,6 +129,7 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
+    counting: bool = False
 
     @cached_property
     def packed(self) -> bool:
@@ -208,7 +211,8 @@ class Query:
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
-        return f"""
+        counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
+        return f"""{counting}
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{

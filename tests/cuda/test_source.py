@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, geometry, groupby, partitioned
+from dask_gpuagg.cuda import call, geometry, groupby, partitioned, two_phase
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import TABLE
@@ -171,6 +171,7 @@ STRUCTS = {
     "Args": call.Args,
     "Summary": call.Summary,
     "Partitions": partitioned._Partitions,
+    "Round": two_phase._Round,
 }
 
 

@@ -41,6 +41,16 @@ struct Args {
     u32* order;         // of collect and write: the slots of the groups, null: the first ones
 };
 
+// Slots of global tables that rows looked at, in a build that counts them (benchmarks/probes.py).
+#ifdef GPUAGG_COUNT_PROBES
+extern "C" {
+__device__ u64 gpuagg_looks;
+}
+GPUAGG_INLINE void count_look() { atomicAdd(&gpuagg_looks, 1ull); }
+#else
+GPUAGG_INLINE void count_look() {}
+#endif
+
 template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
     using Key = KEY;
     using All = STATES;
@@ -62,6 +72,7 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
     u32 slot = first_slot(probe.home, slots);
 #pragma unroll 1
     for (u32 i = 0; i < probes; ++i) {
+        count_look();
         u64 held = peek(words + slot);
         if (held == EMPTY) {
             if (peek(claimed) >= limit) return NONE;
