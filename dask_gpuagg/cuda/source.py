@@ -169,6 +169,11 @@ class Query:
         return 4 if len(self.inputs) <= 4 and len(self.keys) <= 2 else 2
 
     @property
+    def places(self) -> int:
+        """Slots that a row looks at in the first phase of SP-EGA: one, or those of a sector."""
+        return 1 if self.packed else 4
+
+    @property
     def scatter(self) -> tuple[int, int, int]:
         """Of the scatter: threads of a block, and rows of a thread in each tile.
 
@@ -231,5 +236,6 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
+#define GPUAGG_PLACES {self.places}
 {scatter}#include "entry.cuh"
 """

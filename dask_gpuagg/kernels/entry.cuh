@@ -1,6 +1,6 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_PLACES; where keys fit one word also those of
 // the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 #pragma once
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_first_place(const __grid_constant__ gpuagg::Args a,
                        const __grid_constant__ gpuagg::Round r,
                        const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_UNROLL>(a, r, c.column);
+    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_PLACES, GPUAGG_UNROLL>(a, r, c.column);
 }
 
 // Of rows that found no place before.
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_next_place(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Round r,
                       const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::place_rows<GPUAGG_QUERY, false, GPUAGG_UNROLL>(a, r, c.column);
+    gpuagg::place_rows<GPUAGG_QUERY, false, 1, GPUAGG_UNROLL>(a, r, c.column);
 }
 
 __global__ void __launch_bounds__(256)
