@@ -47,6 +47,7 @@ class Counters(ctypes.Structure):
         ("spilled", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
         ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+        ("doubt", ctypes.c_uint32),
     ]
 
 
@@ -178,6 +179,10 @@ def table_of(call: Call, slots: int) -> Table:
 
 def collect(call: Call) -> Counters:
     """Number the groups of the table."""
+    if call.query.family == "Hashed":
+        call.launch(
+            "verify", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, call.args, call.columns
+        )
     slots = call.args.table.slots + EXTRA_SLOTS
     call.args.order = call.allocate(4 * slots).ptr
     call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
@@ -187,7 +192,7 @@ def collect(call: Call) -> Counters:
 def reset(call: Call, first: str) -> None:
     """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
     offset = getattr(Counters, first).offset
-    words = 1 if first != "groups" else (ctypes.sizeof(Counters) - offset) // 4
+    words = 1 if first != "groups" else (Counters.doubt.offset - offset) // 4
     zero(call, call.args.counters + offset, words)
 
 

@@ -238,8 +238,9 @@ def _in_partitions(
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
     # a null key of 64 bits has no word that could travel
-    null_slot = query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
-    if not query.packed or most_slots < _FEWEST_SLOTS or (null_slot and not forced):
+    null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
+    if query.family == "ByRow" or most_slots < _FEWEST_SLOTS or (null_slot and not forced):
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None

@@ -25,6 +25,7 @@ from dask_gpuagg.cuda.call import (
     reset,
     run_of,
     table_of,
+    zero,
 )
 from dask_gpuagg.cuda.driver import (
     Device,
@@ -59,14 +60,15 @@ class DeviceColumn:
         Address of the validity bits, 0 without.
     offset : int
         Rows to skip in both.
-    characters : int
-        Address of a string column's bytes.
+    characters, size : int
+        Address of a string column's bytes, and how many they are.
     """
 
     data: int
     mask: int = 0
     offset: int = 0
     characters: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,12 @@ class Made:
 
 @dataclass
 class Aggregated:
-    """Groups as columns: keys (or the rows to gather them from), outputs, and the report."""
+    """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
 
     keys: list[Made]
     outputs: list[Made]
     run: Run
+    gathered: bool
 
 
 def aggregate(
@@ -125,22 +128,27 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
+    if forced == "sp_ega" and query.family == "Hashed":
+        # hashes are verified by looking for them again, which is not how SP-EGA places them
+        query = replace(query, by_row=True)
     query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(Column(key.data, key.mask, key.offset))
         if part.string:
-            flat.append(Column(key.characters, 0, 0))
+            flat.append(Column(key.characters, 0, key.size))
     flat += [Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (Column * max(len(flat), 1))(*flat)
+    columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
     handle = stream.__cuda_stream__()[1]
     call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
-    decision = _decide(call, forced)
     if rows == 0:
-        return _write(call, Run(decision, 0, 0), Counters())
+        return _write(call, Run(_decide(call, forced), 0, 0), Counters())
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
+    if query.made_words:
+        _make_words(call)
+    decision = _decide(call, forced)
     done = None
     if decision.partitions:
         done = pgb(call, decision)
@@ -151,6 +159,11 @@ def aggregate(
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
+    if query.made_words and counters.doubt:
+        # two keys share a word: so rare that doing everything again is the best answer
+        call.held.clear()
+        by_row = replace(query, by_row=True)
+        return aggregate(by_row, keys, inputs, rows, stream, forced, stopwatch)
     return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
 
 
@@ -158,6 +171,15 @@ def aggregate(
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
     return query, load(query.source(), device)
+
+
+def _make_words(call: Call) -> None:
+    """Fill the columns behind the inputs: the witnesses, the words."""
+    for i in range(1, call.query.made_words + 1):
+        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    zero(call, call.args.counters, ctypes.sizeof(Counters) // 4)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 
 
 def _decide(call: Call, forced: str) -> Decision:
@@ -169,7 +191,10 @@ def _decide(call: Call, forced: str) -> Decision:
 
 def _sample(call: Call) -> geometry.Estimate:
     size = ctypes.sizeof(Summary)
-    table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
+    import rmm
+
+    memory = rmm.DeviceBuffer(size=12 * _SAMPLE_SLOTS + size, stream=call.stream)
+    table = memory.ptr
     summary = table + 12 * _SAMPLE_SLOTS
     fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
     pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
@@ -178,7 +203,6 @@ def _sample(call: Call) -> geometry.Estimate:
     call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
     seen = Summary()
     read_back(summary, seen, call.handle)
-    call.held.clear()
     # counted from one below zero: see estimate/sample.cuh
     sampled, distinct, once, twice, repeats = (
         (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
@@ -269,9 +293,8 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
     import rmm
 
     query, groups = call.query, run.groups
-    if query.packed:
-        key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
-    else:
+    key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
+    if query.gathered:
         key_types = [("i32", False)]
     types = key_types + [(o.ctype, o.nullable) for o in query.outputs]
     made = []
@@ -291,4 +314,4 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
         blocks = call.spread(groups, SMALL_BLOCK)
         call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
-    return Aggregated(made[:n], made[n:], run)
+    return Aggregated(made[:n], made[n:], run, query.gathered)

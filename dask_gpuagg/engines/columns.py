@@ -284,11 +284,10 @@ class Aggregator:
         return self._key_columns(made, groups), outputs, made.run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
-        if self.query.packed:
-            pairs = zip(made.keys, self.keys, strict=True)
-            return [_column(m, k.type(), groups) for m, k in pairs]
-        rows = _column(made.keys[0], INT32, groups)
-        return _gather(self.keys, rows)
+        if made.gathered:
+            return _gather(self.keys, _column(made.keys[0], INT32, groups))
+        pairs = zip(made.keys, self.keys, strict=True)
+        return [_column(m, k.type(), groups) for m, k in pairs]
 
 
 def _identity(column: plc.Column) -> tuple[int, ...]:
@@ -350,7 +349,8 @@ def _view(column: plc.Column) -> DeviceColumn:
     if column.type().id() is TypeId.STRING:
         offsets = column.child(0).data() if column.num_children() else None
         start = offsets.ptr if offsets is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address)
+        size = data.size if data is not None else 0
+        return DeviceColumn(start, mask_address, column.offset(), address, size)
     return DeviceColumn(address, mask_address, column.offset())
 
 

@@ -1,11 +1,12 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_PLACES; where keys fit one word also those of
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
 // the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 #pragma once
 
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
+#include "key/verify.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
 #include "pgb_tr/aggregate.cuh"
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpua
     gpuagg::clear_table<GPUAGG_QUERY>(a.table);
     if (blockIdx.x == 0) {
         auto* words = reinterpret_cast<gpuagg::u32*>(a.counters);
-        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4; i += blockDim.x)
+        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4 - 1; i += blockDim.x)
             words[i] = 0;
     }
 }
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_first_place(const __grid_constant__ gpuagg::Args a,
                        const __grid_constant__ gpuagg::Round r,
                        const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_PLACES, GPUAGG_UNROLL>(a, r, c.column);
+    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_UNROLL>(a, r, c.column);
 }
 
 // Of rows that found no place before.
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_next_place(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Round r,
                       const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::place_rows<GPUAGG_QUERY, false, 1, GPUAGG_UNROLL>(a, r, c.column);
+    gpuagg::place_rows<GPUAGG_QUERY, false, GPUAGG_UNROLL>(a, r, c.column);
 }
 
 __global__ void __launch_bounds__(256)
@@ -92,6 +93,22 @@ __global__ void __launch_bounds__(256)
                           const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
 }
+
+#ifdef GPUAGG_MADE_WORDS
+__global__ void __launch_bounds__(256)
+    gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::make_words<GPUAGG_QUERY>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_VERIFIED
+__global__ void __launch_bounds__(256)
+    gpuagg_verify(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::verify<GPUAGG_QUERY>(a, c.column);
+}
+#endif
 
 #ifdef GPUAGG_SCATTER_THREADS
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "aggregate/list.cuh"
-#include "key/by_row.cuh"
+#include "key/made_word.cuh"
 
 namespace gpuagg {
 
@@ -20,6 +20,7 @@ struct Counters {
     u32 spilled;   // rows listed for the next stage
     u32 groups;
     u32 nulls[60];  // of each output
+    u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
 };
 
 // One argument struct serves all kernels; each reads what it needs.
@@ -58,11 +59,18 @@ template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
     static constexpr u32 columns = COLUMNS;
 };
 
-// The slot of a key, claimed if it is new; NONE when the probes or the slots run out. Counting the
-// claims costs little: they end once every key has its slot.
-template <class K>
-GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probes,
-                       const Column* columns, const Probe& probe) {
+// Counts the slots that are claimed, each at once.
+struct Claims {
+    u32* claimed;
+    u32 limit;
+    GPUAGG_INLINE bool full() const { return peek(claimed) >= limit; }
+    GPUAGG_INLINE void add() { atomicAdd(claimed, 1u); }
+};
+
+// The slot of a key, claimed if it is new; NONE when the probes or the slots run out.
+template <class K, class C>
+GPUAGG_INLINE u32 find(u64* words, u32 slots, C&& claims, u32 probes, const Column* columns,
+                       const Probe& probe) {
     if (probe.kind != Kind::key) {
         if (probe.kind == Kind::drop) return NONE;
         const u32 extra = slots + (probe.kind == Kind::null ? 1u : 0u);
@@ -75,10 +83,10 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
         count_look();
         u64 held = peek(words + slot);
         if (held == EMPTY) {
-            if (peek(claimed) >= limit) return NONE;
+            if (claims.full()) return NONE;
             held = atomicCAS(words + slot, EMPTY, probe.word);
             if (held == EMPTY) {
-                atomicAdd(claimed, 1u);
+                claims.add();
                 return slot;
             }
         }

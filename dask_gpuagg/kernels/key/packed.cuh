@@ -81,13 +81,19 @@ template <bool KEEP_NULLS, class... K> struct Packed {
         u64 word = 0;
         bool dropped = false, null = false;
         (append<K>(from, row, word, dropped, null), ...);
-        return of_word(mix(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
+        return of_word(mixed(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
     }
 
-    static GPUAGG_INLINE Probe of_word(u64 mixed, Kind kind) {
-        if (kind != Kind::key) mixed = EMPTY;
-        else if (mixed == EMPTY) kind = Kind::empty;
-        return {mixed, static_cast<u32>(mixed >> 32), kind};
+    // One multiplication spreads runs of integers best, but not the grids that several columns make.
+    static GPUAGG_INLINE u64 mixed(u64 word) { return columns > 1 ? scramble(word) : mix(word); }
+    static GPUAGG_INLINE u64 unmixed(u64 word) {
+        return columns > 1 ? unscramble(word) : unmix(word);
+    }
+
+    static GPUAGG_INLINE Probe of_word(u64 word, Kind kind) {
+        if (kind != Kind::key) word = EMPTY;
+        else if (word == EMPTY) kind = Kind::empty;
+        return {word, static_cast<u32>(word >> 32), kind};
     }
 
     // What the rows of an occupied slot asked for.

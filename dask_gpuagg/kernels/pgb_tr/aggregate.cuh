@@ -130,6 +130,27 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
+// Compares the rows of a part with the first ones of their groups; the key columns of `columns` are
+// the input's own.
+template <class Q>
+GPUAGG_INLINE bool verify_part(const Partitions& p, const Column* columns, const u64* words,
+                               u32 slots, const typename Q::All::Memory& memory, Part part,
+                               u32 begin, u32 end) {
+    using K = typename Q::Key;
+    bool sure = true;
+    for (u32 at = begin + threadIdx.x; at < end; at += blockDim.x) {
+        const u64 word = p.words[at];
+        if (part.mask && (static_cast<u32>(scramble(word)) & part.mask) != part.value) continue;
+        u32 slot = first_slot(home_in_partition(word, p.count), slots);
+        while (words[slot] != word)
+            if (++slot == slots) slot = 0;
+        const u32 row = p.numbers[at];
+        const u32 first = Nth<K::state, typename Q::All>::of(Q::All::read(memory, {slot, slot})).x;
+        if (row != first && !K::Rows::equal_rows(columns, first, row)) sure = false;
+    }
+    return sure;
+}
+
 template <class Q, class O, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
@@ -177,6 +198,11 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             part.mask = 2 * part.mask + 1;
             clean = false;
         } else {
+            if constexpr (IsHashed<typename Q::Key>::value) {
+                if (!verify_part<Q>(p, moved, words, slots, memory, part, begin, end))
+                    a.counters->doubt = 1;
+                __syncthreads();
+            }
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
             // on to the other half of the smallest part whose other half is left
             while (part.mask && (part.value & (part.mask / 2 + 1))) {

@@ -62,10 +62,9 @@ __device__ inline void list_free(const Args& a, const Round& r) {
     }
 }
 
-// FIRST: all rows look at their first place in the table, and at those beside it if PLACES, a power
-// of two, says so. Otherwise the rows that are left look at places of the list. A warp writes its
-// losers where it read its rows, which are never fewer.
-template <class Q, bool FIRST, u32 PLACES, u32 UNROLL>
+// FIRST: all rows look at their first place in the table. Otherwise the rows that are left look at
+// places of the list. A warp writes its losers where it read its rows, which are never fewer.
+template <class Q, bool FIRST, u32 UNROLL>
 __device__ void place_rows(const Args& a, const Round& r, const Column* columns) {
     using K = typename Q::Key;
     constexpr u32 TILE = WARP * UNROLL;
@@ -121,17 +120,7 @@ __device__ void place_rows(const Args& a, const Round& r, const Column* columns)
                 a.table.words[slot[j]] = 0;  // every writer writes the same
             } else {
                 bool has = settle<K>(a.table.words, slot[j], held[j], columns, probe[j]);
-                if constexpr (FIRST) {
-#pragma unroll
-                    for (u32 n = 1; n < PLACES; ++n) {
-                        const u32 beside = at[j] ^ n;
-                        if (!has && beside < places) {
-                            slot[j] = beside;
-                            has = settle<K>(a.table.words, beside, peek(a.table.words + beside),
-                                            columns, probe[j]);
-                        }
-                    }
-                } else {
+                if constexpr (!FIRST) {
 #pragma unroll 1
                     for (u32 n = 1; !has && n < r.places && n < places; ++n) {
                         if (++at[j] == places) at[j] = 0;
