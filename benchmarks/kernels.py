@@ -18,16 +18,12 @@ CARDINALITIES = (1, 4, 64, 128, 256, 1_000, 4_000, 8_000)
 
 
 def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) -> Any:
-    """Uniform keys from 0 to ``groups``, or, spread, as many keys from all 64 bits.
-
-    Keys of type ``string`` are their ten digits.
-    """
+    """Uniform keys from 0 to ``groups``, or, spread, as many keys from all 64 bits."""
     import cudf
     import cupy as cp
 
     rng = cp.random.default_rng(seed)
-    k = rng.integers(0, groups, rows, dtype="int64")
-    k = cudf.Series(k).astype("str").str.zfill(10) if key == "string" else k.astype(key)
+    k = rng.integers(0, groups, rows, dtype="int64").astype(key)
     if spread:
         k = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[k]
     v = rng.random(rows)
@@ -35,7 +31,7 @@ def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) 
     return cudf.DataFrame({"k": k, "v": v, "w": w})
 
 
-def arms(frame: Any, query: str, kernel: str = "auto") -> dict[str, Callable[[], Any]]:
+def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
     import pylibcudf as plc
 
     from dask_gpuagg.engines.columns import Aggregator
@@ -50,7 +46,7 @@ def arms(frame: Any, query: str, kernel: str = "auto") -> dict[str, Callable[[],
             aggregator.min(v)
             aggregator.max(v)
             aggregator.mean(w)
-        return aggregator.run(kernel, stopwatch)
+        return aggregator.run(stopwatch=stopwatch)
 
     def columns() -> Any:
         agg = plc.aggregation

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import commit, provenance
+from benchmarks.kernels import prepare, report_head
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
 from dask_gpuagg.cuda.driver import current_device, fill, load, read_back
 from dask_gpuagg.cuda.geometry import Decision
@@ -84,11 +84,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("probes.json"))
     args = parser.parse_args()
     import cupy as cp
-    import rmm
 
-    from dask_gpuagg.cuda.compiler import sources_hash
-
-    rmm.reinitialize(pool_allocator=True, initial_pool_size=4 << 30)
+    prepare()
     rng = cp.random.default_rng(1)
     cells = []
     for load_factor, table_1 in TABLE_1.items():
@@ -120,14 +117,7 @@ def main() -> None:
                 f"linear {linear:.2f}; in the paper {table_1[0]}, {table_1[1]}",
                 flush=True,
             )
-    report = {
-        **provenance(),
-        "commit": args.commit or commit(),
-        "gpu": current_device().name,
-        "slots": args.slots,
-        "kernels": sources_hash(),
-        "cells": cells,
-    }
+    report = report_head(args.commit) | {"slots": args.slots, "cells": cells}
     args.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
