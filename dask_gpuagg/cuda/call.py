@@ -179,10 +179,6 @@ def table_of(call: Call, slots: int) -> Table:
 
 def collect(call: Call) -> Counters:
     """Number the groups of the table."""
-    if call.query.family == "Hashed":
-        call.launch(
-            "verify", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, call.args, call.columns
-        )
     slots = call.args.table.slots + EXTRA_SLOTS
     call.args.order = call.allocate(4 * slots).ptr
     call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)

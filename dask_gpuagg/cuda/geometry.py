@@ -185,7 +185,11 @@ def decide(
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
             return decision
-        return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
+        why = f"{expected:,} groups exceed shared memory"
+        if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
+            # skew, which keeps keys out of partitions, also makes estimates too low: this table grows
+            return _in_two_phases(rows, estimate, why)
+        return _in_global(rows, estimate, why)
     slices = min(max(slices, 1), _MOST_SLICES)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")

@@ -20,6 +20,7 @@ from dask_gpuagg.cuda.call import (
     Counters,
     Run,
     Summary,
+    Table,
     Target,
     collect,
     reset,
@@ -38,13 +39,14 @@ from dask_gpuagg.cuda.driver import (
 )
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
+_LONGEST = '#include "key/longest.cuh"\n'
 _COUNTS = ("rows", "distinct", "once", "twice", "repeats")
 
 
@@ -128,9 +130,8 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    if forced == "sp_ega" and query.family == "Hashed":
-        # hashes are verified by looking for them again, which is not how SP-EGA places them
-        query = replace(query, by_row=True)
+    if rows >= geometry.SAMPLED_FROM:
+        query = _shortened(query, keys, rows, stream, device)
     query, kernels = _prepared(query, device)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
@@ -159,6 +160,8 @@ def aggregate(
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
+    if query.family == "Hashed":
+        counters = _verified(call, counters)
     if query.made_words and counters.doubt:
         # two keys share a word: so rare that doing everything again is the best answer
         call.held.clear()
@@ -171,6 +174,43 @@ def aggregate(
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
     return query, load(query.source(), device)
+
+
+def _shortened(
+    query: Query, keys: Sequence[DeviceColumn], rows: int, stream: Any, device: Device
+) -> Query:
+    """The query, with its key as a short string if all strings are short enough."""
+    import rmm
+
+    key = query.keys[0]
+    if len(keys) > 1 or not key.string or query.by_row or keys[0].size > SHORT_STRING * rows:
+        return query
+    handle = stream.__cuda_stream__()[1]
+    buffer = rmm.DeviceBuffer(size=4, stream=stream)
+    fill(buffer.ptr, 0, 4, handle)
+    column = Column(keys[0].data, keys[0].mask, keys[0].offset)
+    name = "gpuagg_longest" if key.ctype == "i32" else "gpuagg_longest_large"
+    blocks = min(8 * device.multiprocessors, math.ceil(rows / SMALL_BLOCK))
+    arguments = column, ctypes.c_uint32(rows), ctypes.c_void_p(buffer.ptr)
+    load(_LONGEST, device).launch(name, blocks, SMALL_BLOCK, handle, *arguments)
+    longest = ctypes.c_uint32()
+    read_back(buffer.ptr, longest, handle)
+    if longest.value > SHORT_STRING:
+        return query
+    return replace(query, keys=(replace(key, short=True),))
+
+
+def _verified(call: Call, counters: Counters) -> Counters:
+    """The counters after every row was compared with the first one of its group."""
+    slots = geometry.safe_slots(counters.groups)
+    words = call.allocate(12 * slots).ptr
+    fill(words, 0xFF, 8 * slots, call.handle)
+    call.args.target = Table(words, words + 8 * slots, slots, slots)
+    blocks = call.spread(max(counters.groups, 1), SMALL_BLOCK)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    return call.counters()
 
 
 def _make_words(call: Call) -> None:

@@ -102,8 +102,7 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         decision.partitions,
         decision.capacity,
     )
-    # the key columns stay the input's own: rows of hashed keys are compared there
-    moved = (Column * len(call.columns)).from_buffer_copy(call.columns)
+    moved = (Column * len(call.columns))()
     for i, value in enumerate(query.read, start=query.first_input):
         moved[i] = Column(array(TYPE_BYTES[value.ctype]))
     return partitions, moved

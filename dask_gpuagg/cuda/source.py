@@ -33,6 +33,9 @@ TYPE_BYTES = {
 }  # fmt: skip
 
 
+# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
+SHORT_STRING = 15
+
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -48,11 +51,14 @@ class KeyPart:
     masked : bool
         Whether the column has a null mask.
     string : bool
+    short : bool
+        Of strings: whether none has more than ``SHORT_STRING`` bytes.
     """
 
     ctype: str
     masked: bool
     string: bool = False
+    short: bool = False
 
     @property
     def nullable(self) -> bool:
@@ -152,12 +158,17 @@ class Query:
             return "Packed"
         if self.by_row:
             return "ByRow"
-        return "Wide" if not strings and bits + flags <= 128 else "Hashed"
+        fits = not strings and bits + flags <= 128
+        return "Wide" if fits or self._short else "Hashed"
+
+    @property
+    def _short(self) -> bool:
+        return len(self.keys) == 1 and self.keys[0].short
 
     @property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
-        return self.family in ("Hashed", "ByRow")
+        return self.family in ("Hashed", "ByRow") or self._short
 
     @property
     def key_outputs(self) -> int:
@@ -183,7 +194,8 @@ class Query:
     def kept(self) -> tuple[State, ...]:
         """The states of a slot: those asked for, then what made words need."""
         if self.family == "Wide":
-            return (*self.states, State("Witness", (len(self.inputs),)))
+            witnessed = (*self.states, State("Witness", (len(self.inputs),)))
+            return (*witnessed, State("AnyRow")) if self._short else witnessed
         return (*self.states, State("AnyRow")) if self.family == "Hashed" else self.states
 
     @cached_property
@@ -234,6 +246,8 @@ class Query:
         for key in self.keys:
             masked = str(key.masked).lower()
             kind = "StringColumn" if key.string else "KeyColumn"
+            if self._short and not self.by_row:
+                kind = "ShortString"
             keys.append(f"{kind}<{key.ctype}, {column}, {masked}>")
             column += 2 if key.string else 1
         inputs = []
@@ -248,7 +262,7 @@ class Query:
         if self.made_words:
             # the words come last of all columns, the witness is the last input
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
-            arguments.append(str(len(self.kept) - 1))
+            arguments.append(str(len(self.states)))
             column += 1
         fixed, replica = self.slot_bytes
         scatter = "#define GPUAGG_MADE_WORDS\n" if self.made_words else ""

@@ -22,6 +22,8 @@ from dask_gpuagg.cuda.geometry import Decision
 # Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
 # which probes, has few of them even where keys are as many as slots.
 ROUNDS = 8
+# Skewed keys have been seen to be 50 times as many as a sample lets expect.
+GROWTH = 16
 
 
 class _Round(ctypes.Structure):
@@ -52,7 +54,7 @@ def sp_ega(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     Returns
     -------
     tuple of Run and Counters, or None
-        None if keys that all want one slot kept the table from growing.
+        None if groups that all want one slot did not fit a larger table.
     """
     args = call.args
     args.slices, args.replicas = 1, 1
@@ -62,11 +64,15 @@ def sp_ega(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     losers = first_places(call)
     next_places(call, losers)
     counters = collect(call)
-    grown = counters.homeless > 0
-    if grown:
-        counters = _grow(call, losers, counters)
-        if counters.homeless:
+    grown = False
+    while counters.homeless:
+        grown = True
+        if not _grow(call, counters):
             return None
+        losers.waiting = args.counters + Counters.spilled.offset
+        next_places(call, losers)
+        reset(call, "groups")
+        counters = collect(call)
     spilled = counters.spilled
     return run_of(call, decision, counters, spilled=spilled, restarted=grown), counters
 
@@ -116,18 +122,20 @@ def _blocks(call: Call) -> int:
     return call.spread(call.rows, call.query.threads * call.query.unroll)
 
 
-def _grow(call: Call, losers: _Round, counters: Counters) -> Counters:
-    """A larger table takes the groups over, and the rows that found the first one full."""
+def _grow(call: Call, counters: Counters) -> bool:
+    """A larger table takes the groups over; False if they did not all find a place there.
+
+    The rows that are left say no more than that the estimate was too low, so it takes several
+    times the groups, and grows again where that does not suffice.
+    """
     args = call.args
-    args.target = table_of(call, geometry.safe_slots(counters.groups + counters.homeless))
-    slots = args.target.slots
+    slots = geometry.safe_slots(counters.groups + counters.homeless)
+    slots = min(slots, geometry.even(GROWTH * max(counters.groups, SMALL_BLOCK)))
+    args.target = table_of(call, slots)
     reset(call, "claimed")
     reset(call, "homeless")
     call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     blocks = call.spread(args.table.slots, SMALL_BLOCK)
     call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
     args.table = args.target
-    losers.waiting = args.counters + Counters.spilled.offset
-    next_places(call, losers)
-    reset(call, "groups")
-    return collect(call)
+    return call.counters().homeless == 0

@@ -104,9 +104,14 @@ __global__ void __launch_bounds__(256)
 
 #ifdef GPUAGG_VERIFIED
 __global__ void __launch_bounds__(256)
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a);
+}
+
+__global__ void __launch_bounds__(256)
     gpuagg_verify(const __grid_constant__ gpuagg::Args a,
                   const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::verify<GPUAGG_QUERY>(a, c.column);
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
 }
 #endif
 

@@ -148,6 +148,8 @@ SEVERAL_KEYS = {
     "decimal128 and int32": (key("i128", True), key("i32")),
     "string": (string(),),
     "string with nulls": (string(masked=True),),
+    "short string": (replace(string(masked=True), short=True),),
+    "short large string": (replace(string("i64"), short=True),),
     "large string": (string("i64"),),
     "large string with nulls": (string("i64", masked=True),),
     "string and int32": (string(masked=True), key("i32", True)),
@@ -242,5 +244,6 @@ COVERING = [
     "20 aggregations by two words",
     "keys two of 64 bits, nulls kept",
     "keys decimal128, nulls dropped",
+    "keys short string, nulls kept",
     "the usual ones by strings, by row",
 ]

@@ -39,7 +39,7 @@ def kernels_of(query: Query) -> set[str]:
     if not query.made_words:
         missing = missing | {"gpuagg_make_words"}
     if query.family != "Hashed":
-        missing = missing | {"gpuagg_verify"}
+        missing = missing | {"gpuagg_verify", "gpuagg_index_groups"}
     return NAMES - missing
 
 
@@ -307,3 +307,10 @@ def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
     assert codes == {cubin(TINY, "sm_90")}
     assert calls == []
     assert entry.read_bytes().startswith(codes.pop())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_longest_string_compiles(architecture: str) -> None:
+    code = compile_source('#include "key/longest.cuh"\n', architecture)
+    for kernel in ("gpuagg_longest", "gpuagg_longest_large"):
+        assert f".text.{kernel}\0".encode() in code

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda import call, geometry, groupby, partitioned, two_phase
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.source import (
+    SHORT_STRING,
+    STATE_BYTES,
+    TYPE_BYTES,
+    KeyPart,
+    Query,
+    State,
+    ValuePart,
+)
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.builds(KeyPart, st.sampled_from(list(TYPE_BYTES)), st.booleans())
@@ -161,6 +169,7 @@ def test_different_queries_have_different_sources() -> None:
     ("path", "name", "value"),
     [
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
+        ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
     ],

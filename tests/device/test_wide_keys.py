@@ -15,6 +15,17 @@ GOLDEN = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1
 
 
+def mix(x: int, multiplier: int) -> int:
+    """``mix`` and ``mix_high`` of the kernels."""
+    return (x ^ x >> 32) * multiplier & MASK
+
+
+def unmix(word: int) -> int:
+    """``unmix`` of kernels/core/types.cuh."""
+    x = word * pow(GOLDEN, -1, 2**64) & MASK
+    return x ^ x >> 32
+
+
 def scramble(x: int) -> int:
     """``scramble`` of kernels/core/types.cuh."""
     x ^= x >> 33
@@ -85,7 +96,7 @@ def test_words_of_two_keys_with_one_value(kernel: str) -> None:
     """Keys of two words whose first words are equal: the witnesses differ."""
     rng = np.random.default_rng(3)
     high = rng.integers(0, 2**62, 300).tolist()
-    low = [7 ^ scramble(h + GOLDEN & MASK) for h in high]
+    low = [unmix((7 - mix(h, 0x6A09E667F3BCC909)) & MASK) for h in high]
     codes = rng.integers(0, 300, ROWS)
     keys = {
         "a": np.array(high, dtype=np.uint64)[codes],

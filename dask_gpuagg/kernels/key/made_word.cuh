@@ -30,6 +30,22 @@ template <u32 WORDS> struct MadeWord {
     }
 };
 
+// A second multiplier, of as even spread: 2**64 over the silver ratio.
+GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
+
+// A string of up to 15 bytes, as its bytes and its length in two words.
+template <class Offset, u32 COLUMN, bool MASKED>
+struct ShortString : StringColumn<Offset, COLUMN, MASKED> {
+    static constexpr u32 bits = 128;
+    static constexpr bool nullable = false;  // a null has a length of its own
+};
+constexpr u32 SHORT_STRING = 15;
+template <class C> struct IsText { static constexpr bool value = false; };
+template <class Offset, u32 COLUMN, bool MASKED>
+struct IsText<ShortString<Offset, COLUMN, MASKED>> {
+    static constexpr bool value = true;
+};
+
 // Up to 128 bits. The word and the witness, a column that is an input of the states too, are a
 // bijection of the key; the groups' witnesses are kept by state STATE.
 template <bool KEEP_NULLS, u32 WORDS, u32 WITNESSES, u32 STATE, class... K>
@@ -37,10 +53,11 @@ struct Wide : MadeWord<WORDS> {
     static constexpr u32 bits = (K::bits + ... + 0u);
     static constexpr u32 flags = KEEP_NULLS ? ((K::nullable ? 1u : 0u) + ... + 0u) : 0u;
     static constexpr u32 state = STATE;
+    static constexpr bool text = (IsText<K>::value || ...);
     static_assert(bits + flags <= 128, "the key does not fit two words");
 
     template <class C>
-    static GPUAGG_INLINE void append(const Column* from, i64 row, u128& all, bool& dropped) {
+    static GPUAGG_INLINE void append(C, const Column* from, i64 row, u128& all, bool& dropped) {
         using T = typename C::T;
         const T value = load<T>(from[C::column], row);
         bool missing = is_nan(value);
@@ -57,14 +74,30 @@ struct Wide : MadeWord<WORDS> {
         }
     }
 
+    template <class Offset, u32 COLUMN, bool MASKED>
+    static GPUAGG_INLINE void append(ShortString<Offset, COLUMN, MASKED>, const Column* from,
+                                     i64 row, u128& all, bool& dropped) {
+        using C = Whole<StringColumn<Offset, COLUMN, MASKED>>;
+        u64 low = 0, high = 0xffull << 56;
+        if (!C::missing(from[COLUMN], row)) {
+            const auto text = C::text(from + COLUMN, row);
+            low = text.length ? C::word(text, 0) : 0;
+            high = (text.length > 8 ? C::word(text, 8) : 0) | text.length << 56;
+        } else if constexpr (!KEEP_NULLS) {
+            dropped = true;
+        }
+        all = (static_cast<u128>(high) << 64) | low;
+    }
+
     // False if the row's word or witness is one that has another meaning.
     static GPUAGG_INLINE bool make(const Column* from, i64 row) {
         u128 all = 0;
         bool dropped = false;
-        (append<K>(from, row, all, dropped), ...);
+        (append(K{}, from, row, all, dropped), ...);
         const u64 high = static_cast<u64>(all >> 64);
         const u64 witness = scramble(high ^ GOLDEN);
-        const u64 word = scramble(static_cast<u64>(all) ^ scramble(high + GOLDEN));
+        // multiplications alone: the grids that several columns make stay evenly spread
+        const u64 word = mix(static_cast<u64>(all)) + mix_high(high);
         MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : word);
         static_cast<u64*>(const_cast<void*>(from[WITNESSES].data))[row] = witness;
         return dropped || (word != EMPTY && is_witness(witness));
@@ -72,7 +105,7 @@ struct Wide : MadeWord<WORDS> {
 
     static GPUAGG_INLINE u128 key(u64 word, u64 witness) {
         const u64 high = unscramble(witness) ^ GOLDEN;
-        const u64 low = unscramble(word) ^ scramble(high + GOLDEN);
+        const u64 low = unmix(word - mix_high(high));
         return (static_cast<u128>(high) << 64) | low;
     }
 };
@@ -110,12 +143,6 @@ template <bool KEEP_NULLS, u32 WORDS, u32 STATE, class... K> struct Hashed : Mad
         MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : hash == EMPTY ? 0ull : hash);
         return true;
     }
-};
-
-template <class K> struct IsHashed { static constexpr bool value = false; };
-template <bool KEEP_NULLS, u32 WORDS, u32 STATE, class... K>
-struct IsHashed<Hashed<KEEP_NULLS, WORDS, STATE, K...>> {
-    static constexpr bool value = true;
 };
 
 }  // namespace gpuagg

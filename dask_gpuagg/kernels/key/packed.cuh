@@ -81,13 +81,7 @@ template <bool KEEP_NULLS, class... K> struct Packed {
         u64 word = 0;
         bool dropped = false, null = false;
         (append<K>(from, row, word, dropped, null), ...);
-        return of_word(mixed(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
-    }
-
-    // One multiplication spreads runs of integers best, but not the grids that several columns make.
-    static GPUAGG_INLINE u64 mixed(u64 word) { return columns > 1 ? scramble(word) : mix(word); }
-    static GPUAGG_INLINE u64 unmixed(u64 word) {
-        return columns > 1 ? unscramble(word) : unmix(word);
+        return of_word(mix(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
     }
 
     static GPUAGG_INLINE Probe of_word(u64 word, Kind kind) {

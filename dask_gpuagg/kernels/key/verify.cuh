@@ -13,24 +13,56 @@ template <class Q> __device__ void make_words(const Args& a, const Column* colum
     if (!sure) a.counters->doubt = 1;
 }
 
-// Compares every row that has a place in the global table with the first row of its group.
-template <class Q> __device__ void verify(const Args& a, const Column* columns) {
-    using K = typename Q::Key;
+// The words of the groups, and the first row of each, in a table to look them up in: what is left
+// of a.target once its words are EMPTY.
+template <class Q> __device__ void index_groups(const Args& a) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
+    const u32 slots = a.target.slots;
+    u32* rows = reinterpret_cast<u32*>(a.target.cells);
+    const u32 stride = gridDim.x * blockDim.x;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.counters->groups; i += stride) {
+        const u32 from = a.order ? a.order[i] : i;
+        const u64 word = a.table.words[from];
+        u32 slot = first_slot(static_cast<u32>(word >> 32), slots);
+        while (atomicCAS(a.target.words + slot, EMPTY, word) != EMPTY)
+            if (++slot == slots) slot = 0;
+        const auto value = Q::All::read(memory, {from, from});
+        rows[slot] = Nth<Q::Key::state, typename Q::All>::of(value).x;
+    }
+}
+
+// Compares every row with the first one of its group, which a.target tells.
+template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Column* columns) {
+    using K = typename Q::Key;
+    const u32* rows = reinterpret_cast<const u32*>(a.target.cells);
+    const u32 slots = a.target.slots;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * UNROLL;
     bool sure = true;
-    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride) {
-        const Probe probe = K::probe(columns, static_cast<i64>(i));
-        if (probe.kind != Kind::key) continue;
-        u32 slot = first_slot(probe.home, a.table.slots);
-        u32 probes = 0;
-        while (a.table.words[slot] != probe.word && a.table.words[slot] != EMPTY &&
-               ++probes < a.probes)
-            if (++slot == a.table.slots) slot = 0;
-        if (a.table.words[slot] != probe.word) continue;
-        const auto value = Q::All::read(memory, {slot, slot});
-        const u32 first = Nth<K::state, typename Q::All>::of(value).x;
-        if (first != i && !K::Rows::equal_rows(columns, first, static_cast<i64>(i))) sure = false;
+    for (u64 base = static_cast<u64>(blockIdx.x) * blockDim.x * UNROLL + threadIdx.x;
+         base < a.rows; base += stride) {
+        Probe probe[UNROLL];
+        u32 slot[UNROLL], first[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 i = base + j * blockDim.x;
+            probe[j] = {EMPTY, 0u, Kind::drop};
+            if (i < a.rows) probe[j] = K::probe(columns, static_cast<i64>(i));
+            slot[j] = first_slot(probe[j].home, slots);
+        }
+        // every word has a place
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            if (probe[j].kind == Kind::key)
+                while (__ldg(a.target.words + slot[j]) != probe[j].word)
+                    if (++slot[j] == slots) slot[j] = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) first[j] = __ldg(rows + slot[j]);
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const i64 i = static_cast<i64>(base + j * blockDim.x);
+            if (probe[j].kind == Kind::key && first[j] != i)
+                sure = K::Rows::equal_rows(columns, first[j], i) && sure;
+        }
     }
     if (!sure) a.counters->doubt = 1;
 }

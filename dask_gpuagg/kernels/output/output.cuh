@@ -132,15 +132,20 @@ GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Target* to, u32 group, co
                              const typename L::Value&, bool is_group) {
     using P = Packed<KEEP, C...>;
     // the key that mixes to EMPTY is no exception here: its word is EMPTY
-    Unpack<KEEP, P> unpack{P::unmixed(probe.word), probe.kind == Kind::null};
+    Unpack<KEEP, P> unpack{unmix(probe.word), probe.kind == Kind::null};
     write_parts<KEEP, P, Unpack<KEEP, P>, C...>(unpack, to, group, is_group);
 }
 template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>
 GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Target* to, u32 group,
                              const Probe& probe, const typename L::Value& v, bool is_group) {
     using P = Wide<KEEP, W, WITNESSES, STATE, C...>;
-    UnpackWide<KEEP> unpack{P::key(probe.word, Nth<STATE, L>::of(v).x)};
-    write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
+    if constexpr (P::text) {
+        // strings are gathered, from the rows that the state behind the witness keeps
+        put(*to, group, static_cast<i32>(Nth<STATE + 1, L>::of(v).x), true, is_group);
+    } else {
+        UnpackWide<KEEP> unpack{P::key(probe.word, Nth<STATE, L>::of(v).x)};
+        write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
+    }
 }
 template <class L, bool KEEP, u32 W, u32 STATE, class... C>
 GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Target* to, u32 group,

@@ -22,18 +22,6 @@ GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u
                                               valid);
 }
 
-// The slot of a word, claimed if it is new; NONE when the probes run out.
-GPUAGG_INLINE u32 place(u64* words, u32 slots, u64 word, u32 slot) {
-#pragma unroll 1
-    for (u32 i = 0; i < PARTITION_PROBES; ++i) {
-        u64 held = peek(words + slot);
-        if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, word);
-        if (held == EMPTY || held == word) return slot;
-        if (++slot == slots) slot = 0;
-    }
-    return NONE;
-}
-
 // The rows of a partition that one pass takes: all of them, or where its groups exceed the table
 // those whose hash ends in `value`.
 struct Part {
@@ -74,11 +62,42 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
         slot[j] = first_slot(home_in_partition(word[j], p.count), slots);
         found[j] = word[j] != EMPTY && peek(words + slot[j]) == word[j];
     }
+    // One loop for all rows of a thread: a warp takes as many turns as its unluckiest thread has
+    // probes in all, which is much less than the unluckiest rows have one after the other.
+    u64 wanted = EMPTY;
+    u32 left = 0, at = 0, tries = 0;
 #pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        if (!found[j]) {
-            slot[j] = word[j] == EMPTY ? NONE : place(words, slots, word[j], slot[j]);
-            stop = stop || (slot[j] == NONE && word[j] != EMPTY);
+    for (u32 j = UNROLL; j-- > 0;) {
+        if (found[j]) continue;
+        if (word[j] == EMPTY) {
+            slot[j] = NONE;
+            continue;
+        }
+        left |= 1u << j;
+        wanted = word[j];
+        at = slot[j];
+    }
+    while (left) {
+        u64 held = peek(words + at);
+        if (held == EMPTY) held = atomicCAS(words + at, EMPTY, wanted);
+        const bool placed = held == EMPTY || held == wanted;
+        if (!placed && ++tries < PARTITION_PROBES) {
+            if (++at == slots) at = 0;
+            continue;
+        }
+        stop = stop || !placed;
+        const u32 done = __ffs(left) - 1;
+        left &= left - 1;
+        const u32 next = __ffs(left) - 1;
+        const u32 result = placed ? at : NONE;
+        tries = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (j == next) {
+                wanted = word[j];
+                at = slot[j];
+            }
+            if (j == done) slot[j] = result;
         }
     }
     __syncwarp();
@@ -130,27 +149,6 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
-// Compares the rows of a part with the first ones of their groups; the key columns of `columns` are
-// the input's own.
-template <class Q>
-GPUAGG_INLINE bool verify_part(const Partitions& p, const Column* columns, const u64* words,
-                               u32 slots, const typename Q::All::Memory& memory, Part part,
-                               u32 begin, u32 end) {
-    using K = typename Q::Key;
-    bool sure = true;
-    for (u32 at = begin + threadIdx.x; at < end; at += blockDim.x) {
-        const u64 word = p.words[at];
-        if (part.mask && (static_cast<u32>(scramble(word)) & part.mask) != part.value) continue;
-        u32 slot = first_slot(home_in_partition(word, p.count), slots);
-        while (words[slot] != word)
-            if (++slot == slots) slot = 0;
-        const u32 row = p.numbers[at];
-        const u32 first = Nth<K::state, typename Q::All>::of(Q::All::read(memory, {slot, slot})).x;
-        if (row != first && !K::Rows::equal_rows(columns, first, row)) sure = false;
-    }
-    return sure;
-}
-
 template <class Q, class O, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
@@ -198,11 +196,6 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             part.mask = 2 * part.mask + 1;
             clean = false;
         } else {
-            if constexpr (IsHashed<typename Q::Key>::value) {
-                if (!verify_part<Q>(p, moved, words, slots, memory, part, begin, end))
-                    a.counters->doubt = 1;
-                __syncthreads();
-            }
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
             // on to the other half of the smallest part whose other half is left
             while (part.mask && (part.value & (part.mask / 2 + 1))) {
