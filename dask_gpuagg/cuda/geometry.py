@@ -187,7 +187,7 @@ def decide(
             return decision
         why = f"{expected:,} groups exceed shared memory"
         if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
-            # skew, which keeps keys out of partitions, also makes estimates too low: this table grows
+            # skew, which keeps keys out of partitions, makes estimates too low; this table grows
             return _in_two_phases(rows, estimate, why)
         return _in_global(rows, estimate, why)
     slices = min(max(slices, 1), _MOST_SLICES)

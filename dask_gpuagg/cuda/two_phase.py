@@ -138,4 +138,4 @@ def _grow(call: Call, counters: Counters) -> bool:
     blocks = call.spread(args.table.slots, SMALL_BLOCK)
     call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
     args.table = args.target
-    return call.counters().homeless == 0
+    return not call.counters().homeless
