@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.kernels import prepare, report_head
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
-from dask_gpuagg.cuda.driver import current_device, fill, load, read_back
+from dask_gpuagg.cuda.driver import current_device, fill, kernels_of, read_back
 from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import KeyPart, Output, Query, State
 from dask_gpuagg.cuda.two_phase import sp_ega
@@ -48,14 +48,14 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
     from rmm.pylibrmm.stream import DEFAULT_STREAM as stream
 
     device = current_device()
-    kernels = load(COUNTS.source(), device)
+    kernels = kernels_of(COUNTS, device)
     columns = (Column * 1)(Column(keys.data.ptr, 0, 0))
     handle = stream.__cuda_stream__()[1]
     call = Call(COUNTS, kernels, device, columns, len(keys), stream, handle)
     args = call.args
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows, args.probes = len(keys), slots
-    address = kernels.variable("gpuagg_looks")
+    address = kernels.variable("gpuagg_looks", "first_place" if kernel == "sp_ega" else "lphga")
     fill(address, 0, ctypes.sizeof(_Looks), handle)
     if kernel == "sp_ega":
         done = sp_ega(call, Decision(kernel, "", None, 0, 1, 1, 0, slots))

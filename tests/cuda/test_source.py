@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, geometry, groupby, partitioned, two_phase
+from dask_gpuagg.cuda import call, estimate, geometry, partitioned, two_phase
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
     SHORT_STRING,
@@ -171,7 +171,11 @@ def test_different_queries_have_different_sources() -> None:
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
-        ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
+        ("estimate/sample.cuh", "HOT_TOLD", estimate.HOT_TOLD),
+        ("estimate/sample.cuh", "HOT_ROWS", geometry.HOT_ROWS),
+        ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
+        ("pgb_tr/hot.cuh", "HOT_AT_MOST", geometry.HOT_AT_MOST),
+        ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )
 def test_host_and_device_agree(path: str, name: str, value: int) -> None:
@@ -195,7 +199,8 @@ STRUCTS = {
     "Table": call.Table,
     "Counters": call.Counters,
     "Args": call.Args,
-    "Summary": call.Summary,
+    "Summary": estimate.Summary,
+    "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
     "Round": two_phase._Round,
 }
@@ -214,3 +219,14 @@ def test_structs_have_one_layout(name: str) -> None:
         )
     query = TABLE["1 aggregation by int64"].source()
     assert compile_source(query + "\n".join(checks), "sm_90")
+
+
+def test_a_string_alone_may_be_short() -> None:
+    """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
+    text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
+    assert by(text, keep_nulls=True).may_be_short
+    assert by(number, keep_nulls=True).family == "Hashed"
+    for keys in [(number,), (text, number), (text, text), (replace(text, short=True),)]:
+        query = by(*keys, keep_nulls=True)
+        assert not query.may_be_short
+        assert "longest" not in query.units

@@ -21,15 +21,15 @@ template <class Q> __device__ void clear_table(const Table& t) {
 // too late to stop at its limit.
 struct ClaimsOfTile {
     static constexpr u32 MILLION = 1u << 20;
-    Claims each;
+    Limited each;
     u32 room, mine;
     GPUAGG_INLINE ClaimsOfTile(u32* claimed, u32 limit) : each{claimed, limit}, room(0), mine(0) {
         const u32 before = peek(claimed);
         if (before < limit) room = limit - before;
     }
-    GPUAGG_INLINE bool full() const { return each.limit < MILLION ? each.full() : mine >= room; }
-    GPUAGG_INLINE void add() {
-        if (each.limit < MILLION) each.add();
+    GPUAGG_INLINE bool may() const { return each.limit < MILLION ? each.may() : mine < room; }
+    GPUAGG_INLINE void made() {
+        if (each.limit < MILLION) each.made();
         else ++mine;
     }
     // by the whole warp
@@ -68,12 +68,19 @@ __device__ void lphga(const Args& a, const Column* columns) {
                 row[j].read(columns, number[j]);
             }
         }
+        u32 left = 0;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
-            slot[j] = find<K>(a.table.words, a.table.slots, claims, a.probes, columns, probe[j]);
-            if (slot[j] == NONE && probe[j].kind != Kind::drop) ++homeless;
+            if (probe[j].kind == Kind::key) {
+                slot[j] = first_slot(probe[j].home, a.table.slots);
+                left |= 1u << j;
+            } else {
+                slot[j] = find_extra(a.table.words, a.table.slots, probe[j].kind);
+            }
         }
+        homeless += __popc(settle<K, UNROLL>(a.table.words, a.table.slots, a.probes, claims,
+                                             columns, probe, slot, left));
         __syncwarp();
         claims.count();
 #pragma unroll
@@ -95,9 +102,8 @@ template <class Q> __device__ void transfer(const Args& a, const Column* columns
         const u64 word = a.table.words[i];
         if (word == EMPTY) continue;
         const Probe probe = asked<K>(columns, word, static_cast<u32>(i), a.table.slots);
-        const u32 slot = find<K>(a.target.words, a.target.slots,
-                                 Claims{&a.counters->claimed, a.target.limit}, a.probes, columns,
-                                 probe);
+        const u32 slot = find<K>(a.target.words, a.target.slots, a.target.limit,
+                                 &a.counters->claimed, a.probes, columns, probe);
         if (slot == NONE) {
             atomicAdd(&a.counters->homeless, 1u);
             continue;

@@ -27,7 +27,7 @@ struct Round {
 
 // Whether the key has this slot now.
 template <class K>
-GPUAGG_INLINE bool settle(u64* words, u32 slot, u64 held, const Column* columns,
+GPUAGG_INLINE bool claim(u64* words, u32 slot, u64 held, const Column* columns,
                           const Probe& probe) {
     count_look();
     if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, probe.word);
@@ -119,13 +119,13 @@ __device__ void place_rows(const Args& a, const Round& r, const Column* columns)
                 slot[j] = a.table.slots + (probe[j].kind == Kind::null ? 1u : 0u);
                 a.table.words[slot[j]] = 0;  // every writer writes the same
             } else {
-                bool has = settle<K>(a.table.words, slot[j], held[j], columns, probe[j]);
+                bool has = claim<K>(a.table.words, slot[j], held[j], columns, probe[j]);
                 if constexpr (!FIRST) {
 #pragma unroll 1
                     for (u32 n = 1; !has && n < r.places && n < places; ++n) {
                         if (++at[j] == places) at[j] = 0;
                         slot[j] = r.free[at[j]];
-                        has = settle<K>(a.table.words, slot[j], peek(a.table.words + slot[j]),
+                        has = claim<K>(a.table.words, slot[j], peek(a.table.words + slot[j]),
                                         columns, probe[j]);
                     }
                 }
