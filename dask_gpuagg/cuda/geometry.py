@@ -112,12 +112,12 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sp_ega`` or ``lphga``.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 for ``lphga``. A partition of ``pgb`` fills its table
+        Of the shared-memory tables; 0 without. A partition of ``pgb`` fills its table
         ``slices`` times.
     global_slots : int
         Of the global table; of ``pgb`` the groups that there is room for at first.
@@ -235,7 +235,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
 
     Returns
     -------
@@ -247,11 +247,17 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
+    if forced == "sp_ega":
+        return _in_two_phases(rows, estimate, "forced")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
             return decision
-        return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
+        why = f"{expected:,} groups exceed shared memory"
+        if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
+            # skew, which keeps keys out of partitions, makes estimates too low; this table grows
+            return _in_two_phases(rows, estimate, why)
+        return _in_global(rows, estimate, why)
     slices = min(max(slices, 1), _MOST_SLICES)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -345,9 +351,6 @@ def _in_partitions(
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
         roomy = most_slots
-    # Chao's estimator strays by the square root of the keys that it expects to be seen twice
-    sampled = min(rows, SEGMENT * SEGMENTS)
-    doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
     return Decision(
         "pgb",
         "forced" if forced else f"{groups:,} groups exceed shared memory",
@@ -356,7 +359,7 @@ def _in_partitions(
         1,
         parts,
         min(device.multiprocessors, partitions),
-        even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
+        even(min(rows, int(_margin(groups) * (1 + 4 * _doubt(groups, rows))) + 1024)),
         partitions,
         capacity,
         _base(query, estimate),
@@ -400,6 +403,23 @@ def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
     if estimate is not None:
         slots = min(slots, even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
     return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+
+
+def _in_two_phases(rows: int, estimate: Estimate | None, why: str) -> Decision:
+    """SP-EGA: a table as large as the groups, which grows where they are more."""
+    slots = rows
+    if estimate is not None:
+        doubtful = _margin(estimate.groups) * (1 + 2 * _doubt(estimate.groups, rows))
+        slots = min(rows, int(doubtful))
+    return Decision("sp_ega", why, estimate, 0, 1, 1, 0, even(max(slots, 64)))
+
+
+def _doubt(groups: int, rows: int) -> float:
+    """Relative standard deviation of Chao's estimate.
+
+    It strays by the square root of the keys that it expects to be seen twice.
+    """
+    return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 
 
 def _margin(groups: int) -> int:

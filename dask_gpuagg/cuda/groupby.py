@@ -40,6 +40,7 @@ from dask_gpuagg.cuda.forms import forms_of, narrowed
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
@@ -109,7 +110,7 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
 
@@ -193,6 +194,8 @@ def _grouped(call: Call, forced: str) -> tuple[Call, Run, Counters] | None:
         done = pgb(call, decision)
     elif decision.shared_slots:
         done = _hgb(call, decision)
+    elif decision.kernel == "sp_ega":
+        done = sp_ega(call, decision)
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
@@ -305,8 +308,8 @@ def _take_spilled(
 
 def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
-    slots = geometry.safe_slots(call.rows) if decision.shared_slots else decision.global_slots
-    restarted = decision.shared_slots > 0
+    restarted = decision.kernel != "lphga"
+    slots = geometry.safe_slots(call.rows) if restarted else decision.global_slots
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None

@@ -17,6 +17,7 @@
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/scatter.cuh"
+#include "sp_ega/sp_ega.cuh"
 
 namespace gpuagg {
 
@@ -68,6 +69,29 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SP_EGA
+__global__ void __launch_bounds__(256)
+    gpuagg_list_free(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Round r) {
+    gpuagg::list_free(a, r);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_first_place(const __grid_constant__ gpuagg::Args a,
+                       const __grid_constant__ gpuagg::Round r,
+                       const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+// Of rows that found no place before.
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_next_place(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Round r,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, false, GPUAGG_UNROLL>(a, r, c.column);
 }
 #endif
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, estimate, geometry, partitioned
+from dask_gpuagg.cuda import call, estimate, geometry, partitioned, two_phase
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
     SHORT_STRING,
@@ -203,6 +203,7 @@ STRUCTS = {
     "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
+    "Round": two_phase._Round,
 }
 
 
