@@ -6,7 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
@@ -70,12 +70,15 @@ class Estimate:
         Share of the sampled rows whose key is that of the row before.
     heaviest : float
         Share of the most frequent key.
+    ascending : bool
+        Whether no sampled row has a key less than that of the row before.
     """
 
     groups: int
     most: int
     repeats: float
     heaviest: float
+    ascending: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb`` or ``lphga``.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
@@ -111,7 +114,14 @@ class Decision:
 
 
 def estimate_groups(
-    rows: int, sampled: int, distinct: int, once: int, twice: int, most: int, repeats: int
+    rows: int,
+    sampled: int,
+    distinct: int,
+    once: int,
+    twice: int,
+    most: int,
+    repeats: int,
+    falls: int,
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -127,6 +137,8 @@ def estimate_groups(
         Rows of its most frequent key.
     repeats : int
         Rows whose key is that of the row before.
+    falls : int
+        Rows whose key is less than that of the row before.
 
     Returns
     -------
@@ -141,7 +153,12 @@ def estimate_groups(
     # where equal keys lie side by side there are no more groups than runs of them
     runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
     groups = min(rows, chao, runs)
-    return Estimate(groups, min(rows, max(groups, guaranteed)), repeated, most / sampled)
+    if falls == 0:
+        # every run is a group
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
+    return Estimate(
+        groups, min(rows, max(groups, guaranteed)), repeated, most / sampled, falls == 0
+    )
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -167,7 +184,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb`` or ``lphga``.
 
     Returns
     -------
@@ -179,6 +196,14 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
+    if _admits_runs(query) and (
+        forced == "sgb"
+        or (forced == "auto" and estimate is not None and estimate.ascending and slices != 1)
+    ):
+        why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
+        return replace(_in_global(rows, estimate, why), kernel="sgb")
+    if forced == "sgb":
+        return _in_global(rows, estimate, "the keys have no word that orders as they do")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
@@ -208,6 +233,15 @@ def decide(
     )
 
 
+def decide_unsorted(
+    query: Query, rows: int, decision: Decision, device: Device, forced: str
+) -> Decision:
+    """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
+    if forced == "sgb" or decision.estimate is None:
+        return decide(query, rows, decision.estimate, device, "lphga")
+    return decide(query, rows, replace(decision.estimate, ascending=False), device, forced)
+
+
 def safe_slots(rows: int) -> int:
     """Slots of a global table that cannot fill up."""
     return even(2 * rows + 64)
@@ -235,9 +269,7 @@ def _in_partitions(
     """PGB-TR, or None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
-    # a null key of 64 bits has no word that could travel
-    null_slot = query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
-    if not query.packed or most_slots < _FEWEST_SLOTS or (null_slot and not forced):
+    if not query.packed or most_slots < _FEWEST_SLOTS or (_null_slot(query) and not forced):
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
@@ -274,6 +306,15 @@ def _in_partitions(
         partitions,
         capacity,
     )
+
+
+def _null_slot(query: Query) -> bool:
+    """Whether the null key, of 64 bits, has no word that could travel or sort."""
+    return query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
+
+
+def _admits_runs(query: Query) -> bool:
+    return query.packed and not _null_slot(query)
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:

@@ -35,15 +35,17 @@ from dask_gpuagg.cuda.driver import (
     load,
     read_back,
 )
+from dask_gpuagg.cuda.encoding import ENCODING, encode
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
+from dask_gpuagg.cuda.runs import sgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
-_COUNTS = ("rows", "distinct", "once", "twice", "repeats")
+_COUNTS = ("rows", "distinct", "once", "twice", "repeats", "falls")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,22 @@ class Aggregated:
     keys: list[Made]
     outputs: list[Made]
     run: Run
+    # only where rows are to be encoded: it holds the table
+    call: Call | None = None
+
+    def encode(self, order: int = 0) -> Any:
+        """The number of every row's group: a buffer of int32, -1 for rows of no group.
+
+        Only after a call with ``encoded``.
+
+        Parameters
+        ----------
+        order : int
+            Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
+            order in which the columns have them.
+        """
+        assert self.call is not None
+        return encode(self.call, self.run.groups, order)
 
 
 def aggregate(
@@ -94,6 +112,7 @@ def aggregate(
     stream: Any,
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
+    encoded: bool = False,
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -107,9 +126,11 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb`` or ``lphga``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
+    encoded : bool
+        Whether ``Aggregated.encode`` will be called.
 
     Returns
     -------
@@ -124,7 +145,7 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    query, kernels = _prepared(query, device)
+    query, kernels = _prepared(query, device, encoded)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(Column(key.data, key.mask, key.offset))
@@ -133,28 +154,46 @@ def aggregate(
     flat += [Column(c.data, c.mask, c.offset) for c in inputs]
     columns = (Column * max(len(flat), 1))(*flat)
     handle = stream.__cuda_stream__()[1]
-    call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
+    call = Call(
+        query=query,
+        kernels=kernels,
+        device=device,
+        columns=columns,
+        rows=rows,
+        stream=stream,
+        handle=handle,
+        stopwatch=stopwatch,
+    )
     decision = _decide(call, forced)
+    if encoded and decision.kernel in ("pgb", "sgb"):
+        # they leave no table in which rows could be looked up
+        decision = geometry.decide(query, rows, decision.estimate, device, "lphga")
     if rows == 0:
-        return _write(call, Run(decision, 0, 0), Counters())
+        made = _write(call, Run(decision, 0, 0), Counters())
+        return replace(made, call=call) if encoded else made
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
     done = None
-    if decision.partitions:
+    if decision.kernel == "sgb":
+        done = sgb(call, decision, sort=forced == "sgb")
+        if done is None:
+            decision = geometry.decide_unsorted(query, rows, decision, device, forced)
+    if done is None and decision.partitions:
         done = pgb(call, decision)
-    elif decision.shared_slots:
+    elif done is None and decision.shared_slots:
         done = _hgb(call, decision)
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
-    return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    made = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    return replace(made, call=call) if encoded else made
 
 
 @cache
-def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
+def _prepared(query: Query, device: Device, encoded: bool) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, load(query.source(), device)
+    return query, load(query.source() + (ENCODING if encoded else ""), device)
 
 
 def _decide(call: Call, forced: str) -> Decision:
@@ -177,11 +216,11 @@ def _sample(call: Call) -> geometry.Estimate:
     read_back(summary, seen, call.handle)
     call.held.clear()
     # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats = (
+    sampled, distinct, once, twice, repeats, falls = (
         (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
     )
     return geometry.estimate_groups(
-        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats
+        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats, falls
     )
 
 

@@ -72,6 +72,9 @@ class Aggregator:
         self._inputs: list[tuple[plc.Column, bool]] = []
         self._states: list[State] = []
         self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
+        self._encoded = self._in_order = False
+        # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
+        self.codes: plc.Column | None = None
         for key in keys:
             _key_part(key)
 
@@ -235,6 +238,17 @@ class Aggregator:
 
     # ---- the pass ----------------------------------------------------------------------------
 
+    def encode(self, in_order: bool = False) -> None:
+        """Let the pass leave ``codes`` behind.
+
+        Parameters
+        ----------
+        in_order : bool
+            Whether groups come out in the order of their keys, nulls last; codes then sort as the
+            keys do.
+        """
+        self._encoded, self._in_order = True, in_order
+
     @property
     def query(self) -> Query:
         """What is compiled."""
@@ -260,35 +274,44 @@ class Aggregator:
 
         Returns
         -------
-        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order
+        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order,
+            unless they were to be encoded in order
         run : Run
         """
         stream = _get_stream()
         rows = self.keys[0].size()
         made = aggregate(
             self.query,
-            [_view(k) for k in self.keys],
-            [_view(c) for c, _ in self._inputs],
+            [view_of(k) for k in self.keys],
+            [view_of(c) for c, _ in self._inputs],
             rows,
             stream,
             forced,
             stopwatch,
+            self._encoded,
         )
         groups = made.run.groups
         outputs = []
         for column, (_, dtype, of) in zip(made.outputs, self._outputs, strict=True):
             output = _column(column, dtype, groups)
             if of is not None:
-                output = _gather([of], output)[0]
+                output = gather([of], output)[0]
             outputs.append(output)
-        return self._key_columns(made, groups), outputs, made.run
+        keys = self._key_columns(made, groups)
+        if self._encoded:
+            order = _sorted_order(keys) if self._in_order else None
+            codes = made.encode(order.data().ptr if order is not None and groups else 0)
+            self.codes = plc.Column(INT32, rows, codes, None, 0, 0, [])
+            if order is not None:
+                keys, outputs = gather(keys, order), gather(outputs, order)
+        return keys, outputs, made.run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if self.query.packed:
             pairs = zip(made.keys, self.keys, strict=True)
             return [_column(m, k.type(), groups) for m, k in pairs]
         rows = _column(made.keys[0], INT32, groups)
-        return _gather(self.keys, rows)
+        return gather(self.keys, rows)
 
 
 def _identity(column: plc.Column) -> tuple[int, ...]:
@@ -342,7 +365,8 @@ def _value_part(column: plc.Column, present: bool) -> ValuePart:
     return ValuePart(PRESENT if present else ctype_of(column), masked(column))
 
 
-def _view(column: plc.Column) -> DeviceColumn:
+def view_of(column: plc.Column) -> DeviceColumn:
+    """Where a column's values and validity bits lie."""
     mask = column.null_mask()
     mask_address = mask.ptr if mask is not None and masked(column) else 0
     data = column.data()
@@ -354,6 +378,12 @@ def _view(column: plc.Column) -> DeviceColumn:
     return DeviceColumn(address, mask_address, column.offset())
 
 
+def _sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
+    ascending = [plc.types.Order.ASCENDING] * len(keys)
+    nulls = [plc.types.NullOrder.AFTER] * len(keys)
+    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
+
+
 def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
     nulls, mask = made.nulls, made.mask
     if mask is not None and nulls is None:
@@ -361,7 +391,10 @@ def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
     return plc.Column(dtype, groups, made.data, mask if nulls else None, nulls or 0, 0, [])
 
 
-def _gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
+def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
+    """Rows of columns by number; null where there is no row of that number."""
+    if not columns:
+        return []
     table = plc.copying.gather(
         plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
     )

@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import pytest
 
-from dask_gpuagg.cuda import compiler
+from dask_gpuagg.cuda import compiler, encoding, runs, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
@@ -49,6 +49,36 @@ def test_compiles(name: str) -> None:
 @pytest.mark.parametrize("name", COVERING)
 def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiled(name, architecture)
+
+
+def kernels_of(name: str) -> set[str]:
+    """The kernels that a file of ``kernels/sgb/`` declares, by the text that declares them."""
+    text = (KERNELS / "sgb" / name).read_text()
+    return set(re.findall(r"\b(gpuagg_\w+?)\(", text))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sorting_compiles(architecture: str) -> None:
+    code = compile_source(sorting.SOURCE, architecture)
+    of_types = {f"gpuagg_{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
+    of_words = {f"gpuagg_{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
+    passes = {f"gpuagg_pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
+    plain = {k for k in kernels_of("entry.cuh") if not k.endswith("_")}
+    for kernel in of_types | of_words | passes | plain:
+        assert f".text.{kernel}\0".encode() in code
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", COVERING)
+def test_what_queries_have_besides_compiles(name: str, architecture: str) -> None:
+    query = TABLE[name]
+    besides = {"encode_entry.cuh": encoding.ENCODING}
+    if query.packed:
+        besides["runs_entry.cuh"] = runs.SOURCE
+    code = compile_source(query.source() + "".join(besides.values()), architecture)
+    for file in besides:
+        for kernel in kernels_of(file):
+            assert f".text.{kernel}\0".encode() in code
 
 
 def test_the_table_is_complete() -> None:

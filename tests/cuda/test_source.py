@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, geometry, groupby, partitioned
+from dask_gpuagg.cuda import call, geometry, groupby, partitioned, runs, sorting
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import TABLE
@@ -146,6 +146,10 @@ def test_different_queries_have_different_sources() -> None:
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
+        ("sgb/radix.cuh", "DIGITS", sorting.DIGITS),
+        ("sgb/radix.cuh", "SORT_THREADS", sorting.SORT_THREADS),
+        ("sgb/radix.cuh", "SORT_ITEMS", sorting.SORT_ITEMS),
+        ("sgb/runs.cuh", "RUN_ROWS", runs.RUN_ROWS),
     ],
 )
 def test_host_and_device_agree(path: str, name: str, value: int) -> None:
@@ -171,6 +175,8 @@ STRUCTS = {
     "Args": call.Args,
     "Summary": call.Summary,
     "Partitions": partitioned._Partitions,
+    "Pass": sorting.Pass,
+    "Runs": runs.Runs,
 }
 
 
@@ -185,5 +191,5 @@ def test_structs_have_one_layout(name: str) -> None:
         checks.append(
             f'static_assert(__builtin_offsetof(gpuagg::{name}, {field}) == {offset}, "{field}");'
         )
-    query = TABLE["1 aggregation by int64"].source()
+    query = TABLE["1 aggregation by int64"].source() + sorting.SOURCE + runs.SOURCE
     assert compile_source(query + "\n".join(checks), "sm_90")
