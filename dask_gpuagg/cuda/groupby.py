@@ -88,6 +88,8 @@ class Aggregated:
     run: Run
     # only where rows are to be encoded: it holds the table
     call: Call | None = None
+    # made already, in the order of the keys
+    codes: Any | None = None
 
     def encode(self, order: int = 0) -> Any:
         """The number of every row's group: a buffer of int32, -1 for rows of no group.
@@ -100,6 +102,8 @@ class Aggregated:
             Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
             order in which the columns have them.
         """
+        if self.codes is not None:
+            return self.codes
         assert self.call is not None
         return encode(self.call, self.run.groups, order)
 
@@ -165,15 +169,16 @@ def aggregate(
         stopwatch=stopwatch,
     )
     decision = _decide(call, forced)
-    if encoded and decision.kernel in ("pgb", "sgb"):
-        # they leave no table in which rows could be looked up
-        decision = geometry.decide(query, rows, decision.estimate, device, "lphga")
     if rows == 0:
         made = _write(call, Run(decision, 0, 0), Counters())
         return replace(made, call=call) if encoded else made
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
+    if encoded and not decision.shared_slots:
+        by_range = encode_range(call, decision)
+        if by_range is not None:
+            return by_range
     done = None
     if decision.kernel == "sgb":
         done = sgb(call, decision, sort=forced == "sgb")

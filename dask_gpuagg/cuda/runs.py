@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 
-import dask_gpuagg.cuda.sorting as sorting
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import geometry, sorting
 from dask_gpuagg.cuda.call import (
     SMALL_BLOCK,
     Call,
@@ -33,7 +32,6 @@ class Runs(ctypes.Structure):
     _fields_ = [
         ("rows", ctypes.c_void_p),
         ("heads", ctypes.c_void_p),
-        ("groups", ctypes.c_void_p),
         ("falls", ctypes.c_void_p),
     ]
 
@@ -96,10 +94,11 @@ def _count(call: Call, on: Launcher, order: int) -> tuple[Runs, _Seen]:
     tiles = math.ceil(call.rows / RUN_ROWS)
     heads = on.allocate(4 * (tiles + 2)).ptr
     totals = heads + 4 * tiles
-    runs = Runs(order, heads, totals, totals + 4)
+    runs = Runs(order, heads, totals + 4)
     fill(totals, 0, 8, call.handle)
     on.launch("count_runs", _blocks(call), SMALL_BLOCK, call.args, runs, call.columns)
-    on.launch("scan_runs", 1, 1024, runs, ctypes.c_uint32(tiles))
+    scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
+    on.launch("scan_tiles", 1, 1024, *scanned)
     seen = _Seen()
     read_back(totals, seen, call.handle)
     return runs, seen

@@ -98,6 +98,17 @@ GPUAGG_INLINE void tell(const Pass& a, u32 tile, u32 digit, u32 what) {
     *static_cast<volatile u32*>(a.told + static_cast<u64>(tile) * DIGITS + digit) = what;
 }
 
+// The lanes of equal digit: a vote for each bit takes less than __match_any_sync does.
+GPUAGG_INLINE u32 lanes_of(u32 digit) {
+    u32 lanes = ALL_LANES;
+#pragma unroll
+    for (u32 b = 1; b < DIGITS; b *= 2) {
+        const u32 set = __ballot_sync(ALL_LANES, digit & b);
+        lanes &= digit & b ? set : ~set;
+    }
+    return lanes;
+}
+
 // Ranks of a warp's words among those of equal digit, in the order of the rows.
 template <class W>
 GPUAGG_INLINE void rank(const W (&word)[SORT_ITEMS], u32 shift, u32* counts,
@@ -106,7 +117,7 @@ GPUAGG_INLINE void rank(const W (&word)[SORT_ITEMS], u32 shift, u32* counts,
 #pragma unroll
     for (u32 j = 0; j < SORT_ITEMS; ++j) {
         const u32 digit = digit_of(word[j], shift);
-        const u32 peers = __match_any_sync(ALL_LANES, digit);
+        const u32 peers = lanes_of(digit);
         const u32 before = __popc(peers & ((1u << lane) - 1));
         u32 held = 0;
         if (before == 0) {

@@ -14,7 +14,6 @@ constexpr u32 RUN_ROWS = 2048;
 struct Runs {
     const u32* rows;  // the rows in order, null for the order they have
     u32* heads;       // of each warp's rows: groups that begin there, then those that began before
-    u32* groups;
     u32* falls;       // rows that may belong to a group that has ended
 };
 
@@ -81,33 +80,6 @@ __device__ void count_runs(const Args& a, const Runs& r, const Column* columns) 
     }
     if (lane == 0) r.heads[tile] = heads;
     if (__any_sync(ALL_LANES, falls) && lane == 0) *r.falls = 1;
-}
-
-// One block of 1,024 threads: the groups that begin before each warp's rows, and all groups.
-__device__ __forceinline__ void scan_runs(const Runs& r, u32 tiles) {
-    __shared__ u32 of_warps[WARP];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 total = 0;
-    for (u32 base = 0; base < tiles; base += blockDim.x) {
-        const u32 at = base + threadIdx.x;
-        const u32 mine = at < tiles ? r.heads[at] : 0;
-        u32 sum = mine;
-#pragma unroll
-        for (u32 d = 1; d < WARP; d *= 2) {
-            const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
-            if (lane >= d) sum += other;
-        }
-        if (lane == WARP - 1) of_warps[warp] = sum;
-        __syncthreads();
-        u32 before = total;
-        for (u32 w = 0; w < blockDim.x / WARP; ++w) {
-            if (w < warp) before += of_warps[w];
-            total += of_warps[w];
-        }
-        if (at < tiles) r.heads[at] = before + sum - mine;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) *r.groups = total;
 }
 
 template <class V> GPUAGG_INLINE V shuffle_up(const V& value, u32 d) {

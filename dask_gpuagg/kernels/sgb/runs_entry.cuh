@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sgb/runs.cuh"
+#include "sgb/scan_entry.cuh"
 
 extern "C" {
 
@@ -11,11 +12,6 @@ __global__ void __launch_bounds__(256)
                       const __grid_constant__ gpuagg::Runs r,
                       const __grid_constant__ gpuagg::Columns c) {
     gpuagg::count_runs<GPUAGG_QUERY, GPUAGG_UNROLL>(a, r, c.column);
-}
-
-__global__ void __launch_bounds__(1024)
-    gpuagg_scan_runs(const __grid_constant__ gpuagg::Runs r, gpuagg::u32 tiles) {
-    gpuagg::scan_runs(r, tiles);
 }
 
 __global__ void __launch_bounds__(256)
