@@ -47,6 +47,7 @@ class Counters(ctypes.Structure):
         ("spilled", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
         ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+        ("doubt", ctypes.c_uint32),
     ]
 
 
@@ -194,7 +195,7 @@ def collect(call: Call) -> Counters:
 def reset(call: Call, first: str) -> None:
     """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
     offset = getattr(Counters, first).offset
-    words = 1 if first != "groups" else (ctypes.sizeof(Counters) - offset) // 4
+    words = 1 if first != "groups" else (Counters.doubt.offset - offset) // 4
     zero(call, call.args.counters + offset, words)
 
 

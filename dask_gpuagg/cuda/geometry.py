@@ -52,6 +52,8 @@ _HOT = 1.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
+# Values for each row that a range of keys may have for a bit each to be worth while.
+NARROW = 4
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``lphga``, or ``range`` where only the rows' groups
+        are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
@@ -233,6 +236,25 @@ def decide(
     )
 
 
+def decide_encoded(
+    query: Query, rows: int, decision: Decision, device: Device, forced: str
+) -> Decision:
+    """Choose again where rows are to be encoded.
+
+    Partitions and runs leave no table in which rows could be looked up. A table in global memory
+    is slower than a bit for each value of a narrow range, which is tried where the keys have one
+    word each and there is nothing but the keys.
+    """
+    if decision.kernel in ("hgb", "hgb_runs"):
+        return decision
+    nulls = query.keep_nulls and any(key.nullable for key in query.keys)
+    plain = query.family == "Packed" and not nulls and not query.outputs
+    if forced == "auto" and decision.estimate is not None and plain:
+        why = "the keys may lie in a narrow range"
+        return replace(_in_global(rows, decision.estimate, why), kernel="range")
+    return decide(query, rows, decision.estimate, device, "lphga")
+
+
 def decide_unsorted(
     query: Query, rows: int, decision: Decision, device: Device, forced: str
 ) -> Decision:
@@ -269,7 +291,8 @@ def _in_partitions(
     """PGB-TR, or None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
-    if not query.packed or most_slots < _FEWEST_SLOTS or (_null_slot(query) and not forced):
+    small = most_slots < _FEWEST_SLOTS
+    if query.family == "ByRow" or small or (_null_slot(query) and not forced):
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
@@ -310,11 +333,12 @@ def _in_partitions(
 
 def _null_slot(query: Query) -> bool:
     """Whether the null key, of 64 bits, has no word that could travel or sort."""
-    return query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
 
 
 def _admits_runs(query: Query) -> bool:
-    return query.packed and not _null_slot(query)
+    return query.family == "Packed" and not _null_slot(query)
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:

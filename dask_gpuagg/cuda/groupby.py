@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import encoding, geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -20,11 +20,13 @@ from dask_gpuagg.cuda.call import (
     Counters,
     Run,
     Summary,
+    Table,
     Target,
     collect,
     reset,
     run_of,
     table_of,
+    zero,
 )
 from dask_gpuagg.cuda.driver import (
     Device,
@@ -35,16 +37,17 @@ from dask_gpuagg.cuda.driver import (
     load,
     read_back,
 )
-from dask_gpuagg.cuda.encoding import ENCODING, encode
+from dask_gpuagg.cuda.encoding import encode, encode_range
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
 _SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
+_LONGEST = '#include "key/longest.cuh"\n'
 _COUNTS = ("rows", "distinct", "once", "twice", "repeats", "falls")
 
 
@@ -60,14 +63,15 @@ class DeviceColumn:
         Address of the validity bits, 0 without.
     offset : int
         Rows to skip in both.
-    characters : int
-        Address of a string column's bytes.
+    characters, size : int
+        Address of a string column's bytes, and how many they are.
     """
 
     data: int
     mask: int = 0
     offset: int = 0
     characters: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,12 @@ class Made:
 
 @dataclass
 class Aggregated:
-    """Groups as columns: keys (or the rows to gather them from), outputs, and the report."""
+    """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
 
     keys: list[Made]
     outputs: list[Made]
     run: Run
+    gathered: bool
     # only where rows are to be encoded: it holds the table
     call: Call | None = None
     # made already, in the order of the keys
@@ -149,14 +154,16 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
+    if rows >= geometry.SAMPLED_FROM:
+        query = _shortened(query, keys, rows, stream, device)
     query, kernels = _prepared(query, device, encoded)
     flat = []
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(Column(key.data, key.mask, key.offset))
         if part.string:
-            flat.append(Column(key.characters, 0, 0))
+            flat.append(Column(key.characters, 0, key.size))
     flat += [Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (Column * max(len(flat), 1))(*flat)
+    columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
     handle = stream.__cuda_stream__()[1]
     call = Call(
         query=query,
@@ -168,17 +175,26 @@ def aggregate(
         handle=handle,
         stopwatch=stopwatch,
     )
-    decision = _decide(call, forced)
     if rows == 0:
-        made = _write(call, Run(decision, 0, 0), Counters())
-        return replace(made, call=call) if encoded else made
+        aggregated = _write(call, Run(_decide(call, forced), 0, 0), Counters())
+        return replace(aggregated, call=call) if encoded else aggregated
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
-    if encoded and not decision.shared_slots:
-        by_range = encode_range(call, decision)
-        if by_range is not None:
-            return by_range
+    if query.made_words:
+        _make_words(call)
+    decision = _decide(call, forced)
+    if encoded:
+        decision = geometry.decide_encoded(query, rows, decision, device, forced)
+    if decision.kernel == "range":
+        ranged = encode_range(call)
+        if ranged is not None:
+            made_keys, codes, groups = ranged
+            seconds = time.perf_counter() - started
+            run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+            made = [Made(key, None, 0) for key in made_keys]
+            return Aggregated(made, [], run, False, codes=codes)
+        decision = geometry.decide(query, rows, decision.estimate, device, "lphga")
     done = None
     if decision.kernel == "sgb":
         done = sgb(call, decision, sort=forced == "sgb")
@@ -191,14 +207,67 @@ def aggregate(
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
-    made = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
-    return replace(made, call=call) if encoded else made
+    if query.family == "Hashed":
+        counters = _verified(call, counters)
+    if query.made_words and counters.doubt:
+        # two keys share a word: so rare that doing everything again is the best answer
+        call.held.clear()
+        by_row = replace(query, by_row=True)
+        return aggregate(by_row, keys, inputs, rows, stream, forced, stopwatch, encoded)
+    aggregated = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    return replace(aggregated, call=call) if encoded else aggregated
 
 
 @cache
 def _prepared(query: Query, device: Device, encoded: bool) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, load(query.source() + (ENCODING if encoded else ""), device)
+    return query, load(query.source() + (encoding.source(query) if encoded else ""), device)
+
+
+def _shortened(
+    query: Query, keys: Sequence[DeviceColumn], rows: int, stream: Any, device: Device
+) -> Query:
+    """The query, with its key as a short string if all strings are short enough."""
+    import rmm
+
+    key = query.keys[0]
+    if len(keys) > 1 or not key.string or query.by_row or keys[0].size > SHORT_STRING * rows:
+        return query
+    handle = stream.__cuda_stream__()[1]
+    buffer = rmm.DeviceBuffer(size=4, stream=stream)
+    fill(buffer.ptr, 0, 4, handle)
+    column = Column(keys[0].data, keys[0].mask, keys[0].offset)
+    name = "gpuagg_longest" if key.ctype == "i32" else "gpuagg_longest_large"
+    blocks = min(8 * device.multiprocessors, math.ceil(rows / SMALL_BLOCK))
+    arguments = column, ctypes.c_uint32(rows), ctypes.c_void_p(buffer.ptr)
+    load(_LONGEST, device).launch(name, blocks, SMALL_BLOCK, handle, *arguments)
+    longest = ctypes.c_uint32()
+    read_back(buffer.ptr, longest, handle)
+    if longest.value > SHORT_STRING:
+        return query
+    return replace(query, keys=(replace(key, short=True),))
+
+
+def _verified(call: Call, counters: Counters) -> Counters:
+    """The counters after every row was compared with the first one of its group."""
+    slots = geometry.safe_slots(counters.groups)
+    words = call.allocate(12 * slots).ptr
+    fill(words, 0xFF, 8 * slots, call.handle)
+    call.args.target = Table(words, words + 8 * slots, slots, slots)
+    blocks = call.spread(max(counters.groups, 1), SMALL_BLOCK)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    return call.counters()
+
+
+def _make_words(call: Call) -> None:
+    """Fill the columns behind the inputs: the witnesses, the words."""
+    for i in range(1, call.query.made_words + 1):
+        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    zero(call, call.args.counters, ctypes.sizeof(Counters) // 4)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 
 
 def _decide(call: Call, forced: str) -> Decision:
@@ -210,7 +279,10 @@ def _decide(call: Call, forced: str) -> Decision:
 
 def _sample(call: Call) -> geometry.Estimate:
     size = ctypes.sizeof(Summary)
-    table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
+    import rmm
+
+    memory = rmm.DeviceBuffer(size=12 * _SAMPLE_SLOTS + size, stream=call.stream)
+    table = memory.ptr
     summary = table + 12 * _SAMPLE_SLOTS
     fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
     pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
@@ -219,7 +291,6 @@ def _sample(call: Call) -> geometry.Estimate:
     call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
     seen = Summary()
     read_back(summary, seen, call.handle)
-    call.held.clear()
     # counted from one below zero: see estimate/sample.cuh
     sampled, distinct, once, twice, repeats, falls = (
         (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
@@ -310,9 +381,8 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
     import rmm
 
     query, groups = call.query, run.groups
-    if query.packed:
-        key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
-    else:
+    key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
+    if query.gathered:
         key_types = [("i32", False)]
     types = key_types + [(o.ctype, o.nullable) for o in query.outputs]
     made = []
@@ -332,4 +402,4 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
         blocks = call.spread(groups, SMALL_BLOCK)
         call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
-    return Aggregated(made[:n], made[n:], run)
+    return Aggregated(made[:n], made[n:], run, query.gathered)

@@ -55,7 +55,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, ctypes.sizeof(Counters) // 4)
+    zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
     kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
     call.launch(
@@ -91,7 +91,7 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
     def array(width: int) -> int:
         return int(call.allocate(rows * width).ptr)
 
-    masked = sum(v.masked for v in query.inputs)
+    masked = sum(v.masked for v in query.read)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
     partitions = _Partitions(
         array(8),
@@ -103,8 +103,8 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         decision.capacity,
     )
     moved = (Column * len(call.columns))()
-    for i, value in enumerate(query.inputs, start=len(query.keys)):
-        moved[i].data = array(TYPE_BYTES[value.ctype])
+    for i, value in enumerate(query.read, start=query.first_input):
+        moved[i] = Column(array(TYPE_BYTES[value.ctype]))
     return partitions, moved
 
 

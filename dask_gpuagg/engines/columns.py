@@ -299,7 +299,8 @@ class Aggregator:
             outputs.append(output)
         keys = self._key_columns(made, groups)
         if self._encoded:
-            order = _sorted_order(keys) if self._in_order else None
+            # codes that are there already follow the order of the keys
+            order = _sorted_order(keys) if self._in_order and made.codes is None else None
             codes = made.encode(order.data().ptr if order is not None and groups else 0)
             self.codes = plc.Column(INT32, rows, codes, None, 0, 0, [])
             if order is not None:
@@ -307,11 +308,10 @@ class Aggregator:
         return keys, outputs, made.run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
-        if self.query.packed:
-            pairs = zip(made.keys, self.keys, strict=True)
-            return [_column(m, k.type(), groups) for m, k in pairs]
-        rows = _column(made.keys[0], INT32, groups)
-        return gather(self.keys, rows)
+        if made.gathered:
+            return gather(self.keys, _column(made.keys[0], INT32, groups))
+        pairs = zip(made.keys, self.keys, strict=True)
+        return [_column(m, k.type(), groups) for m, k in pairs]
 
 
 def _identity(column: plc.Column) -> tuple[int, ...]:
@@ -374,7 +374,8 @@ def view_of(column: plc.Column) -> DeviceColumn:
     if column.type().id() is TypeId.STRING:
         offsets = column.child(0).data() if column.num_children() else None
         start = offsets.ptr if offsets is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address)
+        size = data.size if data is not None else 0
+        return DeviceColumn(start, mask_address, column.offset(), address, size)
     return DeviceColumn(address, mask_address, column.offset())
 
 

@@ -6,6 +6,7 @@
 
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
+#include "key/verify.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
 #include "pgb_tr/aggregate.cuh"
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpua
     gpuagg::clear_table<GPUAGG_QUERY>(a.table);
     if (blockIdx.x == 0) {
         auto* words = reinterpret_cast<gpuagg::u32*>(a.counters);
-        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4; i += blockDim.x)
+        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4 - 1; i += blockDim.x)
             words[i] = 0;
     }
 }
@@ -70,6 +71,27 @@ __global__ void __launch_bounds__(256)
                           const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
 }
+
+#ifdef GPUAGG_MADE_WORDS
+__global__ void __launch_bounds__(256)
+    gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::make_words<GPUAGG_QUERY>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_VERIFIED
+__global__ void __launch_bounds__(256)
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_verify(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
+}
+#endif
 
 #ifdef GPUAGG_SCATTER_THREADS
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)

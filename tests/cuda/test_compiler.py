@@ -20,7 +20,7 @@ import pytest
 
 from dask_gpuagg.cuda import compiler, encoding, runs, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES
+from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -29,14 +29,24 @@ TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
 ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
                      (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
 NAMES = {first or second for first, second in ENTRIES}
-# kernels of keys that fit one word
+# kernels that keys by row do not have
 SCATTERED = {"gpuagg_scatter", "gpuagg_scatter_wide", "gpuagg_aggregate"}
+
+
+def kernels_of(query: Query) -> set[str]:
+    """The kernels of a query's translation unit."""
+    missing = SCATTERED if query.family == "ByRow" else set()
+    if not query.made_words:
+        missing = missing | {"gpuagg_make_words"}
+    if query.family != "Hashed":
+        missing = missing | {"gpuagg_verify", "gpuagg_index_groups"}
+    return NAMES - missing
 
 
 def compiled(name: str, architecture: str) -> None:
     code = compile_source(TABLE[name].source(), architecture)
     assert code.startswith(b"\x7fELF")
-    for kernel in NAMES if TABLE[name].packed else NAMES - SCATTERED:
+    for kernel in kernels_of(TABLE[name]):
         assert f".text.{kernel}\0".encode() in code
 
 
@@ -51,7 +61,7 @@ def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiled(name, architecture)
 
 
-def kernels_of(name: str) -> set[str]:
+def declared_in(name: str) -> set[str]:
     """The kernels that a file of ``kernels/sgb/`` declares, by the text that declares them."""
     text = (KERNELS / "sgb" / name).read_text()
     return set(re.findall(r"\b(gpuagg_\w+?)\(", text))
@@ -63,7 +73,7 @@ def test_sorting_compiles(architecture: str) -> None:
     of_types = {f"gpuagg_{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
     of_words = {f"gpuagg_{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
     passes = {f"gpuagg_pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
-    plain = {k for k in kernels_of("entry.cuh") if not k.endswith("_")}
+    plain = {k for k in declared_in("entry.cuh") if not k.endswith("_")}
     for kernel in of_types | of_words | passes | plain:
         assert f".text.{kernel}\0".encode() in code
 
@@ -72,18 +82,19 @@ def test_sorting_compiles(architecture: str) -> None:
 @pytest.mark.parametrize("name", COVERING)
 def test_what_queries_have_besides_compiles(name: str, architecture: str) -> None:
     query = TABLE[name]
-    besides = {"encode_entry.cuh": encoding.ENCODING}
-    if query.packed:
-        besides["runs_entry.cuh"] = runs.SOURCE
-    code = compile_source(query.source() + "".join(besides.values()), architecture)
-    for file in besides:
-        for kernel in kernels_of(file):
+    text, files = encoding.source(query), ["encode_entry.cuh"]
+    if query.family == "Packed":
+        text += runs.SOURCE
+        files += ["range_entry.cuh", "scan_entry.cuh", "runs_entry.cuh"]
+    code = compile_source(query.source() + text, architecture)
+    for file in files:
+        for kernel in declared_in(file):
             assert f".text.{kernel}\0".encode() in code
 
 
 def test_the_table_is_complete() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
-    states = {s.policy for q in TABLE.values() for s in q.states}
+    states = {s.policy for q in TABLE.values() for s in q.kept}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : One(?:Field|Copy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
@@ -319,3 +330,10 @@ def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
     assert codes == {cubin(TINY, "sm_90")}
     assert calls == []
     assert entry.read_bytes().startswith(codes.pop())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_longest_string_compiles(architecture: str) -> None:
+    code = compile_source('#include "key/longest.cuh"\n', architecture)
+    for kernel in ("gpuagg_longest", "gpuagg_longest_large"):
+        assert f".text.{kernel}\0".encode() in code

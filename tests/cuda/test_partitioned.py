@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dask_gpuagg.cuda import geometry
@@ -52,4 +54,5 @@ def test_few_rows_are_not_partitioned() -> None:
 
 def test_keys_by_row_are_not_partitioned() -> None:
     strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
-    assert decided(strings, 1_000_000).kernel == "lphga"
+    assert decided(strings, 1_000_000).kernel == "pgb"
+    assert decided(replace(strings, by_row=True), 1_000_000).kernel == "lphga"

@@ -84,6 +84,47 @@ def test_codes_in_order(keys: list[str], groups: int, keep_nulls: bool) -> None:
     assert (on_host(codes).to_numpy() == theirs.fillna(-1).to_numpy()).all()
 
 
+NARROW: dict[str, Any] = {
+    "int64": lambda k: {"a": k * 3 - 10**15},
+    "uint64": lambda k: {"a": k.astype("uint64") + 2**63},
+    "int32 with nulls": lambda k: {"a": pd.Series(k - 50_000, dtype="Int32").mask(k % 11 == 0)},
+    "two columns": lambda k: {"a": (k // 300 - 70).astype("int8"), "b": (k % 300).astype("int16")},
+}
+
+
+@pytest.mark.parametrize("shape", NARROW)
+def test_keys_of_a_narrow_range_need_no_table(shape: str) -> None:
+    from dask_gpuagg.engines.columns import Aggregator
+
+    k = np.random.default_rng(7).integers(0, 60_000, 1_000_000)
+    frame = pd.DataFrame(NARROW[shape](k))
+    keys = list(frame)
+    aggregator = Aggregator(columns_of(frame, keys), False)
+    aggregator.encode(in_order=True)
+    made, _, run = aggregator.run()
+    assert run.decision.kernel == "range"
+    grouped = frame.groupby(keys)
+    assert (on_host(aggregator.codes).to_numpy() == grouped.ngroup().fillna(-1).to_numpy()).all()
+    assert run.groups == grouped.ngroups
+    ours = pd.DataFrame({key: on_host(c) for key, c in zip(keys, made, strict=True)})
+    theirs = grouped.size().reset_index()[keys]
+    assert (ours.to_numpy(int) == theirs.to_numpy(int)).all()
+
+
+def test_keys_of_a_wide_range_are_looked_up() -> None:
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame(
+        {"k": rng.integers(-(2**62), 2**62, 60_000)[rng.integers(0, 60_000, 10**6)]}
+    )
+    aggregator = Aggregator(columns_of(frame, ["k"]), False)
+    aggregator.encode(in_order=True)
+    _, _, run = aggregator.run()
+    assert run.decision.kernel == "lphga"
+    assert (on_host(aggregator.codes) == frame.groupby("k").ngroup()).all()
+
+
 def test_codes_of_no_rows() -> None:
     groups, codes = encoded(key_frame(0, 5), ["i"], in_order=True)
     assert len(groups) == codes.size() == 0

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "aggregate/list.cuh"
-#include "key/by_row.cuh"
+#include "key/made_word.cuh"
 
 namespace gpuagg {
 
@@ -20,6 +20,7 @@ struct Counters {
     u32 spilled;   // rows listed for the next stage
     u32 groups;
     u32 nulls[60];  // of each output
+    u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
 };
 
 // One argument struct serves all kernels; each reads what it needs.

@@ -22,18 +22,6 @@ GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u
                                               valid);
 }
 
-// The slot of a word, claimed if it is new; NONE when the probes run out.
-GPUAGG_INLINE u32 place(u64* words, u32 slots, u64 word, u32 slot) {
-#pragma unroll 1
-    for (u32 i = 0; i < PARTITION_PROBES; ++i) {
-        u64 held = peek(words + slot);
-        if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, word);
-        if (held == EMPTY || held == word) return slot;
-        if (++slot == slots) slot = 0;
-    }
-    return NONE;
-}
-
 // The rows of a partition that one pass takes: all of them, or where its groups exceed the table
 // those whose hash ends in `value`.
 struct Part {
@@ -74,11 +62,42 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
         slot[j] = first_slot(home_in_partition(word[j], p.count), slots);
         found[j] = word[j] != EMPTY && peek(words + slot[j]) == word[j];
     }
+    // One loop for all rows of a thread: a warp takes as many turns as its unluckiest thread has
+    // probes in all, which is much less than the unluckiest rows have one after the other.
+    u64 wanted = EMPTY;
+    u32 left = 0, at = 0, tries = 0;
 #pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        if (!found[j]) {
-            slot[j] = word[j] == EMPTY ? NONE : place(words, slots, word[j], slot[j]);
-            stop = stop || (slot[j] == NONE && word[j] != EMPTY);
+    for (u32 j = UNROLL; j-- > 0;) {
+        if (found[j]) continue;
+        if (word[j] == EMPTY) {
+            slot[j] = NONE;
+            continue;
+        }
+        left |= 1u << j;
+        wanted = word[j];
+        at = slot[j];
+    }
+    while (left) {
+        u64 held = peek(words + at);
+        if (held == EMPTY) held = atomicCAS(words + at, EMPTY, wanted);
+        const bool placed = held == EMPTY || held == wanted;
+        if (!placed && ++tries < PARTITION_PROBES) {
+            if (++at == slots) at = 0;
+            continue;
+        }
+        stop = stop || !placed;
+        const u32 done = __ffs(left) - 1;
+        left &= left - 1;
+        const u32 next = __ffs(left) - 1;
+        const u32 result = placed ? at : NONE;
+        tries = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (j == next) {
+                wanted = word[j];
+                at = slot[j];
+            }
+            if (j == done) slot[j] = result;
         }
     }
     __syncwarp();

@@ -1,7 +1,7 @@
 // Values and keys as unsigned words that sort as they do.
 #pragma once
 
-#include "key/by_row.cuh"
+#include "key/packed.cuh"
 
 namespace gpuagg {
 
@@ -47,10 +47,8 @@ struct Ranked {
     bool odd;   // the null key of 64 bits, which has no such word
 };
 
-template <class K> struct InOrder;
-template <bool KEEP, class... C> struct InOrder<ByRow<KEEP, C...>> {
-    static constexpr bool exists = false;
-};
+// Only keys that fit one word have such words.
+template <class K> struct InOrder { static constexpr bool exists = false; };
 template <bool KEEP, class... C> struct InOrder<Packed<KEEP, C...>> {
     static constexpr bool exists = true;
     template <class One> static GPUAGG_INLINE void append(const Column* from, i64 row, Ranked& to) {
