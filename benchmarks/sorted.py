@@ -16,7 +16,15 @@ from typing import Any
 from benchmarks.kernels import device_time, peak_bytes, timed
 
 GROUPS = (1_000, 64_000, 1_000_000, 16_000_000)
-QUERIES = ("median", "median of ints", "nunique", "list", "sum in order", "sum of sorted")
+QUERIES = (
+    "median",
+    "median of ints",
+    "nunique",
+    "nunique of floats",
+    "list",
+    "sum in order",
+    "sum of sorted",
+)
 
 
 def data(rows: int, groups: int, seed: int = 1) -> Any:
@@ -106,9 +114,11 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
         column = i if query == "median of ints" else v
         ours = encoded_arm(k, lambda rows: rows.quantile(column, 0.5, "linear"))
         return {"ours": ours, "cudf": cudf_arm(column, agg.median())}
-    if query == "nunique":
-        ours = encoded_arm(k, lambda rows: rows.nunique(i))
-        return {"ours": ours, "cudf": cudf_arm(i, agg.nunique()), "pairs": pairs_arm(k, i)}
+    if query.startswith("nunique"):
+        column = v if query == "nunique of floats" else i
+        ours = encoded_arm(k, lambda rows: rows.nunique(column))
+        pairs = pairs_arm(k, column)
+        return {"ours": ours, "cudf": cudf_arm(column, agg.nunique()), "pairs": pairs}
     if query == "list":
         ours = encoded_arm(k, lambda rows: rows.list(v))
         return {"ours": ours, "cudf": cudf_arm(v, agg.collect_list())}

@@ -26,7 +26,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
 from dask_gpuagg.engines.host import ORDINAL
-from dask_gpuagg.engines.sorted import SortedRows, serves
+from dask_gpuagg.engines.sorted import SortedRows, counts, serves
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
@@ -306,6 +306,10 @@ def _whole(
     names = [f"k{i}" for i in range(len(plan.keys))]
     if output.kind is Kind.DISTINCT:
         pairs = tables[f"pairs{output.column}"]
+        if counts(pairs["v"].dtype, len(pairs)):
+            groups, sorted_pairs = _sorted_rows(pairs, plan)
+            made = cudf.Series.from_pylibcudf(sorted_pairs.nunique(view(pairs["v"])))
+            return groups.assign(**{label: made})
         distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
         grouping = _Grouping(_keys_of(distinct, plan), keep_nulls=True)
         grouping.aggregator.count(view(distinct["v"]))

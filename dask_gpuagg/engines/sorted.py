@@ -65,6 +65,15 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
     )
 
 
+def counts(dtype: Any, rows: int) -> bool:
+    """Whether distinct values of this dtype are counted here."""
+    return rows <= sorting.ROWS_AT_MOST and dtype_class(dtype) in (
+        *_RANKED,
+        "datetime",
+        "timedelta",
+    )
+
+
 class SortedRows:
     """Rows of numbered groups, sorted when an output asks for it, once for each column.
 

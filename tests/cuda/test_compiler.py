@@ -78,8 +78,17 @@ def test_sorting_compiles(architecture: str) -> None:
         assert f".text.{kernel}\0".encode() in code
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", COVERING)
+# by keys and by states: what they have besides depends on little else
+BESIDES = [
+    *((name, "sm_90") for name in COVERING),
+    *itertools.product(
+        ("key f64, nulls kept", "20 aggregations by int64", "20 aggregations by strings"),
+        (a for a in ARCHITECTURES if a != "sm_90"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "architecture"), BESIDES)
 def test_what_queries_have_besides_compiles(name: str, architecture: str) -> None:
     query = TABLE[name]
     text, files = encoding.source(query), ["encode_entry.cuh"]
