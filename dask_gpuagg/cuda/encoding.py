@@ -8,9 +8,11 @@ from typing import Any
 
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Target
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, NARROW
+from dask_gpuagg.cuda.geometry import EXTRA_SLOTS
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
+# Values for each row that a range of keys may have for a bit each to be worth while.
+_NARROW = 4
 # Words of bits that a warp numbers (kernels/sgb/range.cuh).
 MARK_TILE = 2048
 _THREADS = 512
@@ -24,10 +26,10 @@ class Range(ctypes.Structure):
     _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
 
 
-def source(query: Query) -> str:
-    """What a query's translation unit ends with if its rows are to be encoded."""
-    text = '#include "sgb/encode_entry.cuh"\n'
-    return text + ('#include "sgb/range_entry.cuh"\n' if query.family == "Packed" else "")
+def may_be_narrow(query: Query) -> bool:
+    """Whether the groups can be numbered by the range of the keys."""
+    nulls = query.keep_nulls and any(key.nullable for key in query.keys)
+    return query.family == "Packed" and not nulls and not query.outputs
 
 
 def encode(call: Call, groups: int, order: int = 0) -> Any:
@@ -89,7 +91,7 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     span = Range()
     read_back(found, span, call.handle)
     width = span.high - span.low + 1
-    if not 0 < width <= NARROW * call.rows:
+    if not 0 < width <= _NARROW * call.rows:
         return None
     words = math.ceil(width / 32)
     marks = call.allocate(8 * words).ptr

@@ -6,6 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.driver import Device
@@ -45,15 +46,27 @@ _PARTITION_LOAD = 0.65
 # an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
-# Capacity of a partition beyond the mean, in standard deviations of its rows.
-_PARTITION_SIGMAS = 6
-# A key with more than this share of a mean partition's rows overfills its own.
-_HOT = 1.5
+# Capacity of a partition beyond the mean, in standard deviations of its rows: one in thirty
+# thousand overflows, and the few rows beyond it cost little.
+_PARTITION_SIGMAS = 4
+# Narrow words are below this.
+_NARROW = 1 << 32
+# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
+# with this share of all rows: one block alone would add them up.
+_HOT = 0.25
+_HOT_ANYWHERE = 2e-4
+# Keys that one table of hot keys takes, its slots for each, and the most copies of their states.
+HOT_AT_MOST = 256
+_HOT_ROOMY = 3
+_HOT_REPLICAS = 8
+# Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
+HOT_ROWS = 16
+# A sample in which so many more pairs of rows share a key than the estimate of the groups explains
+# comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
+_UNEVEN = 1.05
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
-# Values for each row that a range of keys may have for a bit each to be worth while.
-NARROW = 4
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,14 @@ class Estimate:
         Share of the sampled rows whose key is that of the row before.
     heaviest : float
         Share of the most frequent key.
+    uneven : bool
+        Whether some keys are so much more frequent than others that ``groups`` misses many.
+    hot : tuple of (int, float)
+        Words and shares of hot keys, the hottest first.
+    alike : float
+        Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word that the sample saw, as signed numbers.
     ascending : bool
         Whether no sampled row has a key less than that of the row before.
     """
@@ -80,6 +101,10 @@ class Estimate:
     most: int
     repeats: float
     heaviest: float
+    uneven: bool = False
+    hot: tuple[tuple[int, float], ...] = ()
+    alike: float = 0.0
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
     ascending: bool = False
 
 
@@ -102,6 +127,12 @@ class Decision:
         Of the global table; of ``pgb`` the groups that there is room for at first.
     partitions, capacity : int
         Of ``pgb``: how many, and the rows of each that there is room for.
+    base : int or None
+        Of ``pgb``: what narrow words are counted from; None for whole ones.
+    hot : tuple of int
+        Of ``pgb``: words of keys that are kept out of the partitions.
+    hot_slots, hot_replicas : int
+        Of the table for these; 0 without one.
     """
 
     kernel: str
@@ -114,6 +145,10 @@ class Decision:
     global_slots: int
     partitions: int = 0
     capacity: int = 0
+    base: int | None = None
+    hot: tuple[int, ...] = ()
+    hot_slots: int = 0
+    hot_replicas: int = 0
 
 
 def estimate_groups(
@@ -124,7 +159,11 @@ def estimate_groups(
     twice: int,
     most: int,
     repeats: int,
-    falls: int,
+    met: int = 0,
+    pairs: int = 0,
+    hot: Sequence[tuple[int, int, int]] = (),
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+    falls: int = 1,
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -140,6 +179,14 @@ def estimate_groups(
         Rows of its most frequent key.
     repeats : int
         Rows whose key is that of the row before.
+    met : int
+        Keys of each segment, all together.
+    pairs : int
+        Ordered pairs of different segments that share a key, for every key.
+    hot : sequence of (int, int, int)
+        Words of frequent keys, their rows and their segments.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word.
     falls : int
         Rows whose key is less than that of the row before.
 
@@ -159,8 +206,21 @@ def estimate_groups(
     if falls == 0:
         # every run is a group
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
+    chances = max(1, met * (met - 1))
+    uneven = groups * pairs / chances > _UNEVEN
+    hottest = sorted(hot, key=lambda told: -told[1])
+    kept = hottest[:HOT_AT_MOST]
+    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return Estimate(
-        groups, min(rows, max(groups, guaranteed)), repeated, most / sampled, falls == 0
+        groups,
+        min(rows, max(groups, guaranteed)),
+        repeated,
+        most / sampled,
+        uneven,
+        tuple((word, n / sampled) for word, n, _ in kept),
+        cold / chances,
+        bounds,
+        falls == 0,
     )
 
 
@@ -199,14 +259,13 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
-    if _admits_runs(query) and (
-        forced == "sgb"
-        or (forced == "auto" and estimate is not None and estimate.ascending and slices != 1)
-    ):
-        why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
-        return replace(_in_global(rows, estimate, why), kernel="sgb")
-    if forced == "sgb":
-        return _in_global(rows, estimate, "the keys have no word that orders as they do")
+    ascending = estimate is not None and estimate.ascending and slices != 1
+    if forced == "sgb" or (forced == "auto" and ascending):
+        if _admits_runs(query):
+            why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
+            return replace(_in_global(rows, estimate, why), kernel="sgb")
+        if forced == "sgb":
+            return _in_global(rows, estimate, "the keys have no word that orders as they do")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
@@ -236,25 +295,6 @@ def decide(
     )
 
 
-def decide_encoded(
-    query: Query, rows: int, decision: Decision, device: Device, forced: str
-) -> Decision:
-    """Choose again where rows are to be encoded.
-
-    Partitions and runs leave no table in which rows could be looked up. A table in global memory
-    is slower than a bit for each value of a narrow range, which is tried where the keys have one
-    word each and there is nothing but the keys.
-    """
-    if decision.kernel in ("hgb", "hgb_runs"):
-        return decision
-    nulls = query.keep_nulls and any(key.nullable for key in query.keys)
-    plain = query.family == "Packed" and not nulls and not query.outputs
-    if forced == "auto" and decision.estimate is not None and plain:
-        why = "the keys may lie in a narrow range"
-        return replace(_in_global(rows, decision.estimate, why), kernel="range")
-    return decide(query, rows, decision.estimate, device, "lphga")
-
-
 def decide_unsorted(
     query: Query, rows: int, decision: Decision, device: Device, forced: str
 ) -> Decision:
@@ -279,10 +319,15 @@ def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, in
     if partitions >= _WIDE_FROM:
         kernels.insert(0, ("scatter_wide", threads * many))
     for kernel, tile in kernels:
-        shared = tile * query.widest + 6 * partitions
+        shared = tile_bytes(query, tile, partitions)
         if shared <= _shared_bytes(device) - 128:
             return kernel, tile, shared
     return "scatter", 0, 0
+
+
+def tile_bytes(query: Query, tile: int, partitions: int) -> int:
+    """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
+    return (tile * query.widest + 6 * partitions + 7) // 8 * 8
 
 
 def _in_partitions(
@@ -291,8 +336,7 @@ def _in_partitions(
     """PGB-TR, or None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
-    small = most_slots < _FEWEST_SLOTS
-    if query.family == "ByRow" or small or (_null_slot(query) and not forced):
+    if query.family == "ByRow" or most_slots < _FEWEST_SLOTS:
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
@@ -302,14 +346,28 @@ def _in_partitions(
     # every multiprocessor aggregates as many partitions as the others
     step = device.multiprocessors
     partitions = math.ceil(wanted / parts / step) * step
-    spread = partitions / groups + partitions / max(rows, 1)
-    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
-    if not scatter_tile(query, device, partitions)[1] or partitions * capacity > _MOST_PLACES:
+    if rows < _PARTITIONED_FROM and not forced:
         return None
-    if not forced:
-        hot = estimate is not None and estimate.heaviest * partitions > _HOT
-        if hot or rows < _PARTITIONED_FROM:
+    hot: tuple[int, ...] = ()
+    alike = 1 / groups
+    if estimate is not None and estimate.uneven:
+        least = min(_HOT / partitions, _HOT_ANYWHERE)
+        hot = tuple(word for word, share in estimate.hot if share > least)
+        left_in = [share for _, share in estimate.hot[len(hot) :]]
+        alike = max(alike, estimate.alike + sum(share**2 for share in left_in))
+    # the rows of a partition vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    # a null key of 64 bits has no word that could travel
+    null_slot = _null_slot(query)
+    hot_slots, hot_replicas = 0, 0
+    if hot or null_slot:
+        hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
+        if hot_slots == 0:
             return None
+    fits = hot_slots or scatter_tile(query, device, partitions)[1]
+    if not fits or partitions * capacity > _MOST_PLACES:
+        return None
     per_partition = _margin(groups) / partitions / parts
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
@@ -328,17 +386,50 @@ def _in_partitions(
         even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
         partitions,
         capacity,
+        _base(query, estimate),
+        hot,
+        hot_slots,
+        hot_replicas,
     )
 
 
 def _null_slot(query: Query) -> bool:
-    """Whether the null key, of 64 bits, has no word that could travel or sort."""
     nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
     return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
 
 
 def _admits_runs(query: Query) -> bool:
+    # a null key of 64 bits has no word that could be sorted
     return query.family == "Packed" and not _null_slot(query)
+
+
+def _base(query: Query, estimate: Estimate | None) -> int | None:
+    """What words are counted from if 32 bits suffice for what they have above it."""
+    if query.made_words or estimate is None:
+        return None
+    least, greatest = estimate.bounds
+    # words of fewer than 64 bits are no negative numbers
+    if least >= 0 and greatest < _NARROW and query.family == "Packed" and query.word_bits <= 32:
+        return 0
+    # as much again on both sides of what the sample saw
+    return least - _NARROW // 4 if greatest - least < _NARROW // 2 else None
+
+
+def hot_bytes(query: Query, slots: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: a slot also tells whether it was touched."""
+    fixed, replica = query.slot_bytes
+    return (slots + EXTRA_SLOTS) * (4 + fixed + replicas * replica)
+
+
+def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int]:
+    """Slots and replicas beside the scatter's smaller tile; 0 slots where there is no room."""
+    threads, few, _ = query.scatter
+    used = tile_bytes(query, threads * few, partitions)
+    slots = even(max(_FEWEST_SLOTS, _HOT_ROOMY * keys))
+    replicas = _HOT_REPLICAS
+    while replicas and used + hot_bytes(query, slots, replicas) > _shared_bytes(device) - 128:
+        replicas //= 2
+    return (slots, replicas) if replicas else (0, 0)
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda import encoding, geometry
+from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -19,7 +19,6 @@ from dask_gpuagg.cuda.call import (
     Column,
     Counters,
     Run,
-    Summary,
     Table,
     Target,
     collect,
@@ -34,21 +33,19 @@ from dask_gpuagg.cuda.driver import (
     Stopwatch,
     current_device,
     fill,
-    load,
-    read_back,
+    kernels_of,
 )
-from dask_gpuagg.cuda.encoding import encode, encode_range
+from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
+from dask_gpuagg.cuda.estimate import estimated
+from dask_gpuagg.cuda.forms import forms_of, narrowed
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
-_SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
-_LONGEST = '#include "key/longest.cuh"\n'
-_COUNTS = ("rows", "distinct", "once", "twice", "repeats", "falls")
 
 
 @dataclass(frozen=True)
@@ -149,57 +146,111 @@ def aggregate(
     ------
     MemoryError
         RMM's, when device memory does not suffice. Nothing stays allocated.
+    KernelsUnavailable
+        When a kernel could not be compiled or loaded. Nothing stays allocated.
     """
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
-    device = current_device()
-    if rows >= geometry.SAMPLED_FROM:
-        query = _shortened(query, keys, rows, stream, device)
-    query, kernels = _prepared(query, device, encoded)
-    flat = []
-    for key, part in zip(keys, query.keys, strict=True):
-        flat.append(Column(key.data, key.mask, key.offset))
-        if part.string:
-            flat.append(Column(key.characters, 0, key.size))
-    flat += [Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
-    handle = stream.__cuda_stream__()[1]
-    call = Call(
-        query=query,
-        kernels=kernels,
-        device=device,
-        columns=columns,
-        rows=rows,
-        stream=stream,
-        handle=handle,
-        stopwatch=stopwatch,
-    )
-    if rows == 0:
-        aggregated = _write(call, Run(_decide(call, forced), 0, 0), Counters())
-        return replace(aggregated, call=call) if encoded else aggregated
-    call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
-    call.args.rows = rows
-    call.args.probes = geometry.PROBES
+    columns = _Columns(keys, inputs, rows, stream, stopwatch)
+    if encoded and forced == "auto" and rows >= geometry.SAMPLED_FROM and may_be_narrow(query):
+        by_range = _by_range(columns.call(query), started)
+        if by_range is not None:
+            return by_range
+    extra: list[Column] = []
+    if query.made_words and rows >= geometry.SAMPLED_FROM:
+        query, extra = narrowed(columns.call(query))
+    made = _grouped(columns.call(query, extra), forced, encoded)
+    if made is None and query.ranged:
+        # values outside of the ranges that the sample saw
+        query = replace(query, ranged=False)
+        made = _grouped(columns.call(query), forced, encoded)
+    if made is None:
+        # two keys share a word: so rare that doing everything again is the best answer
+        query = replace(query, by_row=True)
+        made = _grouped(columns.call(query), forced, encoded)
+    assert made is not None, "keys by row are never in doubt"
+    call, run, counters = made
+    aggregated = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    return replace(aggregated, call=call) if encoded else aggregated
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the calls of one group-by have in common, whatever the form of the keys."""
+
+    keys: Sequence[DeviceColumn]
+    inputs: Sequence[DeviceColumn]
+    rows: int
+    stream: Any
+    stopwatch: Stopwatch | None
+
+    def call(self, query: Query, extra: Sequence[Column] = ()) -> Call:
+        device = current_device()
+        query, kernels = _prepared(query, device)
+        flat = []
+        for key, part in zip(self.keys, query.keys, strict=True):
+            flat.append(Column(key.data, key.mask, key.offset))
+            if part.string:
+                flat.append(Column(key.characters, 0, key.size))
+        flat += [Column(c.data, c.mask, c.offset) for c in self.inputs]
+        flat += extra or [Column() for _ in range(query.extra_columns)]
+        columns = (Column * max(len(flat), 1))(*flat)
+        handle = self.stream.__cuda_stream__()[1]
+        return Call(
+            query=query,
+            kernels=kernels,
+            device=device,
+            columns=columns,
+            rows=self.rows,
+            stream=self.stream,
+            handle=handle,
+            stopwatch=self.stopwatch,
+        )
+
+
+def _by_range(call: Call, started: float) -> Aggregated | None:
+    """Groups and codes from the range of the keys, where a table would not fit shared memory."""
+    call.args.rows = call.rows
+    decision = _decide(call, "auto")
+    if decision.kernel in ("hgb", "hgb_runs"):
+        return None
+    found = encode_range(call)
+    if found is None:
+        return None
+    keys, codes, groups = found
+    decision = replace(decision, kernel="range", why="the keys lie in a narrow range")
+    seconds = time.perf_counter() - started
+    run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+    return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
+
+
+def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counters] | None:
+    """All groups, not yet as columns; None if some word may stand for several keys."""
+    query, args = call.query, call.args
+    if call.rows == 0:
+        return call, Run(_decide(call, forced), 0, 0), Counters()
+    args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
+    args.rows = call.rows
+    args.probes = geometry.PROBES
+    checked = query.family in ("Ranged", "Wide", "Hashed")
+    if checked:
+        zero(call, args.counters, ctypes.sizeof(Counters) // 4)
+    if query.family == "Ranged":
+        call.columns[len(call.columns) - len(query.keys)].mask = (
+            args.counters + Counters.doubt.offset
+        )
     if query.made_words:
         _make_words(call)
     decision = _decide(call, forced)
-    if encoded:
-        decision = geometry.decide_encoded(query, rows, decision, device, forced)
-    if decision.kernel == "range":
-        ranged = encode_range(call)
-        if ranged is not None:
-            made_keys, codes, groups = ranged
-            seconds = time.perf_counter() - started
-            run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-            made = [Made(key, None, 0) for key in made_keys]
-            return Aggregated(made, [], run, False, codes=codes)
-        decision = geometry.decide(query, rows, decision.estimate, device, "lphga")
+    if encoded and decision.kernel in ("pgb", "sgb"):
+        # they leave no table in which rows could be looked up
+        decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
     if decision.kernel == "sgb":
         done = sgb(call, decision, sort=forced == "sgb")
         if done is None:
-            decision = geometry.decide_unsorted(query, rows, decision, device, forced)
+            decision = geometry.decide_unsorted(query, call.rows, decision, call.device, forced)
     if done is None and decision.partitions:
         done = pgb(call, decision)
     elif done is None and decision.shared_slots:
@@ -209,52 +260,35 @@ def aggregate(
     run, counters = done
     if query.family == "Hashed":
         counters = _verified(call, counters)
-    if query.made_words and counters.doubt:
-        # two keys share a word: so rare that doing everything again is the best answer
-        call.held.clear()
-        by_row = replace(query, by_row=True)
-        return aggregate(by_row, keys, inputs, rows, stream, forced, stopwatch, encoded)
-    aggregated = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
-    return replace(aggregated, call=call) if encoded else aggregated
+    return None if checked and counters.doubt else (call, run, counters)
 
 
 @cache
-def _prepared(query: Query, device: Device, encoded: bool) -> tuple[Query, Kernels]:
+def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, load(query.source() + (encoding.source(query) if encoded else ""), device)
+    return query, kernels_of(query, device)
 
 
-def _shortened(
-    query: Query, keys: Sequence[DeviceColumn], rows: int, stream: Any, device: Device
-) -> Query:
-    """The query, with its key as a short string if all strings are short enough."""
-    import rmm
+def prepare(query: Query, *units: str) -> None:
+    """Compile or load what calls of many rows need: some units, or all.
 
-    key = query.keys[0]
-    if len(keys) > 1 or not key.string or query.by_row or keys[0].size > SHORT_STRING * rows:
-        return query
-    handle = stream.__cuda_stream__()[1]
-    buffer = rmm.DeviceBuffer(size=4, stream=stream)
-    fill(buffer.ptr, 0, 4, handle)
-    column = Column(keys[0].data, keys[0].mask, keys[0].offset)
-    name = "gpuagg_longest" if key.ctype == "i32" else "gpuagg_longest_large"
-    blocks = min(8 * device.multiprocessors, math.ceil(rows / SMALL_BLOCK))
-    arguments = column, ctypes.c_uint32(rows), ctypes.c_void_p(buffer.ptr)
-    load(_LONGEST, device).launch(name, blocks, SMALL_BLOCK, handle, *arguments)
-    longest = ctypes.c_uint32()
-    read_back(buffer.ptr, longest, handle)
-    if longest.value > SHORT_STRING:
-        return query
-    return replace(query, keys=(replace(key, short=True),))
+    Raises
+    ------
+    KernelsUnavailable
+    """
+    for form in forms_of(query):
+        kernels_of(form, current_device()).prepare(*units)
 
 
 def _verified(call: Call, counters: Counters) -> Counters:
     """The counters after every row was compared with the first one of its group."""
-    slots = geometry.safe_slots(counters.groups)
+    groups = counters.total
+    slots = geometry.safe_slots(groups)
     words = call.allocate(12 * slots).ptr
     fill(words, 0xFF, 8 * slots, call.handle)
     call.args.target = Table(words, words + 8 * slots, slots, slots)
-    blocks = call.spread(max(counters.groups, 1), SMALL_BLOCK)
+    call.args.groups = groups
+    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
     call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
@@ -265,39 +299,13 @@ def _make_words(call: Call) -> None:
     """Fill the columns behind the inputs: the witnesses, the words."""
     for i in range(1, call.query.made_words + 1):
         call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
-    zero(call, call.args.counters, ctypes.sizeof(Counters) // 4)
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 
 
 def _decide(call: Call, forced: str) -> Decision:
-    estimate = None
-    if call.rows >= geometry.SAMPLED_FROM:
-        estimate = _sample(call)
+    estimate = estimated(call, forced) if call.rows else None
     return geometry.decide(call.query, call.rows, estimate, call.device, forced)
-
-
-def _sample(call: Call) -> geometry.Estimate:
-    size = ctypes.sizeof(Summary)
-    import rmm
-
-    memory = rmm.DeviceBuffer(size=12 * _SAMPLE_SLOTS + size, stream=call.stream)
-    table = memory.ptr
-    summary = table + 12 * _SAMPLE_SLOTS
-    fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
-    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
-    rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
-    call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
-    seen = Summary()
-    read_back(summary, seen, call.handle)
-    # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats, falls = (
-        (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
-    )
-    return geometry.estimate_groups(
-        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats, falls
-    )
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
@@ -396,6 +404,7 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
             mask = rmm.DeviceBuffer(size=words, stream=call.stream)
         made.append(Made(data, mask, nulls if nullable else 0))
     if groups:
+        call.args.groups = groups
         targets = (Target * len(made))(
             *(Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
         )

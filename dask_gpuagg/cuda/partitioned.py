@@ -6,19 +6,20 @@ import ctypes
 
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import (
+    OUTPUTS_AT_MOST,
     SMALL_BLOCK,
     Args,
     Call,
     Column,
     Counters,
     Run,
-    collect,
+    Table,
     reset,
     run_of,
     table_of,
     zero,
 )
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES
 
 
@@ -27,12 +28,24 @@ class _Partitions(ctypes.Structure):
 
     _fields_ = [
         ("words", ctypes.c_void_p),
+        ("base", ctypes.c_uint64),
         ("numbers", ctypes.c_void_p),
         ("validity", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("ticket", ctypes.c_void_p),
         ("count", ctypes.c_uint32),
         ("capacity", ctypes.c_uint32),
+    ]
+
+
+class _HotKeys(ctypes.Structure):
+    """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * geometry.HOT_AT_MOST),
+        ("count", ctypes.c_uint32),
+        ("slots", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
     ]
 
 
@@ -49,7 +62,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     tuple of Run and Counters, or None
         None if so many rows found their partition full that the global table is the better way.
     """
-    args, query = call.args, call.query
+    args = call.args
     partitions, moved = _make_partitions(call, decision)
     args.table = table_of(call, decision.global_slots)
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
@@ -57,30 +70,64 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
-    kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
-    call.launch(
-        kernel,
-        min(call.device.multiprocessors, -(-call.rows // tile)),
-        query.scatter[0],
-        *(args, partitions, call.columns, moved),
-        shared=shared,
-    )
+    _scatter(call, decision, partitions, moved)
     counters = _aggregate(call, decision, partitions, moved)
-    restarted = counters.groups > args.table.slots
-    if counters.spilled > args.spill_limit:
+    spilled = counters.spilled
+    if spilled > args.spill_limit or counters.homeless:
         return None
+    beside = []
+    if decision.hot_slots:
+        beside.append(args.target)
+    if spilled:
+        beside.append(_group_spilled(call, spilled))
+    # groups made beside the partitions may all be new
+    others = call.counters().claimed if spilled else 0
+    needed = counters.groups + len(decision.hot) + others
+    restarted = needed > args.table.slots
     if restarted:
         # the groups have been counted all the same, so the second time all have room
-        args.table = table_of(call, geometry.even(counters.groups))
+        args.table = table_of(call, geometry.even(needed))
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
         counters = _aggregate(call, decision, partitions, moved)
-    spilled = counters.spilled
-    if spilled:
-        counters = _add_spilled(call, counters)
-        if counters.homeless:
-            return None
+    for args.target in beside:
+        counters = _absorb(call, counters)
+    if counters.homeless:
+        return None
+    args.groups, args.extras = counters.total, counters.extras
+    if beside:
+        counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _suffix(decision: Decision) -> str:
+    return "" if decision.base is None else "_narrow"
+
+
+def _scatter(
+    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+) -> None:
+    query, args = call.query, call.args
+    threads, items, _ = query.scatter
+    if not decision.hot_slots:
+        kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
+        blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+        kernel += _suffix(decision)
+        call.launch(kernel, blocks, threads, args, partitions, call.columns, moved, shared=shared)
+        return
+    tile = threads * items
+    shared = geometry.tile_bytes(query, tile, decision.partitions)
+    shared += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
+    keys = _HotKeys(
+        (ctypes.c_uint64 * geometry.HOT_AT_MOST)(*decision.hot),
+        len(decision.hot),
+        decision.hot_slots,
+        decision.hot_replicas,
+    )
+    _clear_beside(call, 4 * geometry.HOT_AT_MOST)
+    blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+    operands = (args, partitions, call.columns, moved, keys)
+    call.launch("scatter_hot" + _suffix(decision), blocks, threads, *operands, shared=shared)
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
@@ -93,8 +140,10 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
 
     masked = sum(v.masked for v in query.read)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
+    base = decision.base
     partitions = _Partitions(
-        array(8),
+        array(8 if base is None else 4),
+        (base or 0) % 2**64,
         array(4) if query.numbered else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -113,7 +162,7 @@ def _aggregate(
 ) -> Counters:
     fixed, replica = call.query.slot_bytes
     call.launch(
-        "aggregate",
+        "aggregate" + _suffix(decision),
         decision.blocks,
         call.query.threads,
         *(call.args, partitions, moved),
@@ -122,18 +171,43 @@ def _aggregate(
     return call.counters()
 
 
-def _add_spilled(call: Call, counters: Counters) -> Counters:
-    """Rows that found their partition full, by a global table that takes the groups over first."""
-    args = call.args
-    args.target = table_of(call, geometry.safe_slots(counters.groups + counters.spilled))
-    slots = args.target.slots
-    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-    blocks = call.spread(counters.groups, SMALL_BLOCK)
-    call.launch("transfer_dense", blocks, SMALL_BLOCK, args, call.columns)
-    args.table = args.target
-    reset(call, "groups")
-    rest = Args.from_buffer_copy(args)
-    rest.list, rest.rows, rest.slices = args.spill, counters.spilled, 1
+def _clear_beside(call: Call, slots: int) -> Table:
+    """An empty table for groups that are made beside the partitions."""
+    call.args.target = table = table_of(call, slots)
+    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+    return table
+
+
+def _group_spilled(call: Call, spilled: int) -> Table:
+    """Rows that found their partition full, in a table of their own."""
+    table = _clear_beside(call, geometry.safe_slots(spilled))
+    reset(call, "claimed")
+    rest = Args.from_buffer_copy(call.args)
+    rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
+    # half empty, and searched to its end
+    rest.probes = rest.table.slots
     threads = call.query.threads
-    call.launch("lphga", call.spread(counters.spilled, threads), threads, rest, call.columns)
-    return collect(call)
+    call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
+    return table
+
+
+def _absorb(call: Call, counters: Counters) -> Counters:
+    """The groups of the other table join those of the dense area."""
+    args = call.args
+    slots = args.target.slots + EXTRA_SLOTS
+    args.taken = call.allocate(4 * slots).ptr
+    zero(call, args.taken, slots)
+    args.groups = counters.groups
+    call.launch(
+        "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
+    )
+    call.launch("append_others", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    return call.counters()
+
+
+def _recounted(call: Call) -> Counters:
+    """The counters, with the nulls of all groups counted again."""
+    zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
+    blocks = call.spread(call.args.groups, SMALL_BLOCK)
+    call.launch("recount", blocks, SMALL_BLOCK, call.args)
+    return call.counters()

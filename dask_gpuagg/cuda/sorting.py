@@ -8,11 +8,19 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Column, Launcher, Target
-from dask_gpuagg.cuda.driver import Stopwatch, current_device, fill, load, read_back
-from dask_gpuagg.cuda.source import TYPE_BYTES
+from dask_gpuagg.cuda.driver import (
+    Device,
+    Kernels,
+    Stopwatch,
+    current_device,
+    fill,
+    read_back,
+)
+from dask_gpuagg.cuda.source import CORE, TYPE_BYTES
 
 SOURCE = '#include "sgb/entry.cuh"\n'
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).
@@ -24,6 +32,21 @@ SORT_THREADS = 512
 SORT_ITEMS = 12
 _TILE = SORT_THREADS * SORT_ITEMS
 _DIGIT_BITS = 8
+
+
+class Sorting:
+    """The translation unit of the kernels that sort, the same for all queries."""
+
+    units = (CORE,)
+
+    def source(self, *units: str) -> str:
+        """All of it."""
+        return SOURCE
+
+
+@cache
+def _kernels(device: Device) -> Kernels:
+    return Kernels(Sorting(), device)
 
 
 class Pass(ctypes.Structure):
@@ -98,7 +121,7 @@ def launcher(stream: Any, stopwatch: Stopwatch | None = None) -> Launcher:
     """
     device = current_device()
     return Launcher(
-        kernels=load(SOURCE, device),
+        kernels=_kernels(device),
         device=device,
         stream=stream,
         handle=stream.__cuda_stream__()[1],

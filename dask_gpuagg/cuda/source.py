@@ -36,6 +36,41 @@ TYPE_BYTES = {
 # Bytes that fit two words together with their number (kernels/key/made_word.cuh).
 SHORT_STRING = 15
 
+# Parts of the translation unit that are compiled on their own, when a call first needs one of their
+# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
+CORE = "core"
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
+_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
+UNITS: dict[str, tuple[str, ...]] = {
+    CORE: (),
+    "transfer": ("clear_target", "transfer"),
+    "hgb": ("hgb",),
+    "hgb_sliced": ("hgb_sliced",),
+    "hgb_runs": ("hgb_runs",),
+    **{kernel: (kernel,) for kernel in _PARTITIONED},
+    "absorb": ("absorb", "append_others", "recount"),
+    "count": ("count_keys",),
+    "words": ("make_words",),
+    "ranges": ("ranges",),
+    "longest": ("longest",),
+    "verify": ("index_groups", "verify"),
+    "encode": ("entries", "encode"),
+    "scan": ("scan_tiles",),
+    "range": (
+        *("find_range", "mark_keys", "count_marks"),
+        *("number_marks", "encode_range", "write_range"),
+    ),
+    "runs": ("count_runs", "reduce_runs", "rank_rows"),
+}
+_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
+
+
+def unit_of(kernel: str) -> str:
+    """The unit that holds a kernel."""
+    return _UNIT_OF.get(kernel, CORE)
+
+
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -115,6 +150,16 @@ class Output:
     ctype: str
     nullable: bool
 
+    @property
+    def policy(self) -> str:
+        """The name in the code."""
+        return self.code.partition("<")[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The template arguments in the code."""
+        return self.code.partition("<")[2].removesuffix(">").split(", ")
+
 
 @dataclass(frozen=True)
 class Query:
@@ -128,6 +173,8 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of State
     outputs : tuple of Output
+    ranged : bool
+        Whether the key columns are packed by the ranges of their values, which a sample told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -138,13 +185,15 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
+    ranged: bool = False
     by_row: bool = False
 
     @cached_property
     def family(self) -> str:
         """How tables hold the keys: the type in ``kernels/key``.
 
-        ``Packed`` in one 64-bit word, ``Wide`` in a word and a witness, 128 bits together,
+        ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
         strings = any(k.string for k in self.keys)
@@ -155,12 +204,20 @@ class Query:
             return "Packed"
         if self.by_row:
             return "ByRow"
+        if self.ranged:
+            return "Ranged"
         fits = not strings and bits + flags <= 128
         return "Wide" if fits or self._short else "Hashed"
 
     @property
     def _short(self) -> bool:
         return len(self.keys) == 1 and self.keys[0].short
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a packed key's word."""
+        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
 
     @property
     def gathered(self) -> bool:
@@ -176,6 +233,16 @@ class Query:
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
         return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+
+    @property
+    def extra_columns(self) -> int:
+        """Columns behind keys and inputs: made words, or the ranges of the key columns."""
+        return len(self.keys) if self.family == "Ranged" else self.made_words
+
+    @property
+    def integral(self) -> bool:
+        """Whether the values of all key columns are integers of up to 64 bits."""
+        return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
 
     @property
     def first_input(self) -> int:
@@ -200,6 +267,12 @@ class Query:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
         sizes = [s.slot_bytes() for s in self.kept]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
+        columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
+        return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
 
     @property
     def threads(self) -> int:
@@ -237,8 +310,26 @@ class Query:
         """Whether a state keeps the number of a row."""
         return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
 
-    def source(self) -> str:
-        """The translation unit."""
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that this query has."""
+        missing = {"words"} if not self.made_words else set()
+        if self.family not in ("Wide", "Hashed") or not self.integral:
+            missing.add("ranges")
+        if self.family != "Hashed":
+            missing.add("verify")
+        if self.family != "Hashed" or not self.keys[0].string:
+            missing.add("longest")
+        if self.family == "ByRow":
+            missing.update(_PARTITIONED, ["absorb"])
+        if self.made_words:
+            missing.update(_NARROW_WORDS)
+        if self.family != "Packed":
+            missing.update(("scan", "range", "runs"))
+        return tuple(u for u in UNITS if u not in missing)
+
+    def source(self, *units: str) -> str:
+        """The translation unit, of some of ``units`` or of all."""
         keys, column = [], 0
         for key in self.keys:
             masked = str(key.masked).lower()
@@ -261,14 +352,16 @@ class Query:
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
             arguments.append(str(len(self.states)))
             column += 1
+        if self.family == "Ranged":
+            arguments.append(str(column))
+            column += len(self.keys)
         fixed, replica = self.slot_bytes
-        scatter = "#define GPUAGG_MADE_WORDS\n" if self.made_words else ""
-        if self.family == "Hashed":
-            scatter += "#define GPUAGG_VERIFIED\n"
+        scatter = ""
         if self.family != "ByRow":
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
+        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -288,5 +381,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-{scatter}#include "entry.cuh"
+{scatter}{wanted}#include "entry.cuh"
 """

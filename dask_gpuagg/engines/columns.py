@@ -8,9 +8,11 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
+from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
 from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
 from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.engines import library
 
 _CTYPES: dict[TypeId, str] = {
     TypeId.INT8: "i8",
@@ -239,7 +241,7 @@ class Aggregator:
     # ---- the pass ----------------------------------------------------------------------------
 
     def encode(self, in_order: bool = False) -> None:
-        """Let the pass leave ``codes`` behind.
+        """Let the pass leave ``codes`` behind, unless it ends up as libcudf's.
 
         Parameters
         ----------
@@ -278,34 +280,40 @@ class Aggregator:
             unless they were to be encoded in order
         run : Run
         """
-        stream = _get_stream()
-        rows = self.keys[0].size()
-        made = aggregate(
-            self.query,
-            [view_of(k) for k in self.keys],
-            [view_of(c) for c, _ in self._inputs],
-            rows,
-            stream,
-            forced,
-            stopwatch,
-            self._encoded,
-        )
-        groups = made.run.groups
+        why = ""
+        try:
+            made: Aggregated | None = aggregate(
+                self.query,
+                [view_of(k) for k in self.keys],
+                [view_of(c) for c, _ in self._inputs],
+                self.keys[0].size(),
+                _get_stream(),
+                forced,
+                stopwatch,
+                self._encoded,
+            )
+        except KernelsUnavailable as error:
+            made, why = None, library.cause_of(error)
+        if made is None:  # not above, where the error holds on to what the call had allocated
+            inputs = [c for c, _ in self._inputs]
+            keys, plain, run = library.aggregate(self.query, self.keys, inputs, why)
+        else:
+            run = made.run
+            keys = self._key_columns(made, run.groups)
+            pairs = zip(made.outputs, self._outputs, strict=True)
+            plain = [_column(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
-        for column, (_, dtype, of) in zip(made.outputs, self._outputs, strict=True):
-            output = _column(column, dtype, groups)
-            if of is not None:
-                output = gather([of], output)[0]
-            outputs.append(output)
-        keys = self._key_columns(made, groups)
-        if self._encoded:
+        for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
+            output = library.retyped(column, dtype)
+            outputs.append(output if of is None else gather([of], output)[0])
+        if self._encoded and made is not None:
             # codes that are there already follow the order of the keys
             order = _sorted_order(keys) if self._in_order and made.codes is None else None
-            codes = made.encode(order.data().ptr if order is not None and groups else 0)
-            self.codes = plc.Column(INT32, rows, codes, None, 0, 0, [])
+            codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
+            self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
             if order is not None:
                 keys, outputs = gather(keys, order), gather(outputs, order)
-        return keys, outputs, made.run
+        return keys, outputs, run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:

@@ -26,7 +26,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
 from dask_gpuagg.engines.host import ORDINAL
-from dask_gpuagg.engines.sorted import SortedRows, counts, serves
+from dask_gpuagg.engines.sorted import SortedRows, can_sort, counts, serves
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
@@ -287,12 +287,13 @@ def _distinct(keys: Sequence[Any], values: Any, dropna: bool) -> Any:
     return pairs.dropna(subset=names) if dropna else pairs
 
 
-def _sorted_rows(rows: Any, plan: Plan) -> tuple[Any, SortedRows]:
-    """The groups of some rows, and the rows sorted by group."""
+def _sorted_rows(rows: Any, plan: Plan) -> tuple[Any, SortedRows] | None:
+    """The groups of some rows, and the rows sorted by group; None without kernels for it."""
     grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
     grouping.aggregator.encode()
     groups = grouping.table([])
-    return groups, SortedRows(grouping.aggregator.codes, len(groups))
+    codes = grouping.aggregator.codes
+    return (groups, SortedRows(codes, len(groups))) if codes is not None and can_sort() else None
 
 
 def _whole(
@@ -300,14 +301,15 @@ def _whole(
     tables: dict[str, Any],
     plan: Plan,
     label: str,
-    by_sorting: Callable[[], tuple[Any, SortedRows]],
+    by_sorting: Callable[[], tuple[Any, SortedRows] | None],
 ) -> Any:
     """Keys and one output of the kinds that need pairs or whole rows."""
     names = [f"k{i}" for i in range(len(plan.keys))]
     if output.kind is Kind.DISTINCT:
         pairs = tables[f"pairs{output.column}"]
-        if counts(pairs["v"].dtype, len(pairs)):
-            groups, sorted_pairs = _sorted_rows(pairs, plan)
+        in_order = _sorted_rows(pairs, plan) if counts(pairs["v"].dtype, len(pairs)) else None
+        if in_order is not None:
+            groups, sorted_pairs = in_order
             made = cudf.Series.from_pylibcudf(sorted_pairs.nunique(view(pairs["v"])))
             return groups.assign(**{label: made})
         distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
@@ -316,8 +318,9 @@ def _whole(
         return grouping.table([label])
     rows = tables["rows"]
     values = rows[f"v{output.column}"]
-    if serves(output, values.dtype, len(rows)):
-        groups, sorted_rows = by_sorting()
+    in_order = by_sorting() if serves(output, values.dtype, len(rows)) else None
+    if in_order is not None:
+        groups, sorted_rows = in_order
         made = cudf.Series.from_pylibcudf(sorted_rows.output(output, view(values)))
         return groups.assign(**{label: made})
     grouped = rows.groupby(names, dropna=False, sort=False)[f"v{output.column}"]

@@ -12,8 +12,10 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda import sorting
 from dask_gpuagg.cuda.call import Column
+from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import library
 from dask_gpuagg.engines.columns import (
     FLOAT64,
     INT32,
@@ -72,6 +74,16 @@ def counts(dtype: Any, rows: int) -> bool:
         "datetime",
         "timedelta",
     )
+
+
+def can_sort() -> bool:
+    """Whether the kernels that sort can be compiled here; if not, libcudf's group-by serves."""
+    try:
+        sorting.launcher(_get_stream()).kernels.prepare()
+    except KernelsUnavailable as error:
+        library.cause_of(error)
+        return False
+    return True
 
 
 class SortedRows:

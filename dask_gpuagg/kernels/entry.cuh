@@ -2,15 +2,25 @@
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
 // GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
 // the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
+// Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
+// only where its macro is defined, once a call needs it.
 #pragma once
 
+#include "estimate/count.cuh"
+#include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
+#include "key/longest.cuh"
 #include "key/verify.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
+#include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/scatter.cuh"
+#include "sgb/encode.cuh"
+#include "sgb/range.cuh"
+#include "sgb/runs.cuh"
+#include "sgb/scan.cuh"
 
 namespace gpuagg {
 
@@ -25,6 +35,7 @@ struct Targets {
 
 extern "C" {
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpuagg::Args a) {
     gpuagg::clear_table<GPUAGG_QUERY>(a.table);
     if (blockIdx.x == 0) {
@@ -33,30 +44,40 @@ __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpua
             words[i] = 0;
     }
 }
+#endif
 
-__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
-}
-
+#ifdef GPUAGG_WITH_HGB
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_SLICED
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_RUNS
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_TRANSFER
+__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
 }
 
 __global__ void __launch_bounds__(256)
@@ -64,15 +85,9 @@ __global__ void __launch_bounds__(256)
                     const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.table.slots + gpuagg::EXTRA_SLOTS);
 }
+#endif
 
-// Of a dense area, whose groups are the first of its slots.
-__global__ void __launch_bounds__(256)
-    gpuagg_transfer_dense(const __grid_constant__ gpuagg::Args a,
-                          const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
-}
-
-#ifdef GPUAGG_MADE_WORDS
+#ifdef GPUAGG_WITH_WORDS
 __global__ void __launch_bounds__(256)
     gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Columns c) {
@@ -80,7 +95,23 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
-#ifdef GPUAGG_VERIFIED
+#ifdef GPUAGG_WITH_RANGES
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_ranges(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                  gpuagg::u64* bounds) {
+    gpuagg::ranges<GPUAGG_QUERY>(c.column, rows, bounds);
+}
+#endif
+
+#ifdef GPUAGG_WITH_LONGEST
+__global__ void __launch_bounds__(256)
+    gpuagg_longest(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                   gpuagg::u32* most) {
+    gpuagg::longest<GPUAGG_QUERY>(c.column[0], rows, most);
+}
+#endif
+
+#ifdef GPUAGG_WITH_VERIFY
 __global__ void __launch_bounds__(256)
     gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
     gpuagg::index_groups<GPUAGG_QUERY>(a);
@@ -93,34 +124,120 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
-#ifdef GPUAGG_SCATTER_THREADS
+// The scatters: of ordinary tiles, of larger ones for many partitions, and with a table of hot keys
+// beside the tile; each with whole words and with narrow ones.
+#ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
-                   const __grid_constant__ gpuagg::Partitions p,
-                   const __grid_constant__ gpuagg::Columns c,
-                   const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
-                                                                               to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
 }
+#endif
 
-// Of larger tiles, for many partitions.
+#ifdef GPUAGG_WITH_SCATTER_WIDE
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
-                        const __grid_constant__ gpuagg::Partitions p,
-                        const __grid_constant__ gpuagg::Columns c,
-                        const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
-        a, p, c.column, to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
 }
+#endif
 
+#ifdef GPUAGG_WITH_SCATTER_HOT
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_hot(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to,
+                    const __grid_constant__ gpuagg::HotKeys hot) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, false>(
+        a, p, c.column, to.column, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, true>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_WIDE_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_wide_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, true>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_HOT_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_hot_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to,
+                    const __grid_constant__ gpuagg::HotKeys hot) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, true>(
+        a, p, c.column, to.column, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, GPUAGG_UNROLL>(a, p, moved.column);
 }
 #endif
 
+#ifdef GPUAGG_WITH_AGGREGATE_NARROW
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_narrow(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, GPUAGG_UNROLL>(a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_ABSORB
+__global__ void __launch_bounds__(256)
+    gpuagg_absorb(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::absorb<GPUAGG_QUERY>(a, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_append_others(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::append_others<GPUAGG_QUERY>(a);
+}
+
+__global__ void __launch_bounds__(256) gpuagg_recount(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::recount<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
+}
+#endif
+
+#ifdef GPUAGG_WITH_COUNT
+__global__ void __launch_bounds__(512)
+    gpuagg_count_keys(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                      gpuagg::u32* registers) {
+    gpuagg::count_keys<GPUAGG_QUERY>(c.column, rows, registers);
+}
+#endif
+
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_collect(const __grid_constant__ gpuagg::Args a) {
     gpuagg::collect<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
 }
@@ -141,5 +258,90 @@ __global__ void __launch_bounds__(256)
     gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
     gpuagg::summarise(table, summary);
 }
+#endif
+
+#ifdef GPUAGG_WITH_ENCODE
+__global__ void __launch_bounds__(256)
+    gpuagg_entries(const __grid_constant__ gpuagg::Args a, const gpuagg::i32* sorted,
+                   gpuagg::u32 groups, gpuagg::Entry* entries) {
+    gpuagg::make_entries(a.table, a.order, sorted, groups, entries);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_encode(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c, const gpuagg::Entry* entries,
+                  gpuagg::i32* codes) {
+    gpuagg::encode<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column, entries, codes);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCAN
+__global__ void __launch_bounds__(1024)
+    gpuagg_scan_tiles(gpuagg::u32* counts, gpuagg::u32 tiles, gpuagg::u32* all) {
+    gpuagg::scan_tiles(counts, tiles, all);
+}
+#endif
+
+#ifdef GPUAGG_WITH_RANGE
+__global__ void __launch_bounds__(512)
+    gpuagg_find_range(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c, gpuagg::Range* range) {
+    gpuagg::find_range<GPUAGG_QUERY>(a, c.column, range);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_mark_keys(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Columns c, gpuagg::u64 low,
+                     gpuagg::Mark* marks) {
+    gpuagg::mark_keys<GPUAGG_QUERY>(a, c.column, low, marks);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_count_marks(const gpuagg::Mark* marks, gpuagg::u32 count, gpuagg::u32* tiles) {
+    gpuagg::count_marks(marks, count, tiles);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_number_marks(gpuagg::Mark* marks, gpuagg::u32 count, const gpuagg::u32* tiles,
+                        gpuagg::u64 low, gpuagg::u64* keys) {
+    gpuagg::number_marks(marks, count, tiles, low, keys);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_encode_range(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Columns c, gpuagg::u64 low,
+                        const gpuagg::Mark* marks, gpuagg::i32* codes) {
+    gpuagg::encode_range<GPUAGG_QUERY>(a, c.column, low, marks, codes);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write_range(const gpuagg::u64* keys, gpuagg::u32 groups,
+                       const __grid_constant__ gpuagg::Targets t) {
+    gpuagg::write_range(GPUAGG_QUERY::Key{}, keys, groups, t.target);
+}
+#endif
+
+#ifdef GPUAGG_WITH_RUNS
+__global__ void __launch_bounds__(256)
+    gpuagg_count_runs(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Runs r,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::count_runs<GPUAGG_QUERY, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_reduce_runs(const __grid_constant__ gpuagg::Args a,
+                       const __grid_constant__ gpuagg::Runs r,
+                       const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::reduce_runs<GPUAGG_QUERY, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_rank_rows(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Columns c, gpuagg::u64* words,
+                     gpuagg::u32* numbers) {
+    gpuagg::rank_rows<GPUAGG_QUERY>(a, c.column, words, numbers);
+}
+#endif
 
 }  // extern "C"

@@ -18,9 +18,9 @@ from typing import Any
 import dask
 import pytest
 
-from dask_gpuagg.cuda import compiler, encoding, runs, sorting
+from dask_gpuagg.cuda import compiler, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query, unit_of
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -29,18 +29,11 @@ TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
 ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
                      (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
 NAMES = {first or second for first, second in ENTRIES}
-# kernels that keys by row do not have
-SCATTERED = {"gpuagg_scatter", "gpuagg_scatter_wide", "gpuagg_aggregate"}
 
 
 def kernels_of(query: Query) -> set[str]:
     """The kernels of a query's translation unit."""
-    missing = SCATTERED if query.family == "ByRow" else set()
-    if not query.made_words:
-        missing = missing | {"gpuagg_make_words"}
-    if query.family != "Hashed":
-        missing = missing | {"gpuagg_verify", "gpuagg_index_groups"}
-    return NAMES - missing
+    return {name for name in NAMES if unit_of(name.removeprefix("gpuagg_")) in query.units}
 
 
 def compiled(name: str, architecture: str) -> None:
@@ -61,44 +54,15 @@ def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiled(name, architecture)
 
 
-def declared_in(name: str) -> set[str]:
-    """The kernels that a file of ``kernels/sgb/`` declares, by the text that declares them."""
-    text = (KERNELS / "sgb" / name).read_text()
-    return set(re.findall(r"\b(gpuagg_\w+?)\(", text))
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_sorting_compiles(architecture: str) -> None:
     code = compile_source(sorting.SOURCE, architecture)
-    of_types = {f"gpuagg_{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
-    of_words = {f"gpuagg_{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
-    passes = {f"gpuagg_pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
-    plain = {k for k in declared_in("entry.cuh") if not k.endswith("_")}
+    of_types = {f"{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
+    of_words = {f"{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
+    passes = {f"pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
+    plain = {"scan_digits", "numbers", "mark_starts", "fill_starts"}
     for kernel in of_types | of_words | passes | plain:
-        assert f".text.{kernel}\0".encode() in code
-
-
-# by keys and by states: what they have besides depends on little else
-BESIDES = [
-    *((name, "sm_90") for name in COVERING),
-    *itertools.product(
-        ("key f64, nulls kept", "20 aggregations by int64", "20 aggregations by strings"),
-        (a for a in ARCHITECTURES if a != "sm_90"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "architecture"), BESIDES)
-def test_what_queries_have_besides_compiles(name: str, architecture: str) -> None:
-    query = TABLE[name]
-    text, files = encoding.source(query), ["encode_entry.cuh"]
-    if query.family == "Packed":
-        text += runs.SOURCE
-        files += ["range_entry.cuh", "scan_entry.cuh", "runs_entry.cuh"]
-    code = compile_source(query.source() + text, architecture)
-    for file in files:
-        for kernel in declared_in(file):
-            assert f".text.{kernel}\0".encode() in code
+        assert f".text.gpuagg_{kernel}\0".encode() in code
 
 
 def test_the_table_is_complete() -> None:
@@ -128,6 +92,15 @@ def test_the_table_is_complete() -> None:
     assert {q.unroll for q in TABLE.values()} == {2, 4}
 
 
+@pytest.mark.parametrize("name", ["5 aggregations by int64", "5 aggregations by strings"])
+def test_a_unit_holds_its_kernels_alone(name: str) -> None:
+    query = TABLE[name]
+    for unit in query.units:
+        code = compile_source(query.source(unit), "sm_90")
+        found = {kernel for kernel in NAMES if f".text.{kernel}\0".encode() in code}
+        assert found == {k for k in NAMES if unit_of(k.removeprefix("gpuagg_")) == unit}
+
+
 def test_every_kernel_is_looked_for() -> None:
     assert len(NAMES) == (KERNELS / "entry.cuh").read_text().count("__global__")
 
@@ -143,6 +116,19 @@ def test_wrong_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match="the host reckons with other sizes"):
         # a copy: the query itself may have worked its sizes out before
         compile_source(replace(TABLE["1 aggregation by int64"]).source(), "sm_90")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError])
+def test_a_missing_compiler_is_named(
+    error: type[Exception], cache: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise error("libnvrtc.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    for call in (cubin, compile_source):
+        with pytest.raises(CompileError, match=r"NVRTC cannot be loaded: libnvrtc\.so"):
+            call(TINY, "sm_90")
 
 
 # ---- the cache ---------------------------------------------------------------------------------
@@ -163,8 +149,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing remembered of the files of ``kernels/`` or of warnings given."""
-    remembered = (compiler._sources_hash, compiler._warn_cache)
+    """Nothing remembered of the files of ``kernels/``, of NVRTC or of warnings given."""
+    remembered = (compiler._sources_hash, compiler._nvrtc_version, compiler._warn_cache)
     for function in remembered:
         function.cache_clear()
     yield
@@ -339,10 +325,3 @@ def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
     assert codes == {cubin(TINY, "sm_90")}
     assert calls == []
     assert entry.read_bytes().startswith(codes.pop())
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_longest_string_compiles(architecture: str) -> None:
-    code = compile_source('#include "key/longest.cuh"\n', architecture)
-    for kernel in ("gpuagg_longest", "gpuagg_longest_large"):
-        assert f".text.{kernel}\0".encode() in code

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, encoding, geometry, groupby, partitioned, runs, sorting
+from dask_gpuagg.cuda import call, encoding, estimate, geometry, partitioned, runs, sorting
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
     SHORT_STRING,
@@ -171,12 +171,16 @@ def test_different_queries_have_different_sources() -> None:
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
-        ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
         ("sgb/radix.cuh", "DIGITS", sorting.DIGITS),
         ("sgb/radix.cuh", "SORT_THREADS", sorting.SORT_THREADS),
         ("sgb/radix.cuh", "SORT_ITEMS", sorting.SORT_ITEMS),
         ("sgb/runs.cuh", "RUN_ROWS", runs.RUN_ROWS),
         ("sgb/range.cuh", "MARK_TILE", encoding.MARK_TILE),
+        ("estimate/sample.cuh", "HOT_TOLD", estimate.HOT_TOLD),
+        ("estimate/sample.cuh", "HOT_ROWS", geometry.HOT_ROWS),
+        ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
+        ("pgb_tr/hot.cuh", "HOT_AT_MOST", geometry.HOT_AT_MOST),
+        ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )
 def test_host_and_device_agree(path: str, name: str, value: int) -> None:
@@ -200,7 +204,8 @@ STRUCTS = {
     "Table": call.Table,
     "Counters": call.Counters,
     "Args": call.Args,
-    "Summary": call.Summary,
+    "Summary": estimate.Summary,
+    "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
     "Pass": sorting.Pass,
     "Runs": runs.Runs,
@@ -220,5 +225,5 @@ def test_structs_have_one_layout(name: str) -> None:
             f'static_assert(__builtin_offsetof(gpuagg::{name}, {field}) == {offset}, "{field}");'
         )
     query = TABLE["1 aggregation by int64"]
-    source = query.source() + sorting.SOURCE + runs.SOURCE + encoding.source(query)
+    source = query.source() + sorting.SOURCE
     assert compile_source(source + "\n".join(checks), "sm_90")

@@ -1,11 +1,18 @@
-// The length of the longest string of a column.
+// The length of the longest string of the first key column.
 #pragma once
 
-#include "core/types.cuh"
+#include "core/query.cuh"
 
 namespace gpuagg {
 
-template <class Offset> __device__ void longest(const Column& strings, u32 rows, u32* most) {
+template <class K> struct OffsetOf;
+template <bool KEEP_NULLS, u32 WORDS, u32 STATE, class C, class... Rest>
+struct OffsetOf<Hashed<KEEP_NULLS, WORDS, STATE, C, Rest...>> {
+    using Type = typename C::T;
+};
+
+template <class Q> __device__ void longest(const Column& strings, u32 rows, u32* most) {
+    using Offset = typename OffsetOf<typename Q::Key>::Type;
     const Offset* offsets = static_cast<const Offset*>(strings.data) + strings.offset;
     u32 mine = 0;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x) {
@@ -18,19 +25,3 @@ template <class Offset> __device__ void longest(const Column& strings, u32 rows,
 }
 
 }  // namespace gpuagg
-
-extern "C" {
-
-__global__ void __launch_bounds__(256)
-    gpuagg_longest(const __grid_constant__ gpuagg::Column strings, gpuagg::u32 rows,
-                   gpuagg::u32* most) {
-    gpuagg::longest<gpuagg::i32>(strings, rows, most);
-}
-
-__global__ void __launch_bounds__(256)
-    gpuagg_longest_large(const __grid_constant__ gpuagg::Column strings, gpuagg::u32 rows,
-                         gpuagg::u32* most) {
-    gpuagg::longest<gpuagg::i64>(strings, rows, most);
-}
-
-}  // extern "C"

@@ -20,8 +20,8 @@ template <class Q> __device__ void index_groups(const Args& a) {
     const u32 slots = a.target.slots;
     u32* rows = reinterpret_cast<u32*>(a.target.cells);
     const u32 stride = gridDim.x * blockDim.x;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.counters->groups; i += stride) {
-        const u32 from = a.order ? a.order[i] : i;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
+        const u32 from = slot_of_group(a, i);
         const u64 word = a.table.words[from];
         u32 slot = first_slot(static_cast<u32>(word >> 32), slots);
         while (atomicCAS(a.target.words + slot, EMPTY, word) != EMPTY)

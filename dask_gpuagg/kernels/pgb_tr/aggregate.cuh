@@ -29,7 +29,7 @@ struct Part {
 };
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
-template <class Q, bool WHOLE, u32 UNROLL>
+template <class Q, bool NARROW, bool WHOLE, u32 UNROLL>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
                               const typename Q::All::Memory& memory, Part part, u32 base, u32 end,
                               u32* full) {
@@ -37,14 +37,14 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     using V = typename Bits<Inputs<Row>::masked>::Type;
     const u32 lane = threadIdx.x % WARP;
     Row row[UNROLL];
-    u64 word[UNROLL];
+    Probe probe[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         const u32 at = base + j * WARP + lane;
-        word[j] = EMPTY;
+        probe[j] = {EMPTY, 0u, Kind::key};
         if (WHOLE || at < end) {
-            word[j] = __ldcs(p.words + at);
+            probe[j].word = load_word<NARROW>(p, at);
             V valid = 0;
             if constexpr (Inputs<Row>::masked > 0)
                 valid = __ldcs(static_cast<const V*>(p.validity) + at);
@@ -53,53 +53,19 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
             if constexpr (Numbered<typename Q::All>::value) number[j] = __ldcs(p.numbers + at);
         }
     }
-    bool found[UNROLL], stop = false;
+    u32 left = 0;
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         // no row's word is EMPTY, which here stands for a row to leave out
-        if (part.mask && (static_cast<u32>(scramble(word[j])) & part.mask) != part.value)
-            word[j] = EMPTY;
-        slot[j] = first_slot(home_in_partition(word[j], p.count), slots);
-        found[j] = word[j] != EMPTY && peek(words + slot[j]) == word[j];
+        u64& word = probe[j].word;
+        if (part.mask && (static_cast<u32>(scramble(word)) & part.mask) != part.value)
+            word = EMPTY;
+        slot[j] = first_slot(home_in_partition(word, p.count), slots);
+        if (word == EMPTY) slot[j] = NONE;
+        else if (peek(words + slot[j]) != word) left |= 1u << j;
     }
-    // One loop for all rows of a thread: a warp takes as many turns as its unluckiest thread has
-    // probes in all, which is much less than the unluckiest rows have one after the other.
-    u64 wanted = EMPTY;
-    u32 left = 0, at = 0, tries = 0;
-#pragma unroll
-    for (u32 j = UNROLL; j-- > 0;) {
-        if (found[j]) continue;
-        if (word[j] == EMPTY) {
-            slot[j] = NONE;
-            continue;
-        }
-        left |= 1u << j;
-        wanted = word[j];
-        at = slot[j];
-    }
-    while (left) {
-        u64 held = peek(words + at);
-        if (held == EMPTY) held = atomicCAS(words + at, EMPTY, wanted);
-        const bool placed = held == EMPTY || held == wanted;
-        if (!placed && ++tries < PARTITION_PROBES) {
-            if (++at == slots) at = 0;
-            continue;
-        }
-        stop = stop || !placed;
-        const u32 done = __ffs(left) - 1;
-        left &= left - 1;
-        const u32 next = __ffs(left) - 1;
-        const u32 result = placed ? at : NONE;
-        tries = 0;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) {
-            if (j == next) {
-                wanted = word[j];
-                at = slot[j];
-            }
-            if (j == done) slot[j] = result;
-        }
-    }
+    const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
+                                                      nullptr, probe, slot, left);
     __syncwarp();
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
@@ -149,7 +115,7 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
-template <class Q, class O, u32 UNROLL>
+template <class Q, class O, bool NARROW, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
@@ -186,10 +152,10 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
+            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
                                                &full);
         if (fits && base < end)
-            take_moved<Q, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
+            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
         __syncthreads();
         if (full) {
             // half of this part's keys, by one more bit of their hash
