@@ -114,15 +114,16 @@ class Kernels:
         self._lock = threading.Lock()
 
     def prepare(self, *units: str) -> None:
-        """Compile or load units before one of their kernels is launched; without names all.
+        """Compile or load some units, or all, before one of their kernels is launched.
 
         Raises
         ------
         KernelsUnavailable
         """
-        for unit in units or self._query.units:
-            with self._lock:
-                self._library(unit)
+        for unit in self._query.units:
+            if not units or unit in units:
+                with self._lock:
+                    self._library(unit)
 
     def launch(
         self,
@@ -257,10 +258,10 @@ def kernels_of(query: Query, device: Device) -> Kernels:
         return _known[query, device]
 
 
-def known() -> tuple[Kernels, ...]:
-    """The kernels of all queries that this process has met, the oldest first."""
+def known() -> tuple[Query, ...]:
+    """The queries that this process has met, the oldest first."""
     with _adding:
-        return tuple(_known.values())
+        return tuple(query for query, _ in _known)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

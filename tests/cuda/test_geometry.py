@@ -232,7 +232,7 @@ def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) ->
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
     return estimate_groups(
-        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats, falls
+        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats, falls=falls
     )
 
 
@@ -283,7 +283,7 @@ def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
 
 
 def test_no_row_belongs_to_a_group() -> None:
-    assert estimate_groups(10**6, 0, 0, 0, 0, 0, 0, 0) == Estimate(0, 0, 0.0, 0.0)
+    assert estimate_groups(10**6, 0, 0, 0, 0, 0, 0) == Estimate(0, 0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("groups", [1, 10, 1_000, 20_000, 100_000, 400_000])
