@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
@@ -93,6 +93,8 @@ class Estimate:
         Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
     bounds : tuple of (int, int)
         Least and greatest unmixed word that the sample saw, as signed numbers.
+    ascending : bool
+        Whether no sampled row has a key less than that of the row before.
     """
 
     groups: int
@@ -103,6 +105,7 @@ class Estimate:
     hot: tuple[tuple[int, float], ...] = ()
     alike: float = 0.0
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
+    ascending: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb``, ``sp_ega`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range`` where only the
+        rows' groups are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
@@ -159,6 +163,7 @@ def estimate_groups(
     pairs: int = 0,
     hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+    falls: int = 1,
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -182,6 +187,8 @@ def estimate_groups(
         Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
     bounds : tuple of (int, int)
         Least and greatest unmixed word.
+    falls : int
+        Rows whose key is less than that of the row before.
 
     Returns
     -------
@@ -196,6 +203,9 @@ def estimate_groups(
     # where equal keys lie side by side there are no more groups than runs of them
     runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
     groups = min(rows, chao, runs)
+    if falls == 0:
+        # every run is a group
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
     chances = max(1, met * (met - 1))
     uneven = groups * pairs / chances > _UNEVEN
     kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
@@ -209,6 +219,7 @@ def estimate_groups(
         tuple((word, n / sampled) for word, n, _ in kept),
         cold / chances,
         bounds,
+        falls == 0,
     )
 
 
@@ -235,7 +246,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
 
     Returns
     -------
@@ -249,6 +260,13 @@ def decide(
         return _in_global(rows, estimate, why)
     if forced == "sp_ega":
         return _in_two_phases(rows, estimate, "forced")
+    ascending = estimate is not None and estimate.ascending and slices != 1
+    if forced == "sgb" or (forced == "auto" and ascending):
+        if _admits_runs(query):
+            why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
+            return replace(_in_global(rows, estimate, why), kernel="sgb")
+        if forced == "sgb":
+            return _in_global(rows, estimate, "the keys have no word that orders as they do")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
@@ -280,6 +298,15 @@ def decide(
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
         even(max(4 * _margin(held if runs else expected), 2048)),
     )
+
+
+def decide_unsorted(
+    query: Query, rows: int, decision: Decision, device: Device, forced: str
+) -> Decision:
+    """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
+    if forced == "sgb" or decision.estimate is None:
+        return decide(query, rows, decision.estimate, device, "lphga")
+    return decide(query, rows, replace(decision.estimate, ascending=False), device, forced)
 
 
 def safe_slots(rows: int) -> int:
@@ -337,8 +364,7 @@ def _in_partitions(
     spread = partitions * alike + partitions / max(rows, 1)
     capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
     # a null key of 64 bits has no word that could travel
-    null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
-    null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
+    null_slot = _null_slot(query)
     hot_slots, hot_replicas = 0, 0
     if hot or null_slot:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
@@ -367,6 +393,16 @@ def _in_partitions(
         hot_slots,
         hot_replicas,
     )
+
+
+def _null_slot(query: Query) -> bool:
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
+
+
+def _admits_runs(query: Query) -> bool:
+    # a null key of 64 bits has no word that could be sorted
+    return query.family == "Packed" and not _null_slot(query)
 
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:

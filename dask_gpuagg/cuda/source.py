@@ -56,6 +56,13 @@ UNITS: dict[str, tuple[str, ...]] = {
     "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
+    "encode": ("entries", "encode"),
+    "scan": ("scan_tiles",),
+    "range": (
+        *("find_range", "mark_keys", "count_marks"),
+        *("number_marks", "encode_range", "write_range"),
+    ),
+    "runs": ("count_runs", "reduce_runs", "rank_rows"),
 }
 _UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
 
@@ -326,6 +333,8 @@ class Query:
             missing.update(_PARTITIONED, ["absorb"])
         if self.made_words:
             missing.update(_NARROW_WORDS)
+        if self.family != "Packed":
+            missing.update(("scan", "range", "runs"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:

@@ -7,8 +7,9 @@ cuDF's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import cudf
@@ -25,6 +26,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
 from dask_gpuagg.engines.host import ORDINAL
+from dask_gpuagg.engines.sorted import SortedRows, can_sort, counts, serves
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
@@ -100,9 +102,10 @@ def finalize(
         for i in mergeable:
             finish_rows(grouping.aggregator, plan.outputs[i], plan, views)
         result = grouping.table([f"o{i}" for i in mergeable])
+    by_sorting = cache(lambda: _sorted_rows(stacked["rows"], plan))
     for i, output in enumerate(plan.outputs):
         if output.kind is not Kind.MERGEABLE:
-            column = _whole(output, stacked, plan, f"o{i}")
+            column = _whole(output, stacked, plan, f"o{i}", by_sorting)
             result = column if result is None else _join(result, column, plan)
     return _shaped(result, plan, shape_of(meta))
 
@@ -284,16 +287,42 @@ def _distinct(keys: Sequence[Any], values: Any, dropna: bool) -> Any:
     return pairs.dropna(subset=names) if dropna else pairs
 
 
-def _whole(output: Output, tables: dict[str, Any], plan: Plan, label: str) -> Any:
-    """Keys and one output of the kinds that need pairs or whole rows, by cuDF."""
+def _sorted_rows(rows: Any, plan: Plan) -> tuple[Any, SortedRows] | None:
+    """The groups of some rows, and the rows sorted by group; None without kernels for it."""
+    grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
+    grouping.aggregator.encode()
+    groups = grouping.table([])
+    codes = grouping.aggregator.codes
+    return (groups, SortedRows(codes, len(groups))) if codes is not None and can_sort() else None
+
+
+def _whole(
+    output: Output,
+    tables: dict[str, Any],
+    plan: Plan,
+    label: str,
+    by_sorting: Callable[[], tuple[Any, SortedRows] | None],
+) -> Any:
+    """Keys and one output of the kinds that need pairs or whole rows."""
     names = [f"k{i}" for i in range(len(plan.keys))]
     if output.kind is Kind.DISTINCT:
         pairs = tables[f"pairs{output.column}"]
+        in_order = _sorted_rows(pairs, plan) if counts(pairs["v"].dtype, len(pairs)) else None
+        if in_order is not None:
+            groups, sorted_pairs = in_order
+            made = cudf.Series.from_pylibcudf(sorted_pairs.nunique(view(pairs["v"])))
+            return groups.assign(**{label: made})
         distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
         grouping = _Grouping(_keys_of(distinct, plan), keep_nulls=True)
         grouping.aggregator.count(view(distinct["v"]))
         return grouping.table([label])
     rows = tables["rows"]
+    values = rows[f"v{output.column}"]
+    in_order = by_sorting() if serves(output, values.dtype, len(rows)) else None
+    if in_order is not None:
+        groups, sorted_rows = in_order
+        made = cudf.Series.from_pylibcudf(sorted_rows.output(output, view(values)))
+        return groups.assign(**{label: made})
     grouped = rows.groupby(names, dropna=False, sort=False)[f"v{output.column}"]
     parameters = dict(output.parameters)
     if output.aggregation == "list":

@@ -239,11 +239,11 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
 # ---- estimate_groups ---------------------------------------------------------------------------
 
 
-def estimated(rows: int, counts: list[int], repeats: int = 0) -> Estimate:
+def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> Estimate:
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
     return estimate_groups(
-        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats
+        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats, falls=falls
     )
 
 
@@ -280,6 +280,17 @@ def test_the_formulas(counts: list[int], more: int) -> None:
     guaranteed = math.sqrt(rows / sum(counts)) * of[1] + seen_again
     assert made.most >= min(rows, math.floor(guaranteed))
     assert made.most <= max(made.groups, math.ceil(guaranteed) + 1)
+
+
+@pytest.mark.parametrize("run", [1, 2, 6, 100])
+def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
+    sampled = SEGMENTS * SEGMENT
+    counts = [run] * (sampled // run)
+    repeats = int(sum(counts) * (1 - 1 / run) * 31 / 32)
+    made = estimated(10**8, counts, repeats, falls=0)
+    assert made.ascending
+    assert made.groups == pytest.approx(10**8 / run, rel=1e-3)
+    assert not estimated(10**8, counts, repeats, falls=1).ascending
 
 
 def test_no_row_belongs_to_a_group() -> None:
