@@ -27,7 +27,7 @@ from dask_gpuagg import logical
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.extended import extend, needs_extension
+from dask_gpuagg.extended import extend, extend_method, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
@@ -40,6 +40,14 @@ _originals: dict[tuple[type, str], Any] = {}
 
 # arguments of aggregations
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
+
+# methods of group-bys for which dask_cudf cannot make the metadata: all of them where categories
+# that no row has are asked for, which cuDF's own group-bys do not know
+_METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
+_METHODS = _METHODS_OF_OURS | {
+    "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
+    "median",
+}  # fmt: skip
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
 # another one they are combined with, each with the error of ours that is behind it, if any; no
@@ -71,6 +79,10 @@ def enable() -> None:
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
         _wrap(G.GroupBy, "aggregate", _aggregate)
         _wrap(G.GroupBy, "__init__", _init)
+        _wrap(G.SeriesGroupBy, "__init__", _init)
+        for owner in (G.GroupBy, G.SeriesGroupBy):
+            for name in sorted(_METHODS & vars(owner).keys()):
+                _wrap(owner, name, functools.partial(_method, name))
     dask.config.set({"gpuagg.enabled": True})
 
 
@@ -201,6 +213,11 @@ def _init(
         ours = (owner, "aggregate") in _originals
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
             _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+    if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
+        # cuDF's own group-by refuses it, even for the metadata
+        _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
+        self.observed = False
+        return
     keys = by if isinstance(by, list | tuple) else [by]
     if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
         cleaned = [G._clean_by_expr(obj, key) for key in keys]
@@ -237,7 +254,7 @@ def _aggregate_cudf(
     flags |= {name: kwargs[name] for name in names if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
     stock = None
-    if arg is not None:
+    if arg is not None and self.observed:
         with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
             stock = original(self, arg, **kwargs)
     try:
@@ -247,10 +264,43 @@ def _aggregate_cudf(
         refused = [refusal]
     if not refused:
         return new_collection(extended)
-    if arg is None:
+    if arg is None or not self.observed:
         raise UnsupportedGroupBy(refused[0].reason)
     # lowering will say why it runs stock; or dask_cudf's own error surfaces
     return stock if stock is not None else original(self, arg, **kwargs)
+
+
+def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method of a group-by of cuDF frames as our own node, where theirs has no metadata."""
+    wanted = name in _METHODS_OF_OURS or not self.observed
+    if name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy):
+        wanted = False  # there is no such method; Dask says so
+    if not (wanted and engine_name(self.obj._meta) == DEVICE):
+        return original(self, *args, **kwargs)
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    given |= given.pop("kwargs", {})
+    if given.get("min_count"):
+        raise UnsupportedGroupBy(f"{name} with min_count and observed=False")
+    flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
+    flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
+    parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
+    stock = None
+    if self.observed:
+        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
+            stock = original(self, *args, **kwargs)
+    try:
+        numeric_only = bool(given.get("numeric_only"))
+        extended = extend_method(self, name, parameters, flags, numeric_only, stock)
+        refused = logical.refusals(extended)
+    except Unsupported as refusal:
+        refused = [refusal]
+    if not refused:
+        return new_collection(extended)
+    if not self.observed:
+        raise UnsupportedGroupBy(refused[0].reason)
+    return stock if stock is not None else original(self, *args, **kwargs)
 
 
 def _as_list(arg: Any) -> Any:

@@ -115,7 +115,7 @@ def read(expr: Any) -> Query:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
-    name = _SINGLE.get(type(expr))
+    name = _SINGLE.get(type(expr)) or requested[0].aggregation
     if name in ("cov", "corr"):
         if not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
@@ -126,7 +126,7 @@ def read(expr: Any) -> Query:
         if plan.shape == "values" and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
     if engine_name(expr.frame._meta) == DEVICE:
-        refusal = device_refusal(plan, list(expr.by))
+        refusal = device_refusal(plan, list(expr.by), expr.frame._meta.index.nlevels)
         if refusal is not None:
             raise refusal
     return Query(
@@ -246,5 +246,7 @@ def _parameters(expr: Any, name: str) -> tuple[tuple[str, Any], ...]:
 
 
 def _matrix_parameters(expr: Any) -> tuple[tuple[str, Any], ...]:
+    if isinstance(expr, ExtendedAggregation):
+        return tuple(expr.requested[0].parameters)
     kwargs = expr.operand("aggregate_kwargs") or {}
     return tuple(sorted(kwargs.items()))

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.extended import Stock, _cudf_dtype
+from dask_gpuagg.device_meta import cudf_dtype
+from dask_gpuagg.extended import Stock
 from dask_gpuagg.plan import Requested
 
 
@@ -26,7 +27,7 @@ from dask_gpuagg.plan import Requested
     ],
 )
 def test_dtypes_are_those_of_cudf(name: str, dtype: object, wide: str | None) -> None:
-    assert _cudf_dtype(Requested("v", name, "v"), dtype) == wide
+    assert cudf_dtype(Requested("v", name, "v"), dtype) == wide
 
 
 def test_the_stock_expression_is_no_part_of_ours() -> None:
