@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,19 +36,6 @@ def source_dtype(meta: Any, request: Requested) -> Any:
     return meta.dtype if meta.ndim == 1 else meta[request.column].dtype
 
 
-def key_dtypes(groupby: Any) -> list[Any]:
-    """The dtypes of the keys of a group-by; None for those that are no columns."""
-    meta = groupby.obj._meta
-    dtypes = []
-    for by in groupby.by:
-        if hasattr(by, "_meta"):
-            dtypes.append(by._meta.dtype)
-        else:
-            is_column = meta.ndim == 2 and isinstance(by, Hashable) and by in meta.columns
-            dtypes.append(meta[by].dtype if is_column else None)
-    return dtypes
-
-
 def is_known(meta: Any, request: Requested) -> bool:
     """Whether cuDF's dtype of an output follows from the input's, without pandas."""
     return engine_name(meta) == DEVICE and (
@@ -57,7 +43,7 @@ def is_known(meta: Any, request: Requested) -> bool:
     )
 
 
-def beside(meta: Any, result: Any, requested: Sequence[Requested], keys: Sequence[Any] = ()) -> Any:
+def beside(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
     """An empty pandas result in the library of the input's metadata, with its dtypes.
 
     Parameters
@@ -68,8 +54,6 @@ def beside(meta: Any, result: Any, requested: Sequence[Requested], keys: Sequenc
         Empty, of pandas.
     requested : sequence of Requested
         One per column.
-    keys : sequence of dtypes
-        Of the keys, which are the first levels of the index.
     """
     if engine_name(meta) != DEVICE:
         return result
@@ -79,38 +63,18 @@ def beside(meta: Any, result: Any, requested: Sequence[Requested], keys: Sequenc
     for i, request in enumerate(requested):
         values = frame.iloc[:, i].reset_index(drop=True)
         dtype = cudf_dtype(request, values.dtype, source_dtype(meta, request), meta)
-        columns[i] = _empty(library, values, dtype)
+        if dtype is None or isinstance(dtype, str):
+            columns[i] = library.from_pandas(values if dtype is None else values.astype(dtype))
+        else:  # pandas has no such dtype
+            columns[i] = library.Series([], dtype=dtype)
     made = library.DataFrame(columns)
-    levels = [frame.index.get_level_values(i).to_series() for i in range(frame.index.nlevels)]
-    levels = [
-        _empty(library, level.reset_index(drop=True), dtype)
-        for level, dtype in zip_longest(levels, map(_foreign, keys))
-    ]
-    if len(levels) == 1:
-        made.index = library.Index(levels[0], name=frame.index.name)
-    else:
-        names = frame.index.names
-        made.index = library.MultiIndex.from_frame(
-            library.DataFrame(dict(enumerate(levels))), names=names
-        )
+    made.index = library.from_pandas(frame.index)
     if result.ndim == 1:
         series = made[0]
         series.name = result.name
         return series
     made.columns = result.columns
     return made
-
-
-def _foreign(dtype: Any) -> Any:
-    """A dtype that pandas has not; None for others."""
-    return dtype if dtype_class(dtype) == "decimal" else None
-
-
-def _empty(library: Any, values: pd.Series, dtype: Any) -> Any:
-    """An empty Series of cuDF: of a dtype of its own, or of one that pandas knows too."""
-    if dtype is None or isinstance(dtype, str):
-        return library.from_pandas(values if dtype is None else values.astype(dtype))
-    return library.Series([], dtype=dtype)
 
 
 def cudf_dtype(request: Requested, dtype: Any, source: Any = None, meta: Any = None) -> Any:
@@ -134,10 +98,7 @@ def _of_source(request: Requested, source: Any) -> Any:
         return None
     if cls == "decimal" and type(source).__module__.startswith("cudf."):
         if record.result == "sum":
-            library = importlib.import_module("cudf")
-            narrow = type(source) is library.Decimal32Dtype
-            wide = library.Decimal64Dtype if narrow else library.Decimal128Dtype
-            return wide(wide.MAX_PRECISION, source.scale)
+            return type(source)(type(source).MAX_PRECISION, source.scale)
         if record.result == "same" or record.name == "mean":
             return source
         if record.result == "float":

@@ -20,7 +20,6 @@ from dask_gpuagg.device_meta import (
     beside,
     empty_matrix,
     is_known,
-    key_dtypes,
     numeric_labels,
     on_host,
 )
@@ -197,9 +196,7 @@ def extend_method(
     if name in ("cov", "corr"):
         frame, keys = _made_up(groupby)
         made = empty_matrix(frame, keys, labels)
-        result_meta = beside(
-            meta, made, [Requested(c, "mean", c) for c in labels], key_dtypes(groupby)
-        )
+        result_meta = beside(meta, made, [Requested(c, "mean", c) for c in labels])
     else:
         result_meta = _result_meta(groupby, requested, scalar)
     return _node(groupby, requested, result_meta, flags, stock)
@@ -310,12 +307,15 @@ def _function_label(function: Any) -> str:
 def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> Any:
     """Empty result: dtypes by pandas on non-empty metadata, labels as pandas gives them."""
     frame, keys = _made_up(groupby)
-    dtypes = key_dtypes(groupby)
     dropna = True if groupby.dropna is None else groupby.dropna
     columns = []
     for request in requested:
         # a tuple is a label here, which indexing a group-by would take for several
-        column = frame if frame.ndim == 1 else frame[request.column]
+        if frame.ndim == 2:
+            # rows are counted alike whatever the column
+            column = frame.iloc[:, 0] if request.column is None else frame[request.column]
+        else:
+            column = frame
         one = column.groupby(keys[0] if len(keys) == 1 else keys, observed=True, dropna=dropna)
         if is_known(groupby.obj._meta, request):
             columns.append(one.size().iloc[:0])
@@ -326,13 +326,13 @@ def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> 
         # the counts of values have a name of their own
         own_name = requested[0].aggregation == "value_counts"
         named = columns[0] if own_name else columns[0].rename(labels[0])
-        return make_meta(beside(groupby.obj._meta, named, requested, dtypes))
+        return make_meta(beside(groupby.obj._meta, named, requested))
     result = pd.concat(columns, axis=1)
     if all(isinstance(label, tuple) for label in labels):
         result.columns = pd.MultiIndex.from_tuples(labels)
     else:
         result.columns = pd.Index(labels)
-    return beside(groupby.obj._meta, result.iloc[:0], requested, dtypes)
+    return beside(groupby.obj._meta, result.iloc[:0], requested)
 
 
 def _made_up(groupby: Any) -> tuple[Any, list[Any]]:

@@ -154,7 +154,7 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         for label, o in zip(labels, plan.outputs, strict=True)
         if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
     }
-    if grouping.gathered or plan.sort or dtypes:
+    if grouping.gathered or plan.sort or not all(is_own(d) for d in shape.dtypes):
         return shaped(grouping.table(labels, dtypes), plan, shape)
     return from_libcudf(*grouping.run(), shape)
 
@@ -310,7 +310,7 @@ def _keys_of(groups: Any) -> list[Any]:
 def _rows(column: Any, kept: cp.ndarray) -> Any:
     """The rows of a Series for which a condition holds."""
     mask = view(cudf.Series(kept))
-    made = plc.stream_compaction.apply_boolean_mask(plc.Table([view(column)]), mask)
+    made = plc.stream_compaction.apply_retention_mask(plc.Table([view(column)]), mask)
     return like(made.columns()[0], column.dtype)
 
 
@@ -347,8 +347,20 @@ def _stack(tables: list[Any]) -> Any:
     """Concatenate in order of the partitions; categories are united."""
     if len(tables) > 1:
         tables = [t for t in tables if len(t)] or tables[:1]
-    stacked = tables[0] if len(tables) == 1 else cudf.concat(tables, ignore_index=True)
+    stacked = tables[0] if len(tables) == 1 else _concatenated(tables)
     if ORDINAL in stacked.columns:
         order = cp.argsort(array_of(view(stacked[ORDINAL])), kind="stable")
         stacked = stacked.take(order).reset_index(drop=True).drop(columns=ORDINAL)
+    return stacked
+
+
+def _concatenated(tables: list[Any]) -> Any:
+    """Tables one behind the other. cuDF forgets that categories are ordered."""
+    stacked = cudf.concat(tables, ignore_index=True)
+    for name, dtype in tables[0].dtypes.items():
+        if dtype_class(dtype) != "category" or not dtype.ordered:
+            continue
+        if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
+            raise TypeError("the partitions' ordered categories differ")
+        stacked[name] = like(view(stacked[name]), dtype)
     return stacked

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pylibcudf as plc
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device_groups import (
@@ -115,11 +116,23 @@ def _cast(column: Any, dtype: Any) -> Any:
         return like(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
     found, promised = dtype_class(column.dtype), dtype_class(dtype)
     if found == promised == "decimal":
-        wanted = plc.DataType(getattr(plc.TypeId, type(dtype).__name__[:-5].upper()), -dtype.scale)
-        return like(plc.unary.cast(view(column), wanted), dtype)
+        return _decimals(column, dtype)
     if found in ("category", "decimal", "other"):
         return column  # categories, precisions and lists are known only now
     return column.astype(dtype)
+
+
+def _decimals(column: Any, dtype: Any) -> Any:
+    """Decimals in the promised type, or as they are where one of them does not fit it."""
+    values = view(column)
+    made = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
+    differs = plc.binaryop.binary_operation(
+        plc.unary.cast(made, values.type()),
+        values,
+        plc.binaryop.BinaryOperator.NOT_EQUAL,
+        plc.DataType(plc.TypeId.BOOL8),
+    )
+    return column if array_of(differs, False).any() else like(made, dtype)
 
 
 def values_of(counts: Any, plan: Plan, meta: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
@@ -82,6 +81,8 @@ def _classes(name: str) -> tuple[str, ...]:
     record = REGISTRY[name]
     if record.kind is not Kind.MERGEABLE:
         return tuple(c for c in DTYPE_CLASSES if c in record.accepts)
+    if name == "value_counts":  # the values become an index
+        return tuple(c for c in DTYPE_CLASSES if c in record.accepts and c != "decimal")
     return tuple(
         cls
         for cls, states in record.states.items()
@@ -92,14 +93,12 @@ def _classes(name: str) -> tuple[str, ...]:
     )
 
 
-def device_refusal(plan: Plan, by: Sequence[Any], labels: int = 1) -> Unsupported | None:
+def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
     """Why the device engine cannot run a plan; None if it can.
 
     Parameters
     ----------
     plan : Plan
-    by : sequence
-        The keys as the user gave them.
     labels : int
         Levels of the frame's index.
 
@@ -110,11 +109,11 @@ def device_refusal(plan: Plan, by: Sequence[Any], labels: int = 1) -> Unsupporte
     obstacle = unavailable()
     if obstacle is not None:
         return Unsupported(f"the device engine cannot run here: {obstacle}")
-    if any(callable(b) and not hasattr(b, "_meta") for b in by):
-        return Unsupported("a key is a function, which would run on the host")
     for key in plan.keys:
         if dtype_class(key.dtype) == "other":
             return Unsupported(f"keys of dtype {key.dtype} on the device")
+        if dtype_class(key.dtype) == "decimal":
+            return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
     for output in plan.outputs:
         refusal = _output_refusal(plan, output, labels)
         if refusal is not None:

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import dask_gpuagg
 from tests.device.frames import (
     LETTERS,
     arrow,
@@ -38,7 +37,7 @@ def collection(npartitions: int) -> Any:
 
 @pytest.mark.parametrize("npartitions", [1, 5])
 @pytest.mark.parametrize("dropna", [True, False])
-@pytest.mark.parametrize("column", ["i", "f", "s", "d64"])
+@pytest.mark.parametrize("column", ["i", "f", "s", "td"])
 def test_value_counts(column: str, dropna: bool, npartitions: int) -> None:
     grouped = collection(npartitions).groupby("g", dropna=dropna, sort=True)
     ours = grouped[column].value_counts().compute()
@@ -174,11 +173,8 @@ def test_unobserved_categories_have_no_label() -> None:
 
 
 def test_a_function_as_key_is_refused_with_the_reason() -> None:
-    import dask
-
-    with dask.config.set({"gpuagg.fallback": "silent"}):
-        query = collection(2).groupby(abs).agg({"i": "sum"})
-        assert "function" in str(dask_gpuagg.why_not(query))
+    with pytest.raises(NotImplementedError, match="function"):
+        collection(2).groupby(lambda index: index // 100).agg({"i": "sum"}).compute()
 
 
 def test_ddof() -> None:
@@ -199,7 +195,7 @@ def test_the_input_is_left_alone(name: str) -> None:
     ddf.groupby("k").agg({"x": name, "d64": name}).compute()
     after = ddf.compute()
     assert list(after.columns) == list(before.columns)
-    assert after.equals(before)
+    assert after.to_arrow().equals(before.to_arrow())
 
 
 def test_named_aggregations_of_odd_labels() -> None:
