@@ -135,4 +135,4 @@ def empty_matrix(frame: pd.DataFrame, keys: Sequence[Any], labels: Sequence[Any]
     """Metadata of ``cov`` and ``corr``, by pandas."""
     by = keys[0] if len(keys) == 1 else list(keys)
     zeros = pd.DataFrame(0.0, index=frame.index, columns=list(labels))
-    return zeros.groupby(by, observed=True).cov().iloc[:0]
+    return zeros.groupby(by, observed=True).cov(ddof=0).iloc[:0]

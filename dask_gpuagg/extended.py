@@ -76,7 +76,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
 
     def _lower(self) -> Any:
         if self.stock is not None:
-            return self.stock.expr
+            return self.stock.kept
         names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
         raise RuntimeError(
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
@@ -93,13 +93,15 @@ class Stock:
     """
 
     def __init__(self, expr: Any) -> None:
-        self.expr = expr
+        # not called `expr`: Dask takes whatever has that attribute for a collection, and would
+        # make its expression an input of ours
+        self.kept = expr
 
     def __dask_tokenize__(self) -> Any:
-        return ("dask_gpuagg.Stock", self.expr._name)
+        return ("dask_gpuagg.Stock", self.kept._name)
 
     def __repr__(self) -> str:
-        return f"Stock({self.expr._name})"
+        return f"Stock({self.kept._name})"
 
 
 def extend(

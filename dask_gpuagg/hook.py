@@ -41,8 +41,7 @@ _originals: dict[tuple[type, str], Any] = {}
 # arguments of aggregations
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
 
-# methods of group-bys for which dask_cudf cannot make the metadata: all of them where categories
-# that no row has are asked for, which cuDF's own group-bys do not know
+# methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
 _METHODS = _METHODS_OF_OURS | {
     "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
@@ -272,35 +271,46 @@ def _aggregate_cudf(
 
 def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a group-by of cuDF frames as our own node, where theirs has no metadata."""
-    wanted = name in _METHODS_OF_OURS or not self.observed
-    if name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy):
-        wanted = False  # there is no such method; Dask says so
-    if not (wanted and engine_name(self.obj._meta) == DEVICE):
+    # there are no matrices of one column; Dask says so
+    matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
+    if matrix or engine_name(self.obj._meta) != DEVICE:
         return original(self, *args, **kwargs)
+    stock: Any = None
+    error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
+    if self.observed:
+        try:
+            stock = original(self, *args, **kwargs)
+        except Exception as refused_by_stock:
+            # what it raises has many types: cuDF's of its metadata code among them
+            error = refused_by_stock
+        if stock is not None and name not in _METHODS_OF_OURS:
+            return stock
+    try:
+        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
+    except Unsupported as refusal:
+        if stock is not None:
+            return stock  # lowering will say why
+        error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
+        raise error from None
+
+
+def _extended_method(
+    name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
+) -> Any:
     bound = inspect.signature(original).bind(self, *args, **kwargs)
     bound.apply_defaults()
     given = dict(bound.arguments)
     given |= given.pop("kwargs", {})
     if given.get("min_count"):
-        raise UnsupportedGroupBy(f"{name} with min_count and observed=False")
+        raise Unsupported(f"{name} with min_count", name)
     flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
     flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
     parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
-    stock = None
-    if self.observed:
-        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
-            stock = original(self, *args, **kwargs)
-    try:
-        numeric_only = bool(given.get("numeric_only"))
-        extended = extend_method(self, name, parameters, flags, numeric_only, stock)
-        refused = logical.refusals(extended)
-    except Unsupported as refusal:
-        refused = [refusal]
-    if not refused:
-        return new_collection(extended)
-    if not self.observed:
-        raise UnsupportedGroupBy(refused[0].reason)
-    return stock if stock is not None else original(self, *args, **kwargs)
+    numeric_only = bool(given.get("numeric_only"))
+    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
+    for refusal in logical.refusals(extended):
+        raise refusal
+    return extended
 
 
 def _as_list(arg: Any) -> Any:
