@@ -110,7 +110,7 @@ def physical(query: Query, decision: Decision) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
-    if decision.route is Route.ALIGNED:
+    if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
     alone = query.frame.npartitions == outputs == 1
