@@ -132,6 +132,36 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     return peak
 
 
+def prepare() -> None:
+    """One RMM pool for both arms, and for CuPy."""
+    import rmm
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
+    import cupy as cp
+
+    cp.cuda.set_allocator(rmm_cupy_allocator)
+
+
+def report_head(at: str | None) -> dict[str, Any]:
+    """Where a result was made: machine, commit, GPU, versions, hash of the kernels."""
+    import cudf
+    from cuda.bindings import runtime
+
+    from benchmarks.machine import commit, provenance
+    from dask_gpuagg.cuda.compiler import sources_hash
+    from dask_gpuagg.cuda.driver import current_device
+
+    return {
+        **provenance(),
+        "commit": at or commit(),
+        "gpu": current_device().name,
+        "driver": runtime.cudaDriverGetVersion()[1],
+        "cudf": cudf.__version__,
+        "kernels": sources_hash(),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=float, default=1e8)
@@ -143,20 +173,7 @@ def main() -> None:
     parser.add_argument("--spread", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("kernels.json"))
     args = parser.parse_args()
-    import cudf
-    import rmm
-    from rmm.allocators.cupy import rmm_cupy_allocator
-
-    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
-    import cupy as cp
-
-    cp.cuda.set_allocator(rmm_cupy_allocator)
-    from cuda.bindings import runtime
-
-    from benchmarks.machine import commit, provenance
-    from dask_gpuagg.cuda.compiler import sources_hash
-    from dask_gpuagg.cuda.driver import current_device
-
+    prepare()
     cells = []
     for groups in (int(float(g)) for g in args.groups.split(",")):
         frame = data(int(args.rows), groups, args.key, args.spread)
@@ -193,17 +210,11 @@ def main() -> None:
                 flush=True,
             )
         del frame
-    device = current_device()
     report = {
-        **provenance(),
-        "commit": args.commit or commit(),
-        "gpu": device.name,
-        "driver": runtime.cudaDriverGetVersion()[1],
+        **report_head(args.commit),
         "rows": int(args.rows),
         "key": args.key,
         "spread": args.spread,
-        "cudf": cudf.__version__,
-        "kernels": sources_hash(),
         "cells": cells,
     }
     args.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask._expr import Expr, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
@@ -16,7 +16,14 @@ from dask_gpuagg.hook import enabled
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planner import route
 from dask_gpuagg.report import Reason
+from dask_gpuagg.runs import last_runs
 from dask_gpuagg.strategy import Decision
+
+if TYPE_CHECKING:
+    from dask_gpuagg.cuda.groupby import Run
+
+# runs that the text shows of a query
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,9 @@ class Explained:
         ``None`` for stock Dask.
     reasons : tuple of Reason
         Why stock Dask runs it; empty otherwise.
+    runs : tuple of Run
+        What this process's device did for such a plan lately, one for each partition and merge,
+        the oldest first.
     """
 
     what: str
@@ -42,6 +52,7 @@ class Explained:
     plan: Plan | None
     decision: Decision | None
     reasons: tuple[Reason, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"group-by {self.what}", f"engine   {self.engine}"]
@@ -51,6 +62,9 @@ class Explained:
             lines.append(f"groups   {'not estimated' if groups is None else f'{groups:,}'}")
             lines.append(f"merge    {self.decision}")
         lines += [f"because  {reason}" for reason in self.reasons]
+        if len(self.runs) > _SHOWN:
+            lines.append(f"ran      {len(self.runs) - _SHOWN:,} earlier, then")
+        lines += [f"ran      {run}" for run in self.runs[-_SHOWN:]]
         return "\n  ".join(lines)
 
 
@@ -83,7 +97,8 @@ def explain(query: Any) -> Explanation:
     -------
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
-        of groups, and whether partials merge in a tree or through an exchange, and why.
+        of groups, and whether partials merge in a tree or through an exchange, and why; and where
+        it ran on a device in this process, what ran there for each partition.
         Nothing is computed but, possibly, the sample that the planner itself would take.
     """
     expr = query if isinstance(query, Expr) else query.expr
@@ -101,7 +116,9 @@ def _explained(node: Any, problem: str | None) -> Explained:
         return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
     query = logical.read(node)
     engine = engine_name(query.meta) or "stock Dask"
-    return Explained(what, engine, query.plan, route(query, node))
+    decision = route(query, node)
+
+    return Explained(what, engine, query.plan, decision, runs=last_runs(query.plan))
 
 
 def why_not(query: Any, spec: Any = None) -> list[Reason]:

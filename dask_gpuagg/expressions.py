@@ -28,6 +28,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import engine_of, host
 from dask_gpuagg.plan import Column, Plan
+from dask_gpuagg.runs import task
 
 PARTITION = "_partitions"
 
@@ -52,18 +53,21 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None)
         When a key Series is not aligned with the frame.
     """
     keys, columns = _inputs_of(frame, by, plan)
-    return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
+    with task(plan, "partial"):
+        return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     keys, columns = _inputs_of(frame, by, plan)
-    return engine_of(frame).direct(keys, columns, plan, shape)
+    with task(plan, "direct"):
+        return engine_of(frame).direct(keys, columns, plan, shape)
 
 
 def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
     """Task: several partials to one."""
-    return engine_of(partials[0]).combine(partials, plan)  # type: ignore[no-any-return]
+    with task(plan, "combine"):
+        return engine_of(partials[0]).combine(partials, plan)  # type: ignore[no-any-return]
 
 
 def gpuagg_finalize(
@@ -73,7 +77,8 @@ def gpuagg_finalize(
     bucket: tuple[int, int] | None = None,
 ) -> Any:
     """Task: the last partials to an output."""
-    return engine_of(partials[0]).finalize(partials, plan, meta, bucket)
+    with task(plan, "finalize"):
+        return engine_of(partials[0]).finalize(partials, plan, meta, bucket)
 
 
 def gpuagg_split(partial: host.Partial, plan: Plan, buckets: int) -> list[host.Partial]:
@@ -91,11 +96,11 @@ def gpuagg_table(partial: host.Partial, name: str, plan: Plan, buckets: int) -> 
 def gpuagg_merge(*tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None) -> Any:
     """Task: the shuffled tables of one output, or one whole partial, to that output."""
     if isinstance(tables[0], dict):
-        return engine_of(tables[0]).finalize(tables, plan, meta, bucket)
+        return gpuagg_finalize(tables, plan, meta, bucket)
     # p2p goes through Arrow, which gives Arrow's strings back as pandas' own
     tables = tuple(_keys_as_planned(table, plan) for table in tables)
     named = dict(zip(plan.tables, tables, strict=True))
-    return engine_of(named).finalize([named], plan, meta, bucket)
+    return gpuagg_finalize([named], plan, meta, bucket)
 
 
 def _keys_as_planned(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:

@@ -17,7 +17,7 @@ class UnsupportedGroupBy(NotImplementedError):
 
 
 class FallbackWarning(UserWarning):
-    """A group-by runs with stock Dask; the message says why."""
+    """A group-by runs with stock Dask, or without our kernels; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import Query
 
 OUTPUTS_AT_MOST = 60
 SMALL_BLOCK = 256
@@ -47,7 +47,14 @@ class Counters(ctypes.Structure):
         ("spilled", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
         ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+        ("extras", ctypes.c_uint32),
+        ("doubt", ctypes.c_uint32),
     ]
+
+    @property
+    def total(self) -> int:
+        """Groups, those in the slots behind a dense area included."""
+        return int(self.groups) + int(self.extras).bit_count()
 
 
 class Args(ctypes.Structure):
@@ -68,19 +75,9 @@ class Args(ctypes.Structure):
         ("resume", ctypes.c_void_p),
         ("list", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
-    ]
-
-
-class Summary(ctypes.Structure):
-    """``Summary`` of kernels/estimate/sample.cuh."""
-
-    _fields_ = [
-        ("rows", ctypes.c_uint32),
-        ("distinct", ctypes.c_uint32),
-        ("once", ctypes.c_uint32),
-        ("twice", ctypes.c_uint32),
-        ("most", ctypes.c_int32),
-        ("repeats", ctypes.c_uint32),
+        ("taken", ctypes.c_void_p),
+        ("groups", ctypes.c_uint32),
+        ("extras", ctypes.c_uint32),
     ]
 
 
@@ -100,6 +97,10 @@ class Run:
         Of keys and values, once.
     seconds : float
         Wall time until the number of groups was known on the host.
+    plan : Plan, optional
+        Of the query that the call was made for.
+    step : str
+        The task: ``partial``, ``combine``, ``finalize``, ``direct`` or ``merge``.
     """
 
     decision: Decision
@@ -109,16 +110,18 @@ class Run:
     restarted: bool = False
     bytes_read: int = 0
     seconds: float = 0.0
+    plan: Any = None
+    step: str = ""
 
     def __str__(self) -> str:
         estimate = self.decision.estimate
         expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
-        text = (
+        text = f"{self.step}, " if self.step else ""
+        text += (
             f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
             f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
         )
-        if self.spilled:
-            text += f", {self.spilled:,} rows spilled"
+        text += f", {self.spilled:,} rows spilled" if self.spilled else ""
         return text + (", done again with a larger table" if self.restarted else "")
 
 
@@ -149,9 +152,7 @@ class Call:
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""
         started = self.stopwatch.start(self.handle) if self.stopwatch else None
-        self.kernels.launch(
-            f"gpuagg_{name}", blocks, threads, self.handle, *args, shared_bytes=shared
-        )
+        self.kernels.launch(name, blocks, threads, self.handle, *args, shared_bytes=shared)
         if self.stopwatch:
             self.stopwatch.stop(name, started, self.handle)
 
@@ -187,7 +188,7 @@ def collect(call: Call) -> Counters:
 def reset(call: Call, first: str) -> None:
     """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
     offset = getattr(Counters, first).offset
-    words = 1 if first != "groups" else (ctypes.sizeof(Counters) - offset) // 4
+    words = 1 if first != "groups" else (Counters.doubt.offset - offset) // 4
     zero(call, call.args.counters + offset, words)
 
 
@@ -198,6 +199,5 @@ def zero(call: Call, address: int, words: int) -> None:
 
 def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:
     """The report of a call."""
-    ctypes_read = [k.ctype for k in call.query.keys] + [v.ctype for v in call.query.inputs]
-    width = sum(TYPE_BYTES.get(ctype, 0) for ctype in ctypes_read)
-    return Run(decision, call.rows, counters.groups, bytes_read=width * call.rows, **more)
+    read = call.query.row_bytes * call.rows
+    return Run(decision, call.rows, counters.total, bytes_read=read, **more)

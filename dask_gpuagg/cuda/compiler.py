@@ -26,8 +26,12 @@ _OPTIONS = ("--std=c++17", "--device-int128", f"--include-path={KERNELS}")
 _DIGEST = hashlib.sha256().digest_size
 
 
-class CompileError(RuntimeError):
-    """NVRTC refused a source; the message is its log."""
+class KernelsUnavailable(RuntimeError):
+    """Kernels could not be compiled, or not be loaded."""
+
+
+class CompileError(KernelsUnavailable):
+    """NVRTC is not there, or refused a source; then the message is its log."""
 
 
 def cubin(source: str, architecture: str) -> bytes:
@@ -70,6 +74,7 @@ def cubin(source: str, architecture: str) -> bytes:
 
 def compile_source(source: str, architecture: str) -> bytes:
     """Machine code of a source from NVRTC; see ``cubin``."""
+    _nvrtc_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"gpuagg.cu", 0, [], []))
@@ -150,9 +155,12 @@ def _sources_hash() -> str:
 
 @cache
 def _nvrtc_version() -> str:
-    from cuda.bindings import nvrtc
+    try:
+        from cuda.bindings import nvrtc
 
-    _, major, minor = nvrtc.nvrtcVersion()
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise CompileError(f"NVRTC cannot be loaded: {error}") from error
     return f"{major}.{minor}"
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda.compiler import cubin
+from dask_gpuagg.cuda.compiler import KernelsUnavailable, cubin
+from dask_gpuagg.cuda.source import Query, unit_of
 
 
 class DriverError(RuntimeError):
@@ -83,22 +84,32 @@ def unavailable() -> str | None:
 
 
 class Kernels:
-    """The kernels of one source, loaded for one device.
+    """The kernels of one query on one device, compiled and loaded as they are needed.
 
     Parameters
     ----------
-    source : str
+    query : Query
     device : Device
     """
 
-    def __init__(self, source: str, device: Device) -> None:
-        from cuda.bindings import driver
-
-        code = cubin(source, device.architecture)
-        self._library = _driver(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+    def __init__(self, query: Query, device: Device) -> None:
+        self._query = query
         self._device = device
+        self._libraries: dict[str, Any] = {}
+        self._failures: dict[str, str] = {}
         self._functions: dict[str, Any] = {}
         self._lock = threading.Lock()
+
+    def prepare(self, *units: str) -> None:
+        """Compile or load units before one of their kernels is launched; without names all.
+
+        Raises
+        ------
+        KernelsUnavailable
+        """
+        for unit in units or self._query.units:
+            with self._lock:
+                self._library(unit)
 
     def launch(
         self,
@@ -125,6 +136,8 @@ class Kernels:
         Raises
         ------
         DriverError
+        KernelsUnavailable
+            When the kernel could not be compiled or loaded.
         """
         from cuda.bindings import driver
 
@@ -147,7 +160,8 @@ class Kernels:
             if name not in self._functions:
                 from cuda.bindings import driver
 
-                kernel = _driver(driver.cuLibraryGetKernel(self._library, name.encode()))
+                library = self._library(unit_of(name))
+                kernel = _driver(driver.cuLibraryGetKernel(library, f"gpuagg_{name}".encode()))
                 attribute = driver.CUfunction_attribute
                 static = _driver(
                     driver.cuKernelGetAttribute(
@@ -166,6 +180,24 @@ class Kernels:
                 )
                 self._functions[name] = driver.CUfunction(int(kernel))
             return self._functions[name]
+
+    def _library(self, unit: str) -> Any:
+        if unit in self._failures:  # each partition would wait for the same refusal
+            raise KernelsUnavailable(self._failures[unit])
+        if unit not in self._libraries:
+            from cuda.bindings import driver
+
+            try:
+                code = cubin(self._query.source(unit), self._device.architecture)
+                loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
+                self._libraries[unit] = _driver(loaded)
+            except KernelsUnavailable as error:
+                self._failures[unit] = str(error)
+                raise
+            except DriverError as error:
+                self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
+                raise KernelsUnavailable(self._failures[unit]) from error
+        return self._libraries[unit]
 
 
 class Stopwatch:
@@ -200,19 +232,22 @@ class Stopwatch:
         return times
 
 
-_loaded: dict[tuple[str, Device], Kernels] = {}
-_loading = threading.Lock()
+_known: dict[tuple[Query, Device], Kernels] = {}
+_adding = threading.Lock()
 
 
-def load(source: str, device: Device) -> Kernels:
-    """The kernels of a source, compiled and loaded once per process.
+def kernels_of(query: Query, device: Device) -> Kernels:
+    """The kernels of a query, of which each process has one set."""
+    with _adding:
+        if (query, device) not in _known:
+            _known[query, device] = Kernels(query, device)
+        return _known[query, device]
 
-    Threads that ask for the same source at once wait for the first of them.
-    """
-    with _loading:
-        if (source, device) not in _loaded:
-            _loaded[source, device] = Kernels(source, device)
-        return _loaded[source, device]
+
+def known() -> tuple[Kernels, ...]:
+    """The kernels of all queries that this process has met, the oldest first."""
+    with _adding:
+        return tuple(_known.values())
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:
@@ -222,14 +257,14 @@ def fill(pointer: int, byte: int, size: int, stream: int) -> None:
     _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
 
 
-def read_back(pointer: int, into: ctypes.Structure, stream: int) -> None:
+def read_back(pointer: int, into: ctypes.Structure | ctypes.c_uint32, stream: int) -> None:
     """Copy a device struct to the host and wait for the stream.
 
     Parameters
     ----------
     pointer : int
         Device address.
-    into : ctypes.Structure
+    into : ctypes.Structure or ctypes.c_uint32
     stream : int
     """
     from cuda.bindings import driver

@@ -6,6 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_gpuagg.cuda.driver import Device
@@ -47,8 +48,19 @@ _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows.
 _PARTITION_SIGMAS = 6
-# A key with more than this share of a mean partition's rows overfills its own.
-_HOT = 1.5
+# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
+# with this share of all rows: one block alone would add them up.
+_HOT = 0.25
+_HOT_ANYWHERE = 2e-4
+# Keys that one table of hot keys takes, its slots for each, and the most copies of their states.
+HOT_AT_MOST = 256
+_HOT_ROOMY = 3
+_HOT_REPLICAS = 8
+# Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
+HOT_ROWS = 16
+# A sample in which so many more pairs of rows share a key than the estimate of the groups explains
+# comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
+_UNEVEN = 1.05
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -70,12 +82,24 @@ class Estimate:
         Share of the sampled rows whose key is that of the row before.
     heaviest : float
         Share of the most frequent key.
+    uneven : bool
+        Whether some keys are so much more frequent than others that ``groups`` misses many.
+    hot : tuple of (int, float)
+        Words and shares of hot keys, the hottest first.
+    alike : float
+        Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
+    coolest : float
+        Share that no key exceeds which is not among the hot ones.
     """
 
     groups: int
     most: int
     repeats: float
     heaviest: float
+    uneven: bool = False
+    hot: tuple[tuple[int, float], ...] = ()
+    alike: float = 0.0
+    coolest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +120,10 @@ class Decision:
         Of the global table; of ``pgb`` the groups that there is room for at first.
     partitions, capacity : int
         Of ``pgb``: how many, and the rows of each that there is room for.
+    hot : tuple of int
+        Of ``pgb``: words of keys that are kept out of the partitions.
+    hot_slots, hot_replicas : int
+        Of the table for these; 0 without one.
     """
 
     kernel: str
@@ -108,10 +136,22 @@ class Decision:
     global_slots: int
     partitions: int = 0
     capacity: int = 0
+    hot: tuple[int, ...] = ()
+    hot_slots: int = 0
+    hot_replicas: int = 0
 
 
 def estimate_groups(
-    rows: int, sampled: int, distinct: int, once: int, twice: int, most: int, repeats: int
+    rows: int,
+    sampled: int,
+    distinct: int,
+    once: int,
+    twice: int,
+    most: int,
+    repeats: int,
+    met: int = 0,
+    pairs: int = 0,
+    hot: Sequence[tuple[int, int, int]] = (),
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -127,6 +167,12 @@ def estimate_groups(
         Rows of its most frequent key.
     repeats : int
         Rows whose key is that of the row before.
+    met : int
+        Keys of each segment, all together.
+    pairs : int
+        Ordered pairs of different segments that share a key, for every key.
+    hot : sequence of (int, int, int)
+        Words of frequent keys, their rows and their segments.
 
     Returns
     -------
@@ -141,7 +187,23 @@ def estimate_groups(
     # where equal keys lie side by side there are no more groups than runs of them
     runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
     groups = min(rows, chao, runs)
-    return Estimate(groups, min(rows, max(groups, guaranteed)), repeated, most / sampled)
+    chances = max(1, met * (met - 1))
+    uneven = groups * pairs / chances > _UNEVEN
+    hottest = sorted(hot, key=lambda told: -told[1])
+    kept = hottest[:HOT_AT_MOST]
+    # what is not told is cooler than what is, and than the least that is told
+    coolest = hottest[HOT_AT_MOST][1] if len(hottest) > HOT_AT_MOST else min(most, HOT_ROWS)
+    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
+    return Estimate(
+        groups,
+        min(rows, max(groups, guaranteed)),
+        repeated,
+        most / sampled,
+        uneven,
+        tuple((word, n / sampled) for word, n, _ in kept),
+        cold / chances,
+        coolest / sampled,
+    )
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -223,10 +285,15 @@ def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, in
     if partitions >= _WIDE_FROM:
         kernels.insert(0, ("scatter_wide", threads * many))
     for kernel, tile in kernels:
-        shared = tile * query.widest + 6 * partitions
+        shared = tile_bytes(query, tile, partitions)
         if shared <= _shared_bytes(device) - 128:
             return kernel, tile, shared
     return "scatter", 0, 0
+
+
+def tile_bytes(query: Query, tile: int, partitions: int) -> int:
+    """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
+    return (tile * query.widest + 6 * partitions + 7) // 8 * 8
 
 
 def _in_partitions(
@@ -235,9 +302,7 @@ def _in_partitions(
     """PGB-TR, or None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
-    # a null key of 64 bits has no word that could travel
-    null_slot = query.keep_nulls and query.keys[0].nullable and TYPE_BYTES[query.keys[0].ctype] == 8
-    if not query.packed or most_slots < _FEWEST_SLOTS or (null_slot and not forced):
+    if query.family == "ByRow" or most_slots < _FEWEST_SLOTS:
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
@@ -247,14 +312,31 @@ def _in_partitions(
     # every multiprocessor aggregates as many partitions as the others
     step = device.multiprocessors
     partitions = math.ceil(wanted / parts / step) * step
-    spread = partitions / groups + partitions / max(rows, 1)
-    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
-    if not scatter_tile(query, device, partitions)[1] or partitions * capacity > _MOST_PLACES:
+    if rows < _PARTITIONED_FROM and not forced:
         return None
-    if not forced:
-        hot = estimate is not None and estimate.heaviest * partitions > _HOT
-        if hot or rows < _PARTITIONED_FROM:
+    hot: tuple[int, ...] = ()
+    alike, hottest = 1 / groups, 0.0
+    if estimate is not None and estimate.uneven:
+        least = min(_HOT / partitions, _HOT_ANYWHERE)
+        hot = tuple(word for word, share in estimate.hot if share > least)
+        left_in = [share for _, share in estimate.hot[len(hot) :]]
+        alike = max(alike, estimate.alike + sum(share**2 for share in left_in))
+        hottest = max([estimate.coolest, *left_in])
+    # the rows of a partition vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread)))
+    capacity += math.ceil(hottest * rows) + 64
+    # a null key of 64 bits has no word that could travel
+    null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
+    hot_slots, hot_replicas = 0, 0
+    if hot or null_slot:
+        hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
+        if hot_slots == 0:
             return None
+    fits = hot_slots or scatter_tile(query, device, partitions)[1]
+    if not fits or partitions * capacity > _MOST_PLACES:
+        return None
     per_partition = _margin(groups) / partitions / parts
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
@@ -273,7 +355,27 @@ def _in_partitions(
         even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
         partitions,
         capacity,
+        hot,
+        hot_slots,
+        hot_replicas,
     )
+
+
+def hot_bytes(query: Query, slots: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: a slot also tells whether it was touched."""
+    fixed, replica = query.slot_bytes
+    return (slots + EXTRA_SLOTS) * (4 + fixed + replicas * replica)
+
+
+def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int]:
+    """Slots and replicas beside the scatter's smaller tile; 0 slots where there is no room."""
+    threads, few, _ = query.scatter
+    used = tile_bytes(query, threads * few, partitions)
+    slots = even(max(_FEWEST_SLOTS, _HOT_ROOMY * keys))
+    replicas = _HOT_REPLICAS
+    while replicas and used + hot_bytes(query, slots, replicas) > _shared_bytes(device) - 128:
+        replicas //= 2
+    return (slots, replicas) if replicas else (0, 0)
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:

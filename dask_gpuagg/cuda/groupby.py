@@ -19,12 +19,13 @@ from dask_gpuagg.cuda.call import (
     Column,
     Counters,
     Run,
-    Summary,
+    Table,
     Target,
     collect,
     reset,
     run_of,
     table_of,
+    zero,
 )
 from dask_gpuagg.cuda.driver import (
     Device,
@@ -32,18 +33,17 @@ from dask_gpuagg.cuda.driver import (
     Stopwatch,
     current_device,
     fill,
-    load,
+    kernels_of,
     read_back,
 )
+from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
-_SAMPLE_SLOTS = 1 << 17
 _MASK_PADDING = 64
-_COUNTS = ("rows", "distinct", "once", "twice", "repeats")
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ class DeviceColumn:
         Address of the validity bits, 0 without.
     offset : int
         Rows to skip in both.
-    characters : int
-        Address of a string column's bytes.
+    characters, size : int
+        Address of a string column's bytes, and how many they are.
     """
 
     data: int
     mask: int = 0
     offset: int = 0
     characters: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,12 @@ class Made:
 
 @dataclass
 class Aggregated:
-    """Groups as columns: keys (or the rows to gather them from), outputs, and the report."""
+    """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
 
     keys: list[Made]
     outputs: list[Made]
     run: Run
+    gathered: bool
 
 
 def aggregate(
@@ -119,6 +121,8 @@ def aggregate(
     ------
     MemoryError
         RMM's, when device memory does not suffice. Nothing stays allocated.
+    KernelsUnavailable
+        When a kernel could not be compiled or loaded. Nothing stays allocated.
     """
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
@@ -129,17 +133,23 @@ def aggregate(
     for key, part in zip(keys, query.keys, strict=True):
         flat.append(Column(key.data, key.mask, key.offset))
         if part.string:
-            flat.append(Column(key.characters, 0, 0))
+            flat.append(Column(key.characters, 0, key.size))
     flat += [Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (Column * max(len(flat), 1))(*flat)
+    columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
     handle = stream.__cuda_stream__()[1]
     call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
-    decision = _decide(call, forced)
+    if rows >= geometry.SAMPLED_FROM:
+        query = _shortened(call)
+        if query.family != call.query.family:
+            return aggregate(query, keys, inputs, rows, stream, forced, stopwatch)
     if rows == 0:
-        return _write(call, Run(decision, 0, 0), Counters())
+        return _write(call, Run(_decide(call, forced), 0, 0), Counters())
     call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     call.args.rows = rows
     call.args.probes = geometry.PROBES
+    if query.made_words:
+        _make_words(call)
+    decision = _decide(call, forced)
     done = None
     if decision.partitions:
         done = pgb(call, decision)
@@ -148,41 +158,67 @@ def aggregate(
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
+    if query.family == "Hashed":
+        counters = _verified(call, counters)
+    if query.made_words and counters.doubt:
+        # two keys share a word: so rare that doing everything again is the best answer
+        call.held.clear()
+        by_row = replace(query, by_row=True)
+        return aggregate(by_row, keys, inputs, rows, stream, forced, stopwatch)
     return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
 
 
 @cache
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, load(query.source(), device)
+    return query, kernels_of(query, device)
+
+
+def _shortened(call: Call) -> Query:
+    """The query, with its key as a short string if all strings are short enough."""
+    import rmm
+
+    query, (key, *others) = call.query, call.query.keys
+    if query.family != "Hashed" or others or call.columns[1].offset > SHORT_STRING * call.rows:
+        return query
+    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
+    fill(buffer.ptr, 0, 4, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
+    longest = ctypes.c_uint32()
+    read_back(buffer.ptr, longest, call.handle)
+    if longest.value > SHORT_STRING:
+        return query
+    return replace(query, keys=(replace(key, short=True),))
+
+
+def _verified(call: Call, counters: Counters) -> Counters:
+    """The counters after every row was compared with the first one of its group."""
+    groups = counters.total
+    slots = geometry.safe_slots(groups)
+    words = call.allocate(12 * slots).ptr
+    fill(words, 0xFF, 8 * slots, call.handle)
+    call.args.target = Table(words, words + 8 * slots, slots, slots)
+    call.args.groups = groups
+    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    return call.counters()
+
+
+def _make_words(call: Call) -> None:
+    """Fill the columns behind the inputs: the witnesses, the words."""
+    for i in range(1, call.query.made_words + 1):
+        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    zero(call, call.args.counters, ctypes.sizeof(Counters) // 4)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 
 
 def _decide(call: Call, forced: str) -> Decision:
-    estimate = None
-    if call.rows >= geometry.SAMPLED_FROM:
-        estimate = _sample(call)
+    estimate = estimated(call, forced) if call.rows else None
     return geometry.decide(call.query, call.rows, estimate, call.device, forced)
-
-
-def _sample(call: Call) -> geometry.Estimate:
-    size = ctypes.sizeof(Summary)
-    table = call.allocate(12 * _SAMPLE_SLOTS + size).ptr
-    summary = table + 12 * _SAMPLE_SLOTS
-    fill(table, 0xFF, 12 * _SAMPLE_SLOTS + size, call.handle)
-    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
-    rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
-    call.launch("summarise", _SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
-    seen = Summary()
-    read_back(summary, seen, call.handle)
-    call.held.clear()
-    # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats = (
-        (getattr(seen, name) + 1) % 2**32 for name in _COUNTS
-    )
-    return geometry.estimate_groups(
-        call.rows, sampled, distinct, once, twice, max(seen.most, 0), repeats
-    )
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
@@ -266,9 +302,8 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
     import rmm
 
     query, groups = call.query, run.groups
-    if query.packed:
-        key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
-    else:
+    key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
+    if query.gathered:
         key_types = [("i32", False)]
     types = key_types + [(o.ctype, o.nullable) for o in query.outputs]
     made = []
@@ -282,10 +317,11 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
             mask = rmm.DeviceBuffer(size=words, stream=call.stream)
         made.append(Made(data, mask, nulls if nullable else 0))
     if groups:
+        call.args.groups = groups
         targets = (Target * len(made))(
             *(Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
         )
         blocks = call.spread(groups, SMALL_BLOCK)
         call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
-    return Aggregated(made[:n], made[n:], run)
+    return Aggregated(made[:n], made[n:], run, query.gathered)

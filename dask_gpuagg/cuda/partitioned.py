@@ -6,19 +6,19 @@ import ctypes
 
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import (
+    OUTPUTS_AT_MOST,
     SMALL_BLOCK,
     Args,
     Call,
     Column,
     Counters,
     Run,
-    collect,
     reset,
     run_of,
     table_of,
     zero,
 )
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES
 
 
@@ -36,6 +36,17 @@ class _Partitions(ctypes.Structure):
     ]
 
 
+class _HotKeys(ctypes.Structure):
+    """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * geometry.HOT_AT_MOST),
+        ("count", ctypes.c_uint32),
+        ("slots", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
+    ]
+
+
 def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     """Groups of a partitioned input.
 
@@ -49,38 +60,64 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     tuple of Run and Counters, or None
         None if so many rows found their partition full that the global table is the better way.
     """
-    args, query = call.args, call.query
+    args = call.args
     partitions, moved = _make_partitions(call, decision)
     args.table = table_of(call, decision.global_slots)
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, ctypes.sizeof(Counters) // 4)
+    zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
-    kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
-    call.launch(
-        kernel,
-        min(call.device.multiprocessors, -(-call.rows // tile)),
-        query.scatter[0],
-        *(args, partitions, call.columns, moved),
-        shared=shared,
-    )
+    _scatter(call, decision, partitions, moved)
     counters = _aggregate(call, decision, partitions, moved)
-    restarted = counters.groups > args.table.slots
-    if counters.spilled > args.spill_limit:
+    spilled = counters.spilled
+    if spilled > args.spill_limit or counters.homeless:
         return None
-    if restarted:
+    # groups made beside the partitions may all be new
+    needed = counters.groups + len(decision.hot) + spilled
+    restarted = counters.groups > args.table.slots
+    if needed > args.table.slots:
         # the groups have been counted all the same, so the second time all have room
-        args.table = table_of(call, geometry.even(counters.groups))
+        args.table = table_of(call, geometry.even(needed))
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
         counters = _aggregate(call, decision, partitions, moved)
-    spilled = counters.spilled
+    if decision.hot_slots:
+        counters = _absorb(call, counters)
     if spilled:
-        counters = _add_spilled(call, counters)
+        _group_spilled(call, spilled)
+        counters = _absorb(call, counters)
         if counters.homeless:
             return None
+    args.groups, args.extras = counters.total, counters.extras
+    if decision.hot_slots or spilled:
+        counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _scatter(
+    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+) -> None:
+    query, args = call.query, call.args
+    threads, items, _ = query.scatter
+    if not decision.hot_slots:
+        kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
+        blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+        call.launch(kernel, blocks, threads, args, partitions, call.columns, moved, shared=shared)
+        return
+    tile = threads * items
+    shared = geometry.tile_bytes(query, tile, decision.partitions)
+    shared += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
+    keys = _HotKeys(
+        (ctypes.c_uint64 * geometry.HOT_AT_MOST)(*decision.hot),
+        len(decision.hot),
+        decision.hot_slots,
+        decision.hot_replicas,
+    )
+    _clear_beside(call, 4 * geometry.HOT_AT_MOST)
+    blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+    operands = (args, partitions, call.columns, moved, keys)
+    call.launch("scatter_hot", blocks, threads, *operands, shared=shared)
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
@@ -91,7 +128,7 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
     def array(width: int) -> int:
         return int(call.allocate(rows * width).ptr)
 
-    masked = sum(v.masked for v in query.inputs)
+    masked = sum(v.masked for v in query.read)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
     partitions = _Partitions(
         array(8),
@@ -103,8 +140,8 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         decision.capacity,
     )
     moved = (Column * len(call.columns))()
-    for i, value in enumerate(query.inputs, start=len(query.keys)):
-        moved[i].data = array(TYPE_BYTES[value.ctype])
+    for i, value in enumerate(query.read, start=query.first_input):
+        moved[i] = Column(array(TYPE_BYTES[value.ctype]))
     return partitions, moved
 
 
@@ -122,18 +159,41 @@ def _aggregate(
     return call.counters()
 
 
-def _add_spilled(call: Call, counters: Counters) -> Counters:
-    """Rows that found their partition full, by a global table that takes the groups over first."""
-    args = call.args
-    args.target = table_of(call, geometry.safe_slots(counters.groups + counters.spilled))
-    slots = args.target.slots
-    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-    blocks = call.spread(counters.groups, SMALL_BLOCK)
-    call.launch("transfer_dense", blocks, SMALL_BLOCK, args, call.columns)
-    args.table = args.target
-    reset(call, "groups")
-    rest = Args.from_buffer_copy(args)
-    rest.list, rest.rows, rest.slices = args.spill, counters.spilled, 1
+def _clear_beside(call: Call, slots: int) -> None:
+    """An empty table for groups that are made beside the partitions."""
+    call.args.target = table_of(call, slots)
+    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+
+
+def _group_spilled(call: Call, spilled: int) -> None:
+    """Rows that found their partition full, in a table of their own."""
+    _clear_beside(call, geometry.safe_slots(spilled))
+    reset(call, "claimed")
+    rest = Args.from_buffer_copy(call.args)
+    rest.table, rest.list, rest.rows, rest.slices = call.args.target, call.args.spill, spilled, 1
+    # half empty, and searched to its end
+    rest.probes = rest.table.slots
     threads = call.query.threads
-    call.launch("lphga", call.spread(counters.spilled, threads), threads, rest, call.columns)
-    return collect(call)
+    call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
+
+
+def _absorb(call: Call, counters: Counters) -> Counters:
+    """The groups of the other table join those of the dense area."""
+    args = call.args
+    slots = args.target.slots + EXTRA_SLOTS
+    args.taken = call.allocate(4 * slots).ptr
+    zero(call, args.taken, slots)
+    args.groups = counters.groups
+    call.launch(
+        "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
+    )
+    call.launch("append_others", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    return call.counters()
+
+
+def _recounted(call: Call) -> Counters:
+    """The counters, with the nulls of all groups counted again."""
+    zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
+    blocks = call.spread(call.args.groups, SMALL_BLOCK)
+    call.launch("recount", blocks, SMALL_BLOCK, call.args)
+    return call.counters()

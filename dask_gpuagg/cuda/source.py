@@ -21,6 +21,8 @@ STATE_BYTES: dict[str, tuple[int, int]] = {
     "WideSum": (0, 16),
     "Moments": (8, 20),
     "MergedMoments": (8, 24),
+    "AnyRow": (4, 0),
+    "Witness": (8, 0),
 }
 
 # CUDA C++ names of the value types, with their bytes.
@@ -29,6 +31,37 @@ TYPE_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "u64": 8,
     "f32": 4, "f64": 8, "i128": 16,
 }  # fmt: skip
+
+
+# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
+SHORT_STRING = 15
+
+# Parts of the translation unit that are compiled on their own, when a call first needs one of their
+# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
+CORE = "core"
+UNITS: dict[str, tuple[str, ...]] = {
+    CORE: (),
+    "transfer": ("clear_target", "transfer"),
+    "hgb": ("hgb",),
+    "hgb_sliced": ("hgb_sliced",),
+    "hgb_runs": ("hgb_runs",),
+    "scatter": ("scatter",),
+    "scatter_wide": ("scatter_wide",),
+    "scatter_hot": ("scatter_hot",),
+    "aggregate": ("aggregate",),
+    "absorb": ("absorb", "append_others", "recount"),
+    "count": ("count_keys",),
+    "words": ("make_words",),
+    "longest": ("longest",),
+    "verify": ("index_groups", "verify"),
+}
+_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
+_PARTITIONED = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "absorb")
+
+
+def unit_of(kernel: str) -> str:
+    """The unit that holds a kernel."""
+    return _UNIT_OF.get(kernel, CORE)
 
 
 # The type of an input of which only the validity is read.
@@ -46,11 +79,14 @@ class KeyPart:
     masked : bool
         Whether the column has a null mask.
     string : bool
+    short : bool
+        Of strings: whether none has more than ``SHORT_STRING`` bytes.
     """
 
     ctype: str
     masked: bool
     string: bool = False
+    short: bool = False
 
     @property
     def nullable(self) -> bool:
@@ -107,6 +143,16 @@ class Output:
     ctype: str
     nullable: bool
 
+    @property
+    def policy(self) -> str:
+        """The name in the code."""
+        return self.code.partition("<")[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The template arguments in the code."""
+        return self.code.partition("<")[2].removesuffix(">").split(", ")
+
 
 @dataclass(frozen=True)
 class Query:
@@ -120,6 +166,9 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of State
     outputs : tuple of Output
+    by_row : bool
+        Whether keys wider than a word are compared row by row, because words made of them were in
+        doubt.
     """
 
     keys: tuple[KeyPart, ...]
@@ -127,33 +176,80 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
+    by_row: bool = False
 
     @cached_property
-    def packed(self) -> bool:
-        """Whether the keys fit one 64-bit word."""
-        if any(k.string or k.ctype == "i128" for k in self.keys):
-            return False
+    def family(self) -> str:
+        """How tables hold the keys: the type in ``kernels/key``.
+
+        ``Packed`` in one 64-bit word, ``Wide`` in a word and a witness, 128 bits together,
+        ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
+        """
+        strings = any(k.string for k in self.keys)
         bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
         # a single key of 64 bits has a slot of its own for its null
-        return bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)
+        if not strings and (bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)):
+            return "Packed"
+        if self.by_row:
+            return "ByRow"
+        fits = not strings and bits + flags <= 128
+        return "Wide" if fits or self._short else "Hashed"
+
+    @property
+    def _short(self) -> bool:
+        return len(self.keys) == 1 and self.keys[0].short
+
+    @property
+    def gathered(self) -> bool:
+        """Whether key columns come out as the rows to gather them from."""
+        return self.family in ("Hashed", "ByRow") or self._short
 
     @property
     def key_outputs(self) -> int:
         """Columns in which the keys come out: themselves, or the rows to gather them from."""
-        return len(self.keys) if self.packed else 1
+        return 1 if self.gathered else len(self.keys)
+
+    @property
+    def made_words(self) -> int:
+        """Columns of 64 bits that a pass makes of the keys before they are grouped."""
+        return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+
+    @property
+    def first_input(self) -> int:
+        """Place of the first input in the columns: a string key takes two."""
+        return sum(2 if key.string else 1 for key in self.keys)
+
+    @cached_property
+    def read(self) -> tuple[ValuePart, ...]:
+        """The inputs of the states, the witness of wide keys included."""
+        return (*self.inputs, ValuePart("u64", False)) if self.family == "Wide" else self.inputs
+
+    @cached_property
+    def kept(self) -> tuple[State, ...]:
+        """The states of a slot: those asked for, then what made words need."""
+        if self.family == "Wide":
+            witnessed = (*self.states, State("Witness", (len(self.inputs),)))
+            return (*witnessed, State("AnyRow")) if self._short else witnessed
+        return (*self.states, State("AnyRow")) if self.family == "Hashed" else self.states
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
-        sizes = [s.slot_bytes() for s in self.states]
+        sizes = [s.slot_bytes() for s in self.kept]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
+        columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
+        return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
 
     @property
     def threads(self) -> int:
         """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
-        heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.states)
-        return 1024 if heavy <= 8 and self.packed else 512
+        heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
+        return 1024 if heavy <= 8 and self.family != "ByRow" else 512
 
     @property
     def blocks(self) -> int:
@@ -163,7 +259,8 @@ class Query:
     @property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
-        return 4 if len(self.inputs) <= 4 and len(self.keys) <= 2 else 2
+        keys = 1 if self.made_words else len(self.keys)
+        return 4 if len(self.read) <= 4 and keys <= 2 else 2
 
     @property
     def scatter(self) -> tuple[int, int, int]:
@@ -177,43 +274,62 @@ class Query:
     @property
     def widest(self) -> int:
         """Bytes of the widest column that a scatter moves, words included."""
-        return max(8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.inputs)) if self.inputs else 8
+        return max([8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.read)])
 
     @property
     def numbered(self) -> bool:
         """Whether a state keeps the number of a row."""
-        return any(s.policy in ("FirstRow", "LastRow") for s in self.states)
+        return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
 
-    def source(self) -> str:
-        """The translation unit."""
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that this query has."""
+        missing = {"words"} if not self.made_words else set()
+        if self.family != "Hashed":
+            missing.add("verify")
+        if self.family != "Hashed" or not self.keys[0].string:
+            missing.add("longest")
+        if self.family == "ByRow":
+            missing.update(_PARTITIONED)
+        return tuple(u for u in UNITS if u not in missing)
+
+    def source(self, *units: str) -> str:
+        """The translation unit, of some of ``units`` or of all."""
         keys, column = [], 0
         for key in self.keys:
             masked = str(key.masked).lower()
             kind = "StringColumn" if key.string else "KeyColumn"
+            if self._short and not self.by_row:
+                kind = "ShortString"
             keys.append(f"{kind}<{key.ctype}, {column}, {masked}>")
             column += 2 if key.string else 1
         inputs = []
-        for value in self.inputs:
+        for value in self.read:
             masked = str(value.masked).lower()
             if value.ctype == PRESENT:
                 inputs.append(f"Presence<{column}, {masked}>")
             else:
                 inputs.append(f"Input<{value.ctype}, {column}, {masked}>")
             column += 1
-        family = "Packed" if self.packed else "ByRow"
-        keep = str(self.keep_nulls).lower()
+        arguments = [str(self.keep_nulls).lower()]
+        if self.made_words:
+            # the words come last of all columns, the witness is the last input
+            arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
+            arguments.append(str(len(self.states)))
+            column += 1
         fixed, replica = self.slot_bytes
         scatter = ""
-        if self.packed:
+        if self.family != "ByRow":
             names = ("THREADS", "ITEMS", "WIDE_ITEMS")
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
+        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
         return f"""
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{
-using Key = {family}<{keep}, {", ".join(keys)}>;
-using Kept = States<{", ".join(s.code for s in self.states)}>;
+using Key = {self.family}<{", ".join(arguments + keys)}>;
+using Kept = States<{", ".join(s.code for s in self.kept)}>;
 using Read = Row<{", ".join(inputs)}>;
 static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
               "the host reckons with other sizes");
@@ -227,5 +343,5 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
-{scatter}#include "entry.cuh"
+{scatter}{wanted}#include "entry.cuh"
 """

@@ -1,7 +1,9 @@
-"""What a GPU worker needs before its first query: pooled memory and a warm driver."""
+"""What a GPU worker needs before its first query: pooled memory, a warm driver, kernels."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import dask
@@ -10,6 +12,7 @@ from distributed import WorkerPlugin
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda import driver
+from dask_gpuagg.distributed.warmup import examples_of, usual_examples, warm
 
 
 class GpuWorker(WorkerPlugin):
@@ -21,23 +24,49 @@ class GpuWorker(WorkerPlugin):
         Device memory that RMM takes at once and hands out from then on: bytes, or text such as
         ``"20GB"``. By default the configuration ``gpuagg.pool``; without either, memory stays
         as it is. A resource that dask-cuda or the user has set is left alone.
+    examples : sequence of dask.dataframe collections, optional
+        Group-bys whose kernels each worker compiles, or loads from the cache on disk, in the
+        background: queries of the same types and aggregations then find them ready. By default
+        sum, count, mean, min and max of a float64 column, by an int64 and by a string key. None
+        if empty.
 
     Notes
     -----
     The worker's metrics hold what was found: versions, device, memory resource, or why kernels
-    cannot run there.
+    cannot run there; and whether kernels were made ready.
     """
 
     name = "dask_gpuagg"
     idempotent = True
 
-    def __init__(self, pool: str | int | None = None) -> None:
+    def __init__(
+        self, pool: str | int | None = None, examples: Sequence[Any] | None = None
+    ) -> None:
         self.pool = pool if pool is not None else dask.config.get("gpuagg.pool")
+        self.examples = usual_examples() if examples is None else []
+        for query in examples or ():
+            self.examples += examples_of(query)
 
     def setup(self, worker: Any) -> None:
         """Called by the worker."""
         report = setup_device(self.pool)
         worker.metrics["dask_gpuagg"] = lambda _: report
+        self._closing = threading.Event()
+        self._warming: threading.Thread | None = None
+        if "device" in report and self.examples:
+            report["kernels"] = "being made ready"
+            # a worker need not wait, and a query that comes early takes what is there
+            self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
+            self._warming.start()
+
+    def teardown(self, worker: Any) -> None:
+        """Called by the worker as it closes; waits for the group-by that is being compiled."""
+        self._closing.set()
+        if self._warming is not None:
+            self._warming.join(timeout=30)
+
+    def _warm(self, report: dict[str, Any]) -> None:
+        report["kernels"] = warm(self.examples, lambda: not self._closing.is_set())
 
 
 def setup_device(pool: str | int | None) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
+from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
 from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
 from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.engines import library
 
 _CTYPES: dict[TypeId, str] = {
     TypeId.INT8: "i8",
@@ -295,32 +297,38 @@ class Aggregator:
         keys, outputs : list of pylibcudf.Column, one row per group, groups in no order
         run : Run
         """
-        stream = _get_stream()
-        rows = self.keys[0].size()
-        made = aggregate(
-            self.query,
-            [_view(k) for k in self.keys],
-            [_view(c) for c, _ in self._inputs],
-            rows,
-            stream,
-            forced,
-            stopwatch,
-        )
-        groups = made.run.groups
+        why = ""
+        try:
+            made: Aggregated | None = aggregate(
+                self.query,
+                [_view(k) for k in self.keys],
+                [_view(c) for c, _ in self._inputs],
+                self.keys[0].size(),
+                _get_stream(),
+                forced,
+                stopwatch,
+            )
+        except KernelsUnavailable as error:
+            made, why = None, library.cause_of(error)
+        if made is None:  # not above, where the error holds on to what the call had allocated
+            inputs = [c for c, _ in self._inputs]
+            keys, plain, run = library.aggregate(self.query, self.keys, inputs, why)
+        else:
+            run = made.run
+            keys = self._key_columns(made, run.groups)
+            pairs = zip(made.outputs, self._outputs, strict=True)
+            plain = [_column(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
-        for column, (_, dtype, of) in zip(made.outputs, self._outputs, strict=True):
-            output = _column(column, dtype, groups)
-            if of is not None:
-                output = _gather([of], output)[0]
-            outputs.append(output)
-        return self._key_columns(made, groups), outputs, made.run
+        for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
+            output = library.retyped(column, dtype)
+            outputs.append(output if of is None else _gather([of], output)[0])
+        return keys, outputs, run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
-        if self.query.packed:
-            pairs = zip(made.keys, self.keys, strict=True)
-            return [_column(m, k.type(), groups) for m, k in pairs]
-        rows = _column(made.keys[0], INT32, groups)
-        return _gather(self.keys, rows)
+        if made.gathered:
+            return _gather(self.keys, _column(made.keys[0], INT32, groups))
+        pairs = zip(made.keys, self.keys, strict=True)
+        return [_column(m, k.type(), groups) for m, k in pairs]
 
 
 def _identity(column: plc.Column) -> tuple[int, ...]:
@@ -382,7 +390,8 @@ def _view(column: plc.Column) -> DeviceColumn:
     if column.type().id() is TypeId.STRING:
         offsets = column.child(0).data() if column.num_children() else None
         start = offsets.ptr if offsets is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address)
+        size = data.size if data is not None else 0
+        return DeviceColumn(start, mask_address, column.offset(), address, size)
     return DeviceColumn(address, mask_address, column.offset())
 
 

@@ -2,12 +2,18 @@
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
 // GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; where keys fit one word also those of
 // the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
+// Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
+// only where its macro is defined, once a call needs it.
 #pragma once
 
+#include "estimate/count.cuh"
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
+#include "key/longest.cuh"
+#include "key/verify.cuh"
 #include "lphga/lphga.cuh"
 #include "output/output.cuh"
+#include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/scatter.cuh"
 
@@ -24,38 +30,49 @@ struct Targets {
 
 extern "C" {
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpuagg::Args a) {
     gpuagg::clear_table<GPUAGG_QUERY>(a.table);
     if (blockIdx.x == 0) {
         auto* words = reinterpret_cast<gpuagg::u32*>(a.counters);
-        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4; i += blockDim.x)
+        for (gpuagg::u32 i = threadIdx.x; i < sizeof(gpuagg::Counters) / 4 - 1; i += blockDim.x)
             words[i] = 0;
     }
 }
+#endif
 
-__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
-}
-
+#ifdef GPUAGG_WITH_HGB
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_SLICED
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_HGB_RUNS
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
     gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
 }
+#endif
 
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_TRANSFER
+__global__ void __launch_bounds__(256) gpuagg_clear_target(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::clear_table<GPUAGG_QUERY>(a.target);
 }
 
 __global__ void __launch_bounds__(256)
@@ -63,34 +80,74 @@ __global__ void __launch_bounds__(256)
                     const __grid_constant__ gpuagg::Columns c) {
     gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.table.slots + gpuagg::EXTRA_SLOTS);
 }
+#endif
 
-// Of a dense area, whose groups are the first of its slots.
+#ifdef GPUAGG_WITH_WORDS
 __global__ void __launch_bounds__(256)
-    gpuagg_transfer_dense(const __grid_constant__ gpuagg::Args a,
-                          const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::transfer<GPUAGG_QUERY>(a, c.column, a.counters->groups);
+    gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::make_words<GPUAGG_QUERY>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_LONGEST
+__global__ void __launch_bounds__(256)
+    gpuagg_longest(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                   gpuagg::u32* most) {
+    gpuagg::longest<GPUAGG_QUERY>(c.column[0], rows, most);
+}
+#endif
+
+#ifdef GPUAGG_WITH_VERIFY
+__global__ void __launch_bounds__(256)
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a);
 }
 
-#ifdef GPUAGG_SCATTER_THREADS
+__global__ void __launch_bounds__(256)
+    gpuagg_verify(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
-                   const __grid_constant__ gpuagg::Partitions p,
-                   const __grid_constant__ gpuagg::Columns c,
-                   const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS>(a, p, c.column,
-                                                                               to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
 }
+#endif
 
+#ifdef GPUAGG_WITH_SCATTER_WIDE
 // Of larger tiles, for many partitions.
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
-                        const __grid_constant__ gpuagg::Partitions p,
-                        const __grid_constant__ gpuagg::Columns c,
-                        const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS>(
-        a, p, c.column, to.column);
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
 }
+#endif
 
+#ifdef GPUAGG_WITH_SCATTER_HOT
+// With a table of hot keys beside the tile.
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_hot(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to,
+                    const __grid_constant__ gpuagg::HotKeys hot) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true>(
+        a, p, c.column, to.column, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
@@ -99,6 +156,32 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 }
 #endif
 
+#ifdef GPUAGG_WITH_ABSORB
+__global__ void __launch_bounds__(256)
+    gpuagg_absorb(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::absorb<GPUAGG_QUERY>(a, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_append_others(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::append_others<GPUAGG_QUERY>(a);
+}
+
+__global__ void __launch_bounds__(256) gpuagg_recount(const __grid_constant__ gpuagg::Args a) {
+    gpuagg::recount<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
+}
+#endif
+
+#ifdef GPUAGG_WITH_COUNT
+__global__ void __launch_bounds__(512)
+    gpuagg_count_keys(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                      gpuagg::u32* registers) {
+    gpuagg::count_keys<GPUAGG_QUERY>(c.column, rows, registers);
+}
+#endif
+
+#ifdef GPUAGG_WITH_CORE
 __global__ void __launch_bounds__(256) gpuagg_collect(const __grid_constant__ gpuagg::Args a) {
     gpuagg::collect<GPUAGG_QUERY, GPUAGG_OUTPUTS>(a);
 }
@@ -119,5 +202,6 @@ __global__ void __launch_bounds__(256)
     gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
     gpuagg::summarise(table, summary);
 }
+#endif
 
 }  // extern "C"

@@ -7,6 +7,7 @@ are compiled for every architecture; the others differ in types alone, which one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, KeyPart, Output, Query, State, ValuePart
 
@@ -153,6 +154,8 @@ SEVERAL_KEYS = {
     "decimal128 and int32": (key("i128", True), key("i32")),
     "string": (string(),),
     "string with nulls": (string(masked=True),),
+    "short string": (replace(string(masked=True), short=True),),
+    "short large string": (replace(string("i64"), short=True),),
     "large string": (string("i64"),),
     "large string with nulls": (string("i64", masked=True),),
     "string and int32": (string(masked=True), key("i32", True)),
@@ -226,6 +229,10 @@ def _counts() -> Iterator[tuple[str, Query]]:
         yield f"5 aggregations by {label}", of(keys, five)
         yield f"20 aggregations by {label}", of(keys, twenty)
         yield f"the usual ones by {label}", of(keys, USUAL)
+    for label, keys in {"strings": (string(),), "decimal128": (key("i128", True),)}.items():
+        for number, wanted in {"1 aggregation": ONE, "the usual ones": USUAL}.items():
+            yield f"{number} by {label}, by row", replace(of(keys, wanted), by_row=True)
+    yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 
 TABLE: dict[str, Query] = {
@@ -251,4 +258,9 @@ COVERING = [
     "nothing but the groups",
     "20 aggregations by int64",
     "20 aggregations by strings",
+    "20 aggregations by two words",
+    "keys two of 64 bits, nulls kept",
+    "keys decimal128, nulls dropped",
+    "keys short string, nulls kept",
+    "the usual ones by strings, by row",
 ]

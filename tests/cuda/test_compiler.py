@@ -20,7 +20,7 @@ import pytest
 
 from dask_gpuagg.cuda import compiler
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES
+from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query, unit_of
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -29,14 +29,17 @@ TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
 ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
                      (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
 NAMES = {first or second for first, second in ENTRIES}
-# kernels of keys that fit one word
-SCATTERED = {"gpuagg_scatter", "gpuagg_scatter_wide", "gpuagg_aggregate"}
+
+
+def kernels_of(query: Query) -> set[str]:
+    """The kernels of a query's translation unit."""
+    return {name for name in NAMES if unit_of(name.removeprefix("gpuagg_")) in query.units}
 
 
 def compiled(name: str, architecture: str) -> None:
     code = compile_source(TABLE[name].source(), architecture)
     assert code.startswith(b"\x7fELF")
-    for kernel in NAMES if TABLE[name].packed else NAMES - SCATTERED:
+    for kernel in kernels_of(TABLE[name]):
         assert f".text.{kernel}\0".encode() in code
 
 
@@ -53,7 +56,7 @@ def test_compiles_elsewhere(name: str, architecture: str) -> None:
 
 def test_the_table_is_complete() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
-    states = {s.policy for q in TABLE.values() for s in q.states}
+    states = {s.policy for q in TABLE.values() for s in q.kept}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : One(?:Field|Copy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
@@ -78,6 +81,15 @@ def test_the_table_is_complete() -> None:
     assert {q.unroll for q in TABLE.values()} == {2, 4}
 
 
+@pytest.mark.parametrize("name", ["5 aggregations by int64", "5 aggregations by strings"])
+def test_a_unit_holds_its_kernels_alone(name: str) -> None:
+    query = TABLE[name]
+    for unit in query.units:
+        code = compile_source(query.source(unit), "sm_90")
+        found = {kernel for kernel in NAMES if f".text.{kernel}\0".encode() in code}
+        assert found == {k for k in NAMES if unit_of(k.removeprefix("gpuagg_")) == unit}
+
+
 def test_every_kernel_is_looked_for() -> None:
     assert len(NAMES) == (KERNELS / "entry.cuh").read_text().count("__global__")
 
@@ -93,6 +105,19 @@ def test_wrong_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match="the host reckons with other sizes"):
         # a copy: the query itself may have worked its sizes out before
         compile_source(replace(TABLE["1 aggregation by int64"]).source(), "sm_90")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError])
+def test_a_missing_compiler_is_named(
+    error: type[Exception], cache: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise error("libnvrtc.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    for call in (cubin, compile_source):
+        with pytest.raises(CompileError, match=r"NVRTC cannot be loaded: libnvrtc\.so"):
+            call(TINY, "sm_90")
 
 
 # ---- the cache ---------------------------------------------------------------------------------
@@ -113,8 +138,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing remembered of the files of ``kernels/`` or of warnings given."""
-    remembered = (compiler._sources_hash, compiler._warn_cache)
+    """Nothing remembered of the files of ``kernels/``, of NVRTC or of warnings given."""
+    remembered = (compiler._sources_hash, compiler._nvrtc_version, compiler._warn_cache)
     for function in remembered:
         function.cache_clear()
     yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dask_gpuagg.cuda import geometry
@@ -42,8 +44,38 @@ def test_partitions_hold_the_rows_and_tables_the_groups(
     assert shared < device.shared_bytes
 
 
-def test_a_hot_key_is_not_partitioned() -> None:
-    assert decided(SUM, 1_000_000, heaviest=0.1).kernel == "lphga"
+def uneven(groups: int, *hot: float, coolest: float = 0.0, alike: float = 0.0) -> Estimate:
+    told = tuple((i << 40, share) for i, share in enumerate(hot))
+    return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike, coolest)
+
+
+@pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
+def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
+    decision = geometry.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
+    assert decision.hot == (0, 1 << 40)
+    threads, items, _ = query.scatter
+    used = geometry.tile_bytes(query, threads * items, decision.partitions)
+    used += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
+    assert used <= H200.shared_bytes
+    assert decision.hot_slots > len(decision.hot)
+    assert decision.hot_replicas & (decision.hot_replicas - 1) == 0
+
+
+def test_uneven_keys_make_roomy_partitions() -> None:
+    even = decided(SUM, 1_000_000)
+    cool = geometry.decide(SUM, 10**8, uneven(10**6, coolest=1e-3), H200)
+    assert cool.capacity >= even.capacity + 10**5
+    alike = geometry.decide(SUM, 10**8, uneven(10**6, alike=1e-4), H200)
+    assert alike.capacity > even.capacity
+
+
+def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:
+    nullable = replace(SUM, keys=(KeyPart("i64", True),), keep_nulls=True)
+    decision = decided(nullable, 1_000_000)
+    assert decision.kernel == "pgb"
+    assert decision.hot == ()
+    assert decision.hot_slots > 0
+    assert decided(replace(nullable, keep_nulls=False), 1_000_000).hot_slots == 0
 
 
 def test_few_rows_are_not_partitioned() -> None:
@@ -52,4 +84,5 @@ def test_few_rows_are_not_partitioned() -> None:
 
 def test_keys_by_row_are_not_partitioned() -> None:
     strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
-    assert decided(strings, 1_000_000).kernel == "lphga"
+    assert decided(strings, 1_000_000).kernel == "pgb"
+    assert decided(replace(strings, by_row=True), 1_000_000).kernel == "lphga"

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, geometry, groupby, partitioned
+from dask_gpuagg.cuda import call, estimate, geometry, partitioned
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.source import (
+    SHORT_STRING,
+    STATE_BYTES,
+    TYPE_BYTES,
+    KeyPart,
+    Query,
+    State,
+    ValuePart,
+)
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.builds(KeyPart, st.sampled_from(list(TYPE_BYTES)), st.booleans())
@@ -32,15 +40,20 @@ def test_packed_keys_fit_a_word(keys: list[KeyPart], keep_nulls: bool) -> None:
     bits = sum(8 * TYPE_BYTES[k.ctype] for k in keys)
     flags = sum(k.masked or k.ctype in ("f32", "f64") for k in keys) if keep_nulls else 0
     if len(keys) == 1:
-        assert made.packed == (bits <= 64)
+        assert (made.family == "Packed") == (bits <= 64)
     else:
-        assert made.packed == (bits + flags <= 64)
-    assert made.key_outputs == (len(keys) if made.packed else 1)
+        assert (made.family == "Packed") == (bits + flags <= 64)
+    if made.family != "Packed":
+        assert made.family == ("Wide" if bits + flags <= 128 else "Hashed")
+    assert made.key_outputs == (len(keys) if bits + flags <= 128 or bits == 64 else 1)
 
 
 @given(st.lists(key_parts, max_size=3), strings, st.booleans())
 def test_strings_are_never_packed(others: list[KeyPart], text: KeyPart, keep_nulls: bool) -> None:
-    assert not by(*others, text, keep_nulls=keep_nulls).packed
+    made = by(*others, text, keep_nulls=keep_nulls)
+    assert made.family == "Hashed"
+    assert made.key_outputs == 1
+    assert replace(made, by_row=True).family == "ByRow"
 
 
 @pytest.mark.parametrize(
@@ -62,8 +75,8 @@ def test_the_null_flags_need_room(
     ctypes: list[str], masked: bool, dropped: bool, kept: bool
 ) -> None:
     keys = [KeyPart(c, masked) for c in ctypes]
-    assert by(*keys).packed == dropped
-    assert by(*keys, keep_nulls=True).packed == kept
+    assert (by(*keys).family == "Packed") == dropped
+    assert (by(*keys, keep_nulls=True).family == "Packed") == kept
 
 
 def test_nan_keys_are_null() -> None:
@@ -79,7 +92,7 @@ def test_nan_keys_are_null() -> None:
 def test_slots_are_the_sum_of_their_states(name: str) -> None:
     """The compiler asserts the same of the policies (see ``test_compiler.py``)."""
     fixed, replica = 8, 0
-    for state in TABLE[name].states:
+    for state in TABLE[name].kept:
         if state.policy in ("Min", "Max"):
             assert state.ctype is not None
             # 32-bit atomics are the narrowest
@@ -103,7 +116,8 @@ def test_sizes_are_whole_words() -> None:
 def test_heavy_states_and_keys_take_smaller_blocks() -> None:
     ordinary = TABLE["the usual ones by int64"]
     assert TABLE["1 aggregation by int64"].threads == 1024
-    assert TABLE["1 aggregation by strings"].threads == 512
+    assert TABLE["1 aggregation by strings"].threads == 1024
+    assert TABLE["1 aggregation by strings, by row"].threads == 512
     assert ordinary.threads == 512
     assert replace(ordinary, states=ordinary.states[:4]).threads == 1024
 
@@ -127,10 +141,21 @@ def test_columns_are_numbered_keys_first() -> None:
     )
     source = of.source()
     # a string column takes two: offsets and characters
-    assert "ByRow<true, StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>" in source
+    keys = "StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>"
+    # the words come last, the first rows are the last state
+    assert f"Hashed<true, 5, 2, {keys}" in source
+    assert f"ByRow<true, {keys}" in replace(of, by_row=True).source()
     assert "Row<Input<f32, 3, true>, Input<u8, 4, false>>" in source
-    assert "States<FloatSum<0>, Max<u8, 1>>" in source
-    assert "gpuagg::Read, 5>" in source
+    assert "States<FloatSum<0>, Max<u8, 1>, AnyRow>" in source
+    assert "gpuagg::Read, 6>" in source
+
+
+def test_the_witness_is_an_input() -> None:
+    of = replace(by(*[KeyPart("i64", False)] * 2), inputs=(ValuePart("f32", True),))
+    source = of.source()
+    assert "Wide<false, 4, 3, 0, KeyColumn" in source
+    assert "Row<Input<f32, 2, true>, Input<u64, 3, false>>" in source
+    assert "States<Witness<1>>" in source
 
 
 def test_different_queries_have_different_sources() -> None:
@@ -144,8 +169,13 @@ def test_different_queries_have_different_sources() -> None:
     ("path", "name", "value"),
     [
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
+        ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
-        ("estimate/sample.cuh", "SAMPLE_SLOTS", groupby._SAMPLE_SLOTS),
+        ("estimate/sample.cuh", "HOT_TOLD", estimate.HOT_TOLD),
+        ("estimate/sample.cuh", "HOT_ROWS", geometry.HOT_ROWS),
+        ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
+        ("pgb_tr/hot.cuh", "HOT_AT_MOST", geometry.HOT_AT_MOST),
+        ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )
 def test_host_and_device_agree(path: str, name: str, value: int) -> None:
@@ -169,7 +199,8 @@ STRUCTS = {
     "Table": call.Table,
     "Counters": call.Counters,
     "Args": call.Args,
-    "Summary": call.Summary,
+    "Summary": estimate.Summary,
+    "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
 }
 

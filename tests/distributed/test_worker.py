@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import sys
 from types import SimpleNamespace
 
+import dask.dataframe as dd
+import pandas as pd
 import pytest
 
 import dask_gpuagg
 from dask_gpuagg.cuda import driver
-from dask_gpuagg.distributed import worker
+from dask_gpuagg.distributed import warmup, worker
+from dask_gpuagg.plan import Unsupported
 
 
 def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +32,46 @@ def test_it_pickles_and_takes_the_configured_pool() -> None:
         plugin = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker()))
     assert plugin.pool == "3GB"
     assert dask_gpuagg.GpuWorker("1GB").pool == "1GB"
+
+
+def test_the_usual_examples_pickle_and_can_be_switched_off() -> None:
+    examples = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker())).examples
+    found = {(str(e.plan.keys[0].dtype), e.plan.outputs[0].aggregation) for e in examples}
+    assert found == set(itertools.product(("int64", "string"), warmup.USUAL))
+    assert dask_gpuagg.GpuWorker(examples=[]).examples == []
+
+
+def test_own_examples_are_read_from_queries() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [1.0, 2.0]}), npartitions=1)
+    grouped = ddf.groupby("k").agg({"v": ["sum", "var"]})
+    plugin = dask_gpuagg.GpuWorker(examples=[grouped + ddf.groupby("k").v.max().sum(), grouped])
+    names = [[o.aggregation for o in e.plan.outputs] for e in plugin.examples]
+    assert sorted(names) == [["max"], ["sum", "var"], ["sum", "var"]]
+    with pytest.raises(Unsupported, match="without a group-by"):
+        dask_gpuagg.GpuWorker(examples=[ddf.v.sum()])
+
+
+def test_a_failure_to_warm_is_a_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a worker whose device is there and whose cuDF is not."""
+    monkeypatch.setattr(worker, "setup_device", lambda pool: {"device": "some GPU"})
+    monkeypatch.setitem(sys.modules, "cudf", None)
+    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={})
+    plugin.setup(fake)
+    plugin._warming.join()
+    message = fake.metrics["dask_gpuagg"](fake)["kernels"]
+    assert message.startswith("failed after 0 of 10 group-bys: ModuleNotFoundError")
+    assert message in caplog.text
+    plugin.teardown(fake)
+
+
+def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed = []
+    monkeypatch.setattr(warmup, "_rehearse", rehearsed.append)
+    examples = warmup.usual_examples()
+    assert warmup.warm(examples, lambda: len(rehearsed) < 3).startswith("ready for 3 group-bys")
+    assert rehearsed == examples[:3]
 
 
 def test_unknown_attributes_stay_errors() -> None:

@@ -201,6 +201,43 @@ template <u32 I> struct LastRow : OneCopy<u32> {
     }
 };
 
+// The first row of a group, whatever its values are.
+struct AnyRow : OneCopy<u32> {
+    static GPUAGG_INLINE Value none() { return {NONE}; }
+    template <class R> static GPUAGG_INLINE bool take(const R&, u32 number, Value& v) {
+        v.x = number;
+        return true;
+    }
+    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x < a.x ? b.x : a.x; }
+    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
+        lower(s, m.x + p.slot, v.x);
+    }
+};
+
+// A word that all rows of a group have in common, or that they differ: no row's word is one of these.
+constexpr u64 NO_WITNESS = ~0ull;
+constexpr u64 CONFLICT = ~1ull;
+GPUAGG_INLINE bool is_witness(u64 word) { return word < CONFLICT; }
+
+template <u32 I> struct Witness : OneCopy<u64> {
+    static GPUAGG_INLINE Value none() { return {NO_WITNESS}; }
+    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
+        v.x = cell<I>(row).value;
+        return true;
+    }
+    static GPUAGG_INLINE void fold(Value& a, Value b) {
+        if (a.x == NO_WITNESS) a.x = b.x;
+        else if (b.x != NO_WITNESS && b.x != a.x) a.x = CONFLICT;
+    }
+    template <class S> static GPUAGG_INLINE void add(S, const Memory& m, Place p, Value v) {
+        u64* cell = m.x + p.slot;
+        u64 held = peek(cell);
+        if (held == v.x || v.x == NO_WITNESS) return;
+        if (held == NO_WITNESS) held = atomicCAS(cell, NO_WITNESS, v.x);
+        if (held != NO_WITNESS && held != v.x) atomicExch(cell, CONFLICT);
+    }
+};
+
 // decimal128: the low word's carry goes into the high word.
 template <u32 I> struct WideSum {
     struct Value { u64 low, high; };

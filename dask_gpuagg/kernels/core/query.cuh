@@ -2,7 +2,7 @@
 #pragma once
 
 #include "aggregate/list.cuh"
-#include "key/by_row.cuh"
+#include "key/made_word.cuh"
 
 namespace gpuagg {
 
@@ -20,6 +20,8 @@ struct Counters {
     u32 spilled;   // rows listed for the next stage
     u32 groups;
     u32 nulls[60];  // of each output
+    u32 extras;     // of a dense area: which of the two slots behind it hold a group, as bits
+    u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
 };
 
 // One argument struct serves all kernels; each reads what it needs.
@@ -39,7 +41,19 @@ struct Args {
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all
     u32* order;         // of collect and write: the slots of the groups, null: the first ones
+    u32* taken;         // of absorb: the groups of the target that the dense area has
+    u32 groups;         // of write and whatever else follows them: how many
+    u32 extras;         // Counters::extras, once the host knows them
 };
+
+// Where a group's states are. Without a list the groups are the first slots, and then those behind
+// the table.
+GPUAGG_INLINE u32 slot_of_group(const Args& a, u32 group) {
+    if (a.order) return a.order[group];
+    const u32 dense = a.groups - __popc(a.extras);
+    if (group < dense) return group;
+    return a.table.slots + (a.extras == 2 ? 1u : group - dense);
+}
 
 template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
     using Key = KEY;
@@ -48,17 +62,20 @@ template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
     static constexpr u32 columns = COLUMNS;
 };
 
+// The slot of a key that has one of its own behind the table, or none.
+GPUAGG_INLINE u32 find_extra(u64* words, u32 slots, Kind kind) {
+    if (kind == Kind::drop) return NONE;
+    const u32 extra = slots + (kind == Kind::null ? 1u : 0u);
+    if (peek(words + extra) == EMPTY) words[extra] = 0;  // every writer writes the same
+    return extra;
+}
+
 // The slot of a key, claimed if it is new; NONE when the probes or the slots run out. Counting the
 // claims costs little: they end once every key has its slot.
 template <class K>
 GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probes,
                        const Column* columns, const Probe& probe) {
-    if (probe.kind != Kind::key) {
-        if (probe.kind == Kind::drop) return NONE;
-        const u32 extra = slots + (probe.kind == Kind::null ? 1u : 0u);
-        if (peek(words + extra) == EMPTY) words[extra] = 0;  // every writer writes the same
-        return extra;
-    }
+    if (probe.kind != Kind::key) return find_extra(words, slots, probe.kind);
     u32 slot = first_slot(probe.home, slots);
 #pragma unroll 1
     for (u32 i = 0; i < probes; ++i) {
@@ -75,6 +92,69 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
         if (++slot == slots) slot = 0;
     }
     return NONE;
+}
+
+// Whether a table gives away more slots.
+struct Unlimited {
+    GPUAGG_INLINE bool may() const { return true; }
+    GPUAGG_INLINE void made() const {}
+};
+struct Limited {
+    u32* claimed;
+    u32 limit;
+    GPUAGG_INLINE bool may() const { return peek(claimed) < limit; }
+    GPUAGG_INLINE void made() const { atomicAdd(claimed, 1u); }
+};
+
+// Slots for the keys of a thread's rows, those whose bits are `left`, from where `slot` says that
+// they are looked for first. One loop for all of them: a warp takes as many turns as its unluckiest
+// thread has probes in all, much less than its unluckiest rows have one after the other. The bits of
+// those that found none.
+template <class K, u32 UNROLL, class Claims>
+GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims claims, const Column* columns,
+                         const Probe (&probe)[UNROLL], u32 (&slot)[UNROLL], u32 left) {
+    Probe wanted{EMPTY, 0u, Kind::drop};
+    u32 at = 0, tries = 0, lost = 0;
+#pragma unroll
+    for (u32 j = UNROLL; j-- > 0;)
+        if (left >> j & 1u) {
+            wanted = probe[j];
+            at = slot[j];
+        }
+    while (left) {
+        u64 held = peek(words + at);
+        bool end = false;
+        if (held == EMPTY) {
+            end = !claims.may();
+            if (!end) {
+                held = atomicCAS(words + at, EMPTY, wanted.word);
+                if (held == EMPTY) {
+                    claims.made();
+                    held = wanted.word;
+                }
+            }
+        }
+        const bool placed = !end && K::same(columns, held, wanted);
+        if (!placed && !end && ++tries < probes) {
+            if (++at == slots) at = 0;
+            continue;
+        }
+        const u32 done = __ffs(left) - 1;
+        left &= left - 1;
+        const u32 next = __ffs(left) - 1;
+        const u32 result = placed ? at : NONE;
+        if (!placed) lost |= 1u << done;
+        tries = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (j == next) {
+                wanted = probe[j];
+                at = slot[j];
+            }
+            if (j == done) slot[j] = result;
+        }
+    }
+    return lost;
 }
 
 // The slot of a key that lies where it is looked for first: the common case, without a branch.

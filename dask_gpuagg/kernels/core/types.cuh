@@ -116,11 +116,20 @@ GPUAGG_INLINE u64 unmix(u64 x) {
 }
 
 // MurmurHash3's 64-bit finaliser (Appleby): for hashes that are compared, or cut into many parts.
+// A bijection too.
 GPUAGG_INLINE u64 scramble(u64 x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdull;
     x ^= x >> 33;
     x *= 0xc4ceb9fe1a85ec53ull;
+    return x ^ (x >> 33);
+}
+
+GPUAGG_INLINE u64 unscramble(u64 x) {
+    x ^= x >> 33;
+    x *= 0x9cb4b2f8129337dbull;
+    x ^= x >> 33;
+    x *= 0x4f74430c22a54005ull;
     return x ^ (x >> 33);
 }
 

@@ -1,5 +1,5 @@
-// A sample of the keys: distinct ones, those seen once and twice, the most frequent, and how often
-// neighbours are equal. It decides which kernel runs, never what the answer is.
+// A sample of the keys: distinct ones, those seen once and twice, the most frequent, how many pairs
+// of segments share a key, and how often neighbours are equal. It decides which kernel runs, never what the answer is.
 #pragma once
 
 #include "core/query.cuh"
@@ -8,6 +8,7 @@ namespace gpuagg {
 
 constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
 constexpr u32 SEGMENT_SLOTS = 512;
+constexpr u64 OTHER = EMPTY - 1;
 constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
 
 // The host fills everything with ones before: words are then EMPTY, and all counts are one less
@@ -20,7 +21,17 @@ struct Sample {
     u32 counts[SAMPLE_SLOTS];
 };
 
+// Keys that are seen so often, in so many segments, are hot; so many of them are told.
+constexpr u32 HOT_ROWS = 16;
+constexpr u32 HOT_SEGMENTS = 4;
+constexpr u32 HOT_TOLD = 512;
+
 struct Summary {
+    u64 pairs;     // of segments that share a key, both ways round and for every key
+    u64 hot[HOT_TOLD];         // words of hot keys
+    u32 hot_counts[HOT_TOLD];  // and their counts
+    u32 hots;      // hot keys, told or not
+    u32 met;       // keys of each segment, all together
     u32 rows;      // sampled rows that belong to a group
     u32 distinct;
     u32 once;      // keys seen in one segment
@@ -46,9 +57,9 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     Probe probe{0ull, 0u, Kind::drop};
     if (row < rows) probe = K::probe(columns, static_cast<i64>(row));
     const bool counted = probe.kind != Kind::drop;
-    // a key whose fingerprint is EMPTY is taken for its neighbour: this is an estimate
-    u64 word = counted ? K::fingerprint(columns, probe) & ~1ull : 0ull;
-    if (probe.kind == Kind::null) word = 0x5555555555555554ull;
+    // keys with a slot of their own count as one: this is an estimate
+    u64 word = counted ? K::fingerprint(columns, probe) : 0ull;
+    if (counted && (probe.kind != Kind::key || word == EMPTY)) word = OTHER;
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
@@ -88,13 +99,25 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
         const u32 distinct = __popc(__ballot_sync(ALL_LANES, n > 0));
         const u32 once = __popc(__ballot_sync(ALL_LANES, segments == 1));
         const u32 twice = __popc(__ballot_sync(ALL_LANES, segments == 2));
-        u32 most = n & ((1u << SEGMENTS_FROM_BIT) - 1);
+        const u32 rows = n & ((1u << SEGMENTS_FROM_BIT) - 1);
+        if (rows >= HOT_ROWS && segments >= HOT_SEGMENTS && table->words[i] != OTHER) {
+            const u32 at = atomicAdd(&summary->hots, 1u) + 1;
+            if (at < HOT_TOLD) {
+                summary->hot[at] = table->words[i];
+                summary->hot_counts[at] = n;
+            }
+        }
+        const u32 pairs = __reduce_add_sync(ALL_LANES, segments ? segments * (segments - 1) : 0u);
+        const u32 met = __reduce_add_sync(ALL_LANES, segments);
+        u32 most = rows;
         for (u32 d = WARP / 2; d > 0; d /= 2) {
             const u32 other = __shfl_xor_sync(ALL_LANES, most, d);
             most = other > most ? other : most;
         }
         if (lane == 0 && distinct) {
             atomicAdd(&summary->distinct, distinct);
+            if (pairs) atomicAdd(&summary->pairs, static_cast<u64>(pairs));
+            atomicAdd(&summary->met, met);
             if (once) atomicAdd(&summary->once, once);
             if (twice) atomicAdd(&summary->twice, twice);
             atomicMax(&summary->most, static_cast<i32>(most));

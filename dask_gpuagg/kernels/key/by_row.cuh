@@ -46,42 +46,50 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         if constexpr (MASKED) return !is_valid(column, row);
         return false;
     }
-    static GPUAGG_INLINE const u8* bytes(const Column* column, i64 row, u64& length) {
+    struct Text {
+        const u8 *at, *begin, *end;  // the string, and the column's characters around it
+        u64 length;
+    };
+    // The second column's offset is the number of its bytes.
+    static GPUAGG_INLINE Text text(const Column* column, i64 row) {
         const Offset* offsets = static_cast<const Offset*>(column[0].data) + column[0].offset;
-        const Offset begin = __ldg(offsets + row);
-        length = static_cast<u64>(__ldg(offsets + row + 1) - begin);
-        return static_cast<const u8*>(column[1].data) + begin;
+        const Offset first = __ldg(offsets + row);
+        const u8* begin = static_cast<const u8*>(column[1].data);
+        return {begin + first, begin, begin + column[1].offset,
+                static_cast<u64>(__ldg(offsets + row + 1) - first)};
     }
-    // Up to 8 bytes, those past the end as 0; the length is hashed too. Two aligned words hold any
-    // 8 bytes; near the end of a string the second one might lie outside the column.
-    static GPUAGG_INLINE u64 word(const u8* at, u64 left) {
-        if (left < 16) {
-            u64 w = 0;
-            const u32 n = left < 8 ? static_cast<u32>(left) : 8u;
-            for (u32 i = 0; i < n; ++i) w |= static_cast<u64>(__ldg(at + i)) << (8 * i);
-            return w;
-        }
-        const u64 address = reinterpret_cast<u64>(at);
-        const u64* aligned = reinterpret_cast<const u64*>(address & ~7ull);
-        const u32 shift = static_cast<u32>(address & 7ull) * 8;
-        u64 w = __ldg(aligned) >> shift;
-        if (shift) w |= __ldg(aligned + 1) << (64 - shift);
+    // An aligned word of the column, its bytes outside of the column as 0.
+    static GPUAGG_INLINE u64 aligned(const Text& t, u64 address) {
+        const u64 begin = reinterpret_cast<u64>(t.begin), end = reinterpret_cast<u64>(t.end);
+        if (address >= begin && address + 8 <= end)
+            return __ldg(reinterpret_cast<const u64*>(address));
+        u64 w = 0;
+        for (u32 i = 0; i < 8; ++i)
+            if (address + i >= begin && address + i < end)
+                w |= static_cast<u64>(__ldg(reinterpret_cast<const u8*>(address + i))) << (8 * i);
         return w;
     }
+    // The string's bytes from i on, eight at most, those past its end as 0; its length is compared
+    // and hashed too. Two aligned words hold any eight bytes.
+    static GPUAGG_INLINE u64 word(const Text& t, u64 i) {
+        const u64 address = reinterpret_cast<u64>(t.at) + i, left = t.length - i;
+        const u32 n = left < 8 ? static_cast<u32>(left) : 8u;
+        const u32 skipped = static_cast<u32>(address & 7ull);
+        u64 w = aligned(t, address & ~7ull) >> (8 * skipped);
+        if (skipped + n > 8) w |= aligned(t, (address & ~7ull) + 8) << (64 - 8 * skipped);
+        return n == 8 ? w : w & ((1ull << (8 * n)) - 1);
+    }
     static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
-        u64 length;
-        const u8* at = bytes(&column, row, length);
-        h = chain(h, length);
-        for (u64 i = 0; i < length; i += 8) h = chain(h, word(at + i, length - i));
+        const Text t = text(&column, row);
+        h = chain(h, t.length);
+        for (u64 i = 0; i < t.length; i += 8) h = chain(h, word(t, i));
         return h;
     }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
-        u64 n, m;
-        const u8* x = bytes(&column, a, n);
-        const u8* y = bytes(&column, b, m);
-        if (n != m) return false;
-        for (u64 i = 0; i < n; i += 8)
-            if (word(x + i, n - i) != word(y + i, n - i)) return false;
+        const Text x = text(&column, a), y = text(&column, b);
+        if (x.length != y.length) return false;
+        for (u64 i = 0; i < x.length; i += 8)
+            if (word(x, i) != word(y, i)) return false;
         return true;
     }
 };
@@ -132,7 +140,11 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
     static GPUAGG_INLINE bool same(const Column* from, u64 held, const Probe& wanted) {
         if (static_cast<u32>(held) != static_cast<u32>(wanted.word)) return false;
         const i64 a = static_cast<i64>(held >> 32), b = static_cast<i64>(wanted.word >> 32);
-        return a == b || (equal<K>(from, a, b) && ...);
+        return a == b || equal_rows(from, a, b);
+    }
+
+    static GPUAGG_INLINE bool equal_rows(const Column* from, i64 a, i64 b) {
+        return (equal<K>(from, a, b) && ...);
     }
 
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) {

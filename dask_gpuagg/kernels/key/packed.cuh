@@ -84,10 +84,10 @@ template <bool KEEP_NULLS, class... K> struct Packed {
         return of_word(mix(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
     }
 
-    static GPUAGG_INLINE Probe of_word(u64 mixed, Kind kind) {
-        if (kind != Kind::key) mixed = EMPTY;
-        else if (mixed == EMPTY) kind = Kind::empty;
-        return {mixed, static_cast<u32>(mixed >> 32), kind};
+    static GPUAGG_INLINE Probe of_word(u64 word, Kind kind) {
+        if (kind != Kind::key) word = EMPTY;
+        else if (word == EMPTY) kind = Kind::empty;
+        return {word, static_cast<u32>(word >> 32), kind};
     }
 
     // What the rows of an occupied slot asked for.

@@ -44,13 +44,20 @@ __device__ void lphga(const Args& a, const Column* columns) {
                 row[j].read(columns, number[j]);
             }
         }
+        u32 left = 0;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
-            slot[j] = find<K>(a.table.words, a.table.slots, a.table.limit, &a.counters->claimed,
-                              a.probes, columns, probe[j]);
-            if (slot[j] == NONE && probe[j].kind != Kind::drop) ++homeless;
+            if (probe[j].kind == Kind::key) {
+                slot[j] = first_slot(probe[j].home, a.table.slots);
+                left |= 1u << j;
+            } else {
+                slot[j] = find_extra(a.table.words, a.table.slots, probe[j].kind);
+            }
         }
+        const Limited claims{&a.counters->claimed, a.table.limit};
+        homeless += __popc(settle<K, UNROLL>(a.table.words, a.table.slots, a.probes, claims,
+                                             columns, probe, slot, left));
         __syncwarp();
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)

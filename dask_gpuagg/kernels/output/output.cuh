@@ -34,10 +34,26 @@ GPUAGG_INLINE void count_all(const Args& a, const typename L::Value& v, bool is_
     count_nulls<L, I, O>(a, v, is_group);
     count_all<L, I + 1, Rest...>(a, v, is_group);
 }
+// Whether a group's state says that its rows have several keys.
+template <class S> struct Doubt {
+    static GPUAGG_INLINE bool of(const typename S::Value&) { return false; }
+};
+template <u32 I> struct Doubt<Witness<I>> {
+    static GPUAGG_INLINE bool of(const typename Witness<I>::Value& v) { return v.x == CONFLICT; }
+};
+template <> struct Doubt<States<>> {
+    static GPUAGG_INLINE bool of(const States<>::Value&) { return false; }
+};
+template <class S, class... Rest> struct Doubt<States<S, Rest...>> {
+    static GPUAGG_INLINE bool of(const typename States<S, Rest...>::Value& v) {
+        return Doubt<S>::of(v.head) || Doubt<States<Rest...>>::of(v.tail);
+    }
+};
 template <class L, class... O>
 GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L::Value& v,
                                  bool is_group) {
     count_all<L, 0, O...>(a, v, is_group);
+    if (is_group && Doubt<L>::of(v)) a.counters->doubt = 1;
 }
 
 // Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
@@ -99,17 +115,34 @@ GPUAGG_INLINE void write_parts(U& unpack, const Target* to, u32 group, bool is_g
     const auto value = unpack.template next<C>(valid);
     put(*to, group, value, valid, is_group);
 }
-template <bool KEEP, class... C>
+template <class L, bool KEEP, class... C>
 GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
-                             bool is_group) {
+                             const typename L::Value&, bool is_group) {
     using P = Packed<KEEP, C...>;
     // the key that mixes to EMPTY is no exception here: its word is EMPTY
     Unpack<KEEP, P> unpack{unmix(probe.word), probe.kind == Kind::null};
     write_parts<KEEP, P, Unpack<KEEP, P>, C...>(unpack, to, group, is_group);
 }
-template <bool KEEP, class... C>
+template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>
+GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Target* to, u32 group,
+                             const Probe& probe, const typename L::Value& v, bool is_group) {
+    using P = Wide<KEEP, W, WITNESSES, STATE, C...>;
+    if constexpr (P::text) {
+        // strings are gathered, from the rows that the state behind the witness keeps
+        put(*to, group, static_cast<i32>(Nth<STATE + 1, L>::of(v).x), true, is_group);
+    } else {
+        UnpackWide<KEEP> unpack{P::key(probe.word, Nth<STATE, L>::of(v).x)};
+        write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
+    }
+}
+template <class L, bool KEEP, u32 W, u32 STATE, class... C>
+GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Target* to, u32 group,
+                             const Probe&, const typename L::Value& v, bool is_group) {
+    put(*to, group, static_cast<i32>(Nth<STATE, L>::of(v).x), true, is_group);
+}
+template <class L, bool KEEP, class... C>
 GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
-                             bool is_group) {
+                             const typename L::Value&, bool is_group) {
     put(*to, group, static_cast<i32>(probe.word >> 32), true, is_group);
 }
 
@@ -117,20 +150,19 @@ template <class Q, class O, u32 KEY_TARGETS>
 __device__ void write(const Args& a, const Column* columns, const Target* to) {
     using K = typename Q::Key;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    const u32 groups = a.counters->groups;
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
-    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
+    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < a.groups; base += stride) {
         const u32 group = base + lane;
-        const bool is_group = group < groups;
+        const bool is_group = group < a.groups;
         Probe probe{EMPTY, 0u, Kind::empty};
         auto value = Q::All::none();
         if (is_group) {
-            const u32 slot = a.order ? a.order[group] : group;
+            const u32 slot = slot_of_group(a, group);
             probe = asked<K>(columns, a.table.words[slot], slot, a.table.slots);
             value = Q::All::read(memory, {slot, slot});
         }
-        write_key(K{}, to, group, probe, is_group);
+        write_key<typename Q::All>(K{}, to, group, probe, value, is_group);
         write_outputs<typename Q::All>(O{}, to + KEY_TARGETS, group, value, is_group);
     }
 }

@@ -22,18 +22,6 @@ GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u
                                               valid);
 }
 
-// The slot of a word, claimed if it is new; NONE when the probes run out.
-GPUAGG_INLINE u32 place(u64* words, u32 slots, u64 word, u32 slot) {
-#pragma unroll 1
-    for (u32 i = 0; i < PARTITION_PROBES; ++i) {
-        u64 held = peek(words + slot);
-        if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, word);
-        if (held == EMPTY || held == word) return slot;
-        if (++slot == slots) slot = 0;
-    }
-    return NONE;
-}
-
 // The rows of a partition that one pass takes: all of them, or where its groups exceed the table
 // those whose hash ends in `value`.
 struct Part {
@@ -49,14 +37,14 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     using V = typename Bits<Inputs<Row>::masked>::Type;
     const u32 lane = threadIdx.x % WARP;
     Row row[UNROLL];
-    u64 word[UNROLL];
+    Probe probe[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         const u32 at = base + j * WARP + lane;
-        word[j] = EMPTY;
+        probe[j] = {EMPTY, 0u, Kind::key};
         if (WHOLE || at < end) {
-            word[j] = __ldcs(p.words + at);
+            probe[j].word = __ldcs(p.words + at);
             V valid = 0;
             if constexpr (Inputs<Row>::masked > 0)
                 valid = __ldcs(static_cast<const V*>(p.validity) + at);
@@ -65,22 +53,19 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
             if constexpr (Numbered<typename Q::All>::value) number[j] = __ldcs(p.numbers + at);
         }
     }
-    bool found[UNROLL], stop = false;
+    u32 left = 0;
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         // no row's word is EMPTY, which here stands for a row to leave out
-        if (part.mask && (static_cast<u32>(scramble(word[j])) & part.mask) != part.value)
-            word[j] = EMPTY;
-        slot[j] = first_slot(home_in_partition(word[j], p.count), slots);
-        found[j] = word[j] != EMPTY && peek(words + slot[j]) == word[j];
+        u64& word = probe[j].word;
+        if (part.mask && (static_cast<u32>(scramble(word)) & part.mask) != part.value)
+            word = EMPTY;
+        slot[j] = first_slot(home_in_partition(word, p.count), slots);
+        if (word == EMPTY) slot[j] = NONE;
+        else if (peek(words + slot[j]) != word) left |= 1u << j;
     }
-#pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        if (!found[j]) {
-            slot[j] = word[j] == EMPTY ? NONE : place(words, slots, word[j], slot[j]);
-            stop = stop || (slot[j] == NONE && word[j] != EMPTY);
-        }
-    }
+    const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
+                                                      nullptr, probe, slot, left);
     __syncwarp();
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)

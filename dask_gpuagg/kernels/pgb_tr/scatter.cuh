@@ -3,6 +3,7 @@
 // kernel. The order of the rows inside a partition is not kept.
 #pragma once
 
+#include "pgb_tr/hot.cuh"
 #include "pgb_tr/partitions.cuh"
 
 namespace gpuagg {
@@ -126,11 +127,33 @@ template <u32 THREADS> GPUAGG_INLINE void list_spilled(const Args& a, u32 rows, 
             a.spill[at] = static_cast<u32>(first) + (__ffs(rows) - 1) * THREADS;
 }
 
+// Rows that the block's own table takes.
+template <class Q, u32 THREADS>
+GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, Probe (&probe)[BATCH],
+                            i64 first) {
+#pragma unroll
+    for (u32 b = 0; b < BATCH; b += HOT_BATCH) {
+        typename Q::Values row[HOT_BATCH];
+        u32 slot[HOT_BATCH];
+#pragma unroll
+        for (u32 j = 0; j < HOT_BATCH; ++j) {
+            slot[j] = hot.find(probe[b + j]);
+            if (slot[j] != NONE) row[j].read(columns, first + (b + j) * THREADS);
+        }
+#pragma unroll
+        for (u32 j = 0; j < HOT_BATCH; ++j)
+            if (slot[j] != NONE) {
+                hot.update(slot[j], row[j], static_cast<u32>(first) + (b + j) * THREADS);
+                probe[b + j].kind = Kind::drop;
+            }
+    }
+}
+
 // Rows that no partition takes are listed: those past its capacity, and those of the two keys that
-// have a slot behind every table.
-template <class Q, u32 THREADS, u32 ITEMS>
+// have a slot behind every table, unless a table of hot keys takes them.
+template <class Q, u32 THREADS, u32 ITEMS, bool HOT>
 __device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
-                        const Column* to) {
+                        const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
     using Row = typename Q::Values;
     constexpr u32 TILE = THREADS * ITEMS;
@@ -141,6 +164,8 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     u32* counts = reinterpret_cast<u32*>(buffer + TILE * Inputs<Row>::widest);
     u16* starts = reinterpret_cast<u16*>(counts + p.count);
     const u32 each = (p.count + THREADS - 1) / THREADS;
+    const u32 used = (TILE * Inputs<Row>::widest + 6 * p.count + 7) / 8 * 8;
+    HotTable<Q> hot = HOT ? HotTable<Q>(buffer + used, keys) : HotTable<Q>();
 
     for (u64 tile = static_cast<u64>(blockIdx.x) * TILE; tile < a.rows;
          tile += static_cast<u64>(gridDim.x) * TILE) {
@@ -160,6 +185,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
                 if ((b + j) * THREADS + threadIdx.x < left)
                     probe[j] = K::probe(columns, first + (b + j) * THREADS);
             }
+            if constexpr (HOT) take_hot<Q, THREADS>(hot, columns, probe, first + b * THREADS);
 #pragma unroll
             for (u32 j = 0; j < BATCH; ++j) {
                 u32 rank = NOWHERE;
@@ -242,6 +268,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         // the slowest warp is done with buffer and counts
         __syncthreads();
     }
+    if constexpr (HOT) hot.merge(a, columns);
 }
 
 }  // namespace gpuagg

@@ -1,0 +1,219 @@
+"""Our kernels against cuDF's group-by over keys, aggregations, nulls and skew, on one GPU.
+
+``python -m benchmarks.grid`` alternates both arms in one process on one RMM pool, as columns,
+output included, and writes medians, ratios, device times and peak memory of every cell to JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
+
+GROUPS = (1_000, 65_536, 1_048_576, 16_777_216)
+KEYS = (
+    "int64",
+    "int32",
+    "int32+int32",
+    "int64+int32",
+    "int64+int64",
+    "int32+int32+int32",
+    "str10",
+    "str40",
+)
+AGGREGATIONS: dict[int, dict[str, list[str]]] = {
+    1: {"v": ["sum"]},
+    5: {"v": ["sum", "count", "min", "max"], "w": ["mean"]},
+    20: {c: ["sum", "count", "min", "max", "mean"] for c in "vwxy"},
+}
+EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One input and query: key columns, groups, aggregations, nulls among the values, skew."""
+
+    key: str
+    groups: int
+    aggregations: int
+    nulls: float = 0.0
+    zipf: float = 0.0
+
+
+def cells() -> Iterator[Cell]:
+    """The grid, inputs that are alike side by side."""
+    for key in KEYS:
+        for groups in GROUPS:
+            for aggregations in AGGREGATIONS:
+                yield Cell(key, groups, aggregations)
+    for groups in GROUPS:
+        for aggregations in (5, 20):
+            yield Cell("int64", groups, aggregations, nulls=0.5)
+    for zipf in EXPONENTS:
+        for aggregations in (1, 5):
+            yield Cell("int64", GROUPS[-1], aggregations, zipf=zipf)
+
+
+def numbers(rows: int, groups: int, zipf: float, rng: Any) -> Any:
+    """Group numbers, uniform or by Zipf's law (inverted continuously), int64."""
+    import cupy as cp
+
+    if not zipf:
+        return rng.integers(0, groups, rows, dtype="int64")
+    u = rng.random(rows)
+    if zipf == 1.0:
+        ranks = cp.exp(u * math.log(groups))
+    else:
+        power = 1.0 - zipf
+        ranks = (u * (groups**power - 1.0) + 1.0) ** (1.0 / power)
+    ranks = cp.minimum(ranks.astype("int64") - 1, groups - 1)
+    # the heavy keys lie anywhere
+    return (ranks * 2_654_435_761) % 2**32 % (2 * groups)
+
+
+def key_columns(key: str, codes: Any, groups: int) -> dict[str, Any]:
+    """Columns of which every group has its own combination."""
+    import cudf
+    import cupy as cp
+
+    if key.startswith("str"):
+        width = int(key[3:])
+        names = cudf.Series(cp.arange(groups)).astype("str").str.zfill(width)
+        return {"k0": names.take(codes).reset_index(drop=True)}
+    types = key.split("+")
+    if len(types) == 1:
+        return {"k0": codes.astype(types[0])}
+    side = math.ceil(groups ** (1 / len(types)))
+    columns = {}
+    for i, name in enumerate(types):
+        columns[f"k{i}"] = (codes % side if i + 1 < len(types) else codes).astype(name)
+        codes = codes // side
+    return columns
+
+
+def frame_of(cell: Cell, rows: int, seed: int = 1) -> Any:
+    """The input of a cell."""
+    import cudf
+    import cupy as cp
+
+    rng = cp.random.default_rng(seed)
+    codes = numbers(rows, cell.groups, cell.zipf, rng)
+    columns = key_columns(cell.key, codes, cell.groups)
+    values = {
+        "v": rng.random(rows),
+        "w": rng.random(rows, dtype="float32"),
+        "x": rng.integers(-(2**40), 2**40, rows, dtype="int64"),
+        "y": rng.integers(-1000, 1000, rows, dtype="int32"),
+    }
+    frame = cudf.DataFrame(columns | values)
+    if cell.nulls:
+        for name in values:
+            frame[name] = frame[name].mask(cudf.Series(rng.random(rows) < cell.nulls))
+    return frame
+
+
+def arms(frame: Any, aggregations: int) -> dict[str, Callable[..., Any]]:
+    """Ours, and libcudf's group-by, on columns."""
+    import pylibcudf as plc
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    def columns_of(labels: list[str]) -> list[Any]:
+        return [frame[label].to_pylibcudf()[0] for label in labels]
+
+    keys = columns_of([c for c in frame.columns if c[0] == "k"])
+    spec = AGGREGATIONS[aggregations]
+    values = dict(zip(spec, columns_of(list(spec)), strict=True))
+
+    def ours(stopwatch: Any = None, forced: str = "auto") -> Any:
+        aggregator = Aggregator(keys, False)
+        for label, names in spec.items():
+            for name in names:
+                getattr(aggregator, name)(values[label])
+        return aggregator.run(forced, stopwatch)
+
+    def theirs() -> Any:
+        requests = [
+            plc.groupby.GroupByRequest(
+                values[label], [getattr(plc.aggregation, name)() for name in names]
+            )
+            for label, names in spec.items()
+        ]
+        return plc.groupby.GroupBy(plc.Table(keys)).aggregate(requests)
+
+    return {"ours": ours, "cudf": theirs}
+
+
+def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
+    """Medians, ratio, device times, memory and the decision of one cell."""
+    calls = arms(frame, cell.aggregations)
+    run = calls["ours"]()[2]
+    times = timed(calls, repeats)
+    laps = device_time(calls["ours"], repeats)
+    median = {name: statistics.median(t) for name, t in times.items()}
+    return asdict(cell) | {
+        "kernel": run.decision.kernel,
+        "decision": str(run.decision),
+        "made": run.groups,
+        "spilled": run.spilled,
+        "restarted": run.restarted,
+        "median_ms": median,
+        "ratio": median["cudf"] / median["ours"],
+        "device_ms": sum(laps.values()),
+        "kernels_ms": laps,
+        "input_bytes": run.bytes_read,
+        "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
+    }
+
+
+def main() -> None:
+    """Run the grid."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=float, default=1e8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--keys", help="only cells of these keys")
+    parser.add_argument("--aggregations", help="only cells of so many")
+    parser.add_argument("--zipf", action="store_true", help="only skewed cells")
+    parser.add_argument("--commit", help="where the tree is no git checkout")
+    parser.add_argument("--out", type=Path, default=Path("grid.json"))
+    args = parser.parse_args()
+    prepare()
+    done: list[dict[str, Any]] = []
+    held: tuple[Cell, Any] | None = None
+    for cell in cells():
+        if args.keys and cell.key not in args.keys.split(","):
+            continue
+        if args.aggregations and str(cell.aggregations) not in args.aggregations.split(","):
+            continue
+        if args.zipf and not cell.zipf:
+            continue
+        alike = Cell(cell.key, cell.groups, 1, cell.nulls, cell.zipf)
+        if held is None or held[0] != alike:
+            held = None
+            held = alike, frame_of(cell, int(args.rows))
+        result = measured(cell, held[1], args.repeats)
+        done.append(result)
+        laps = " ".join(f"{n} {t:.2f}" for n, t in result["kernels_ms"].items() if t > 0.05)
+        peaks = " ".join(f"{b / 2**20:,.0f}" for b in result["peak_bytes"].values())
+        print(
+            f"{cell.key:>17} g={cell.groups:>10,} n={cell.aggregations:>2} nulls={cell.nulls} "
+            f"zipf={cell.zipf:<4} {result['kernel']:>8} ours {result['median_ms']['ours']:8.2f} "
+            f"({laps}) cudf {result['median_ms']['cudf']:8.2f} ratio {result['ratio']:6.2f} "
+            f"spilled {result['spilled']:,} peak {peaks} MiB",
+            flush=True,
+        )
+        geometric = math.exp(statistics.fmean(math.log(c["ratio"]) for c in done))
+        head = report_head(args.commit) | {"rows": int(args.rows), "geometric_mean": geometric}
+        args.out.write_text(json.dumps(head | {"cells": done}, indent=1) + "\n")
+    print(f"geometric mean {geometric:.2f}, least {min(c['ratio'] for c in done):.2f}")
+
+
+if __name__ == "__main__":
+    main()

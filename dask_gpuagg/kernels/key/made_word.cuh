@@ -1,0 +1,148 @@
+// Keys wider than one word: a pass of its own makes a word of every row's key, and all kernels group
+// by these words. That rows of one word have one key is not assumed but checked: by a second word
+// where both together are the key, else by comparing every row with the first one of its group.
+// Whatever is in doubt raises a flag, on which the host starts again with keys by row.
+#pragma once
+
+#include "aggregate/list.cuh"
+#include "key/by_row.cuh"
+
+namespace gpuagg {
+
+// WORDS: the column of the words; EMPTY for rows of no group.
+template <u32 WORDS> struct MadeWord {
+    static constexpr bool by_row = false;
+
+    static GPUAGG_INLINE Probe of_word(u64 word) {
+        return {word, static_cast<u32>(word >> 32), word == EMPTY ? Kind::drop : Kind::key};
+    }
+    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+        return of_word(load<u64>(from[WORDS], row));
+    }
+    static GPUAGG_INLINE Probe again(const Column*, u64 word) { return of_word(word); }
+    static GPUAGG_INLINE bool same(const Column*, u64 held, const Probe& wanted) {
+        return held == wanted.word;
+    }
+    static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
+    static GPUAGG_INLINE u32 slice(const Probe& probe) { return static_cast<u32>(probe.word); }
+    static GPUAGG_INLINE void put_word(const Column* columns, i64 row, u64 word) {
+        static_cast<u64*>(const_cast<void*>(columns[WORDS].data))[row] = word;
+    }
+};
+
+// A second multiplier, of as even spread: 2**64 over the silver ratio.
+GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
+
+// A string of up to 15 bytes, as its bytes and its length in two words.
+template <class Offset, u32 COLUMN, bool MASKED>
+struct ShortString : StringColumn<Offset, COLUMN, MASKED> {
+    static constexpr u32 bits = 128;
+    static constexpr bool nullable = false;  // a null has a length of its own
+};
+constexpr u32 SHORT_STRING = 15;
+template <class C> struct IsText { static constexpr bool value = false; };
+template <class Offset, u32 COLUMN, bool MASKED>
+struct IsText<ShortString<Offset, COLUMN, MASKED>> {
+    static constexpr bool value = true;
+};
+
+// Up to 128 bits. The word and the witness, a column that is an input of the states too, are a
+// bijection of the key; the groups' witnesses are kept by state STATE.
+template <bool KEEP_NULLS, u32 WORDS, u32 WITNESSES, u32 STATE, class... K>
+struct Wide : MadeWord<WORDS> {
+    static constexpr u32 bits = (K::bits + ... + 0u);
+    static constexpr u32 flags = KEEP_NULLS ? ((K::nullable ? 1u : 0u) + ... + 0u) : 0u;
+    static constexpr u32 state = STATE;
+    static constexpr bool text = (IsText<K>::value || ...);
+    static_assert(bits + flags <= 128, "the key does not fit two words");
+
+    template <class C>
+    static GPUAGG_INLINE void append(C, const Column* from, i64 row, u128& all, bool& dropped) {
+        using T = typename C::T;
+        const T value = load<T>(from[C::column], row);
+        bool missing = is_nan(value);
+        if constexpr (C::masked) missing = missing || !is_valid(from[C::column], row);
+        u128 part = 0;
+        if constexpr (C::bits == 128) part = static_cast<u128>(value);
+        else part = KeyBits<T>::of(value);
+        if (missing) part = 0;
+        if constexpr (C::bits == 128) all = part;
+        else all = (all << C::bits) | part;
+        if constexpr (C::nullable) {
+            if constexpr (KEEP_NULLS) all = (all << 1) | (missing ? 1u : 0u);
+            else dropped = dropped || missing;
+        }
+    }
+
+    template <class Offset, u32 COLUMN, bool MASKED>
+    static GPUAGG_INLINE void append(ShortString<Offset, COLUMN, MASKED>, const Column* from,
+                                     i64 row, u128& all, bool& dropped) {
+        using C = Whole<StringColumn<Offset, COLUMN, MASKED>>;
+        u64 low = 0, high = 0xffull << 56;
+        if (!C::missing(from[COLUMN], row)) {
+            const auto text = C::text(from + COLUMN, row);
+            low = text.length ? C::word(text, 0) : 0;
+            high = (text.length > 8 ? C::word(text, 8) : 0) | text.length << 56;
+        } else if constexpr (!KEEP_NULLS) {
+            dropped = true;
+        }
+        all = (static_cast<u128>(high) << 64) | low;
+    }
+
+    // False if the row's word or witness is one that has another meaning.
+    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+        u128 all = 0;
+        bool dropped = false;
+        (append(K{}, from, row, all, dropped), ...);
+        const u64 high = static_cast<u64>(all >> 64);
+        const u64 witness = scramble(high ^ GOLDEN);
+        // multiplications alone: the grids that several columns make stay evenly spread
+        const u64 word = mix(static_cast<u64>(all)) + mix_high(high);
+        MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : word);
+        static_cast<u64*>(const_cast<void*>(from[WITNESSES].data))[row] = witness;
+        return dropped || (word != EMPTY && is_witness(witness));
+    }
+
+    static GPUAGG_INLINE u128 key(u64 word, u64 witness) {
+        const u64 high = unscramble(witness) ^ GOLDEN;
+        const u64 low = unmix(word - mix_high(high));
+        return (static_cast<u128>(high) << 64) | low;
+    }
+};
+
+// Takes the columns of a wide key apart again, last one first.
+template <bool KEEP_NULLS> struct UnpackWide {
+    u128 key;
+    template <class C> GPUAGG_INLINE typename C::T next(bool& valid) {
+        using T = typename C::T;
+        valid = true;
+        if constexpr (KEEP_NULLS && C::nullable) {
+            valid = !(key & 1u);
+            key >>= 1;
+        }
+        T value;
+        if constexpr (C::bits == 128) {
+            value = static_cast<T>(key);
+        } else {
+            value = KeyBits<T>::back(static_cast<u64>(key));
+            key >>= C::bits;
+        }
+        return value;
+    }
+};
+
+// Strings, and keys of more than 128 bits: the word is a hash, and state STATE keeps the first row
+// of each group, from which the key columns are gathered.
+template <bool KEEP_NULLS, u32 WORDS, u32 STATE, class... K> struct Hashed : MadeWord<WORDS> {
+    using Rows = ByRow<KEEP_NULLS, K...>;
+    static constexpr u32 state = STATE;
+
+    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+        bool dropped = false;
+        const u64 hash = Rows::hash(from, row, dropped);
+        MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : hash == EMPTY ? 0ull : hash);
+        return true;
+    }
+};
+
+}  // namespace gpuagg

@@ -1,0 +1,70 @@
+// The passes that made words need: making them, and comparing rows of one word.
+#pragma once
+
+#include "core/query.cuh"
+
+namespace gpuagg {
+
+template <class Q> __device__ void make_words(const Args& a, const Column* columns) {
+    bool sure = true;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
+        sure = Q::Key::make(columns, static_cast<i64>(i)) && sure;
+    if (!sure) a.counters->doubt = 1;
+}
+
+// The words of the groups, and the first row of each, in a table to look them up in: what is left
+// of a.target once its words are EMPTY.
+template <class Q> __device__ void index_groups(const Args& a) {
+    const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    const u32 slots = a.target.slots;
+    u32* rows = reinterpret_cast<u32*>(a.target.cells);
+    const u32 stride = gridDim.x * blockDim.x;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
+        const u32 from = slot_of_group(a, i);
+        const u64 word = a.table.words[from];
+        u32 slot = first_slot(static_cast<u32>(word >> 32), slots);
+        while (atomicCAS(a.target.words + slot, EMPTY, word) != EMPTY)
+            if (++slot == slots) slot = 0;
+        const auto value = Q::All::read(memory, {from, from});
+        rows[slot] = Nth<Q::Key::state, typename Q::All>::of(value).x;
+    }
+}
+
+// Compares every row with the first one of its group, which a.target tells.
+template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Column* columns) {
+    using K = typename Q::Key;
+    const u32* rows = reinterpret_cast<const u32*>(a.target.cells);
+    const u32 slots = a.target.slots;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * UNROLL;
+    bool sure = true;
+    for (u64 base = static_cast<u64>(blockIdx.x) * blockDim.x * UNROLL + threadIdx.x;
+         base < a.rows; base += stride) {
+        Probe probe[UNROLL];
+        u32 slot[UNROLL], first[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 i = base + j * blockDim.x;
+            probe[j] = {EMPTY, 0u, Kind::drop};
+            if (i < a.rows) probe[j] = K::probe(columns, static_cast<i64>(i));
+            slot[j] = first_slot(probe[j].home, slots);
+        }
+        // every word has a place
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            if (probe[j].kind == Kind::key)
+                while (__ldg(a.target.words + slot[j]) != probe[j].word)
+                    if (++slot[j] == slots) slot[j] = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) first[j] = __ldg(rows + slot[j]);
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const i64 i = static_cast<i64>(base + j * blockDim.x);
+            if (probe[j].kind == Kind::key && first[j] != i)
+                sure = K::Rows::equal_rows(columns, first[j], i) && sure;
+        }
+    }
+    if (!sure) a.counters->doubt = 1;
+}
+
+}  // namespace gpuagg

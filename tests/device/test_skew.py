@@ -1,0 +1,90 @@
+"""Uneven keys: hot ones, rows beside the partitions, nulls that have a slot of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
+
+ROWS = 4_000_000
+WITH_NULLS = WANTED | {"v": ["sum", "count", "min", "max", "mean", "first", "last"]}
+
+
+def zipf(exponent: float, keys: int, rng: np.random.Generator) -> np.ndarray:
+    u = rng.random(ROWS)
+    if exponent == 1.0:
+        ranks = np.exp(u * np.log(keys))
+    else:
+        ranks = (u * (keys ** (1 - exponent) - 1) + 1) ** (1 / (1 - exponent))
+    return ranks.astype(np.int64) * 0x9E3779B1 % 2**40
+
+
+def with_nulls(rng: np.random.Generator) -> pd.Series:
+    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32")
+    return v.mask(rng.random(ROWS) < 0.3)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "hgb", "lphga"])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.25, 1.5])
+def test_zipf(exponent: float, kernel: str) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": zipf(exponent, 2_000_000, rng), "v": with_nulls(rng)})
+    frame = frame.assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+    assert run.groups == frame.k.nunique()
+    if kernel in ("auto", "pgb"):
+        assert run.decision.kernel == "pgb"
+        assert len(run.decision.hot) > 0 or exponent == 0.5
+        assert not run.restarted
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9, 0.999])
+@pytest.mark.parametrize("keys", [["k"], ["k", "j"], ["s"]], ids="+".join)
+def test_one_hot_key(keys: list[str], share: float) -> None:
+    rng = np.random.default_rng(2)
+    k = np.where(rng.random(ROWS) < share, 7, rng.integers(0, 300_000, ROWS))
+    names = np.array([f"name {i} of some length" for i in range(300_000)], object)
+    frame = pd.DataFrame({"k": k, "j": k * 3, "s": names[k], "v": with_nulls(rng)})
+    frame = frame.assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, keys, WITH_NULLS, "pgb")
+    assert len(run.decision.hot) >= 1
+    assert_equal(ours, by_pandas(frame, keys, WITH_NULLS))
+
+
+@pytest.mark.parametrize("nulls", [0.001, 0.5])
+@pytest.mark.parametrize("dtype", ["Int64", "Float64"])
+def test_null_keys_of_64_bits(dtype: str, nulls: float) -> None:
+    rng = np.random.default_rng(3)
+    k = pd.Series(rng.integers(0, 500_000, ROWS)).astype(dtype).mask(rng.random(ROWS) < nulls)
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS, "auto", keep_nulls=True)
+    assert run.decision.kernel == "pgb"
+    assert run.spilled == 0
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS, keep_nulls=True))
+
+
+def test_the_empty_pattern_among_many_keys() -> None:
+    """Its rows are listed, and their group comes behind all others."""
+    rng = np.random.default_rng(4)
+    k = rng.integers(0, 2**63, 500_000, dtype=np.uint64)[rng.integers(0, 500_000, ROWS)]
+    k[rng.random(ROWS) < 0.001] = unmixed(2**64 - 1)
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    assert run.decision.kernel == "pgb"
+    assert run.spilled > 0
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+
+
+def test_a_group_of_nulls_alone_until_rows_beside_its_partition_join() -> None:
+    """Nulls are counted after groups have been folded together."""
+    rng = np.random.default_rng(5)
+    k = rng.integers(0, 400_000, ROWS)
+    k[rng.random(ROWS) < 0.03] = 7
+    v = pd.Series(np.where(k == 7, 1, 0)).astype("Int32").mask((k != 7) | (rng.random(ROWS) < 0.5))
+    frame = pd.DataFrame({"k": k, "v": v}).assign(**values(rng, ROWS))
+    ours, _ = aggregated(frame, ["k"], WITH_NULLS, "pgb")
+    assert ours["v.min"].notna().sum() == 1
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))

@@ -1,0 +1,135 @@
+"""Keys wider than a word: two words, hashes that are verified, and words that collide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import KERNELS, WANTED, aggregated, assert_equal, by_pandas, values
+
+ROWS = 1_500_000
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = 2**64 - 1
+
+
+def mix(x: int, multiplier: int) -> int:
+    """``mix`` and ``mix_high`` of the kernels."""
+    return (x ^ x >> 32) * multiplier & MASK
+
+
+def unmix(word: int) -> int:
+    """``unmix`` of kernels/core/types.cuh."""
+    x = word * pow(GOLDEN, -1, 2**64) & MASK
+    return x ^ x >> 32
+
+
+def scramble(x: int) -> int:
+    """``scramble`` of kernels/core/types.cuh."""
+    x ^= x >> 33
+    x = x * 0xFF51AFD7ED558CCD & MASK
+    x ^= x >> 33
+    x = x * 0xC4CEB9FE1A85EC53 & MASK
+    return x ^ (x >> 33)
+
+
+def chain(h: int, word: int) -> int:
+    """``chain`` of kernels/key/by_row.cuh."""
+    return scramble(h ^ word) + GOLDEN & MASK
+
+
+def keys_of(kind: str, groups: int, rng: np.random.Generator) -> dict[str, Any]:
+    codes = rng.integers(0, groups, ROWS)
+    if kind == "two words":
+        return {"a": codes % 997 - 400, "b": (codes // 997) * 2**40}
+    if kind == "three of 32 bits":
+        a, b, c = codes % 97, codes // 97 % 89, codes // 97 // 89
+        return {"a": a.astype("int32"), "b": b.astype("int32"), "c": c.astype("int32")}
+    if kind == "three words":
+        return {"a": codes % 97, "b": codes // 97 % 89, "c": codes // 97 // 89}
+    names = pd.Series(np.arange(groups)).astype(str)
+    if kind == "long strings":
+        names = names.str.pad(37, fillchar="ä")
+    return {"a": names.to_numpy(object)[codes]}
+
+
+KINDS = ["two words", "three of 32 bits", "three words", "strings", "long strings"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", [1, 1_000, 100_000, 700_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cardinalities(kind: str, groups: int, kernel: str) -> None:
+    rng = np.random.default_rng(groups)
+    keys = keys_of(kind, groups, rng)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    ours, run = aggregated(frame, list(keys), WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, list(keys), WANTED))
+    if kernel != "auto":
+        assert run.decision.kernel.startswith(kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nulls(kind: str, keep_nulls: bool, kernel: str) -> None:
+    rng = np.random.default_rng(2)
+    keys = {}
+    for name, key in keys_of(kind, 3_000, rng).items():
+        nullable = pd.Series(key)
+        if nullable.dtype.kind == "i":
+            nullable = nullable.astype(str(nullable.dtype).capitalize())
+        keys[name] = nullable.mask(rng.random(ROWS) < 0.05)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    by = list(keys)
+    ours, _ = aggregated(frame, by, WANTED, kernel, keep_nulls)
+    theirs = by_pandas(frame, by, WANTED, keep_nulls)
+    ours = ours.reset_index().sort_values(by, na_position="last").set_index(by)
+    theirs = theirs.reset_index().sort_values(by, na_position="last").set_index(by)
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_words_of_two_keys_with_one_value(kernel: str) -> None:
+    """Keys of two words whose first words are equal: the witnesses differ."""
+    rng = np.random.default_rng(3)
+    high = rng.integers(0, 2**62, 300).tolist()
+    low = [unmix((7 - mix(h, 0x6A09E667F3BCC909)) & MASK) for h in high]
+    codes = rng.integers(0, 300, ROWS)
+    keys = {
+        "a": np.array(high, dtype=np.uint64)[codes],
+        "b": np.array(low, dtype=np.uint64)[codes],
+    }
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
+    assert run.groups == 300
+    assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", [300, 400_000])
+def test_hashes_of_two_keys_with_one_value(groups: int, kernel: str) -> None:
+    """Two of the keys have one hash; the others are ordinary."""
+    rng = np.random.default_rng(4)
+    keys = {c: rng.integers(0, 2**62, groups, dtype=np.uint64) for c in "abc"}
+    before = [chain(chain(0, int(keys["a"][i])), int(keys["b"][i])) for i in (0, 1)]
+    keys["c"][1] = np.uint64(before[0] ^ before[1] ^ int(keys["c"][0]))
+    codes = rng.integers(0, groups, ROWS)
+    frame = pd.DataFrame({c: k[codes] for c, k in keys.items()} | values(rng, ROWS))
+    ours, run = aggregated(frame, list("abc"), WANTED, kernel)
+    assert run.groups == len(np.unique(codes))
+    assert_equal(ours, by_pandas(frame, list("abc"), WANTED))
+
+
+def test_strings_that_differ_anywhere() -> None:
+    """Every byte counts, and so does the length, wherever the string lies in its column."""
+    rng = np.random.default_rng(5)
+    texts = [""] + ["\0" * n for n in range(1, 20)]
+    for n in (1, 7, 8, 9, 15, 16, 17, 40):
+        texts += ["x" * i + "y" + "x" * (n - i - 1) for i in range(n)] + ["x" * n]
+    codes = rng.integers(0, len(texts), 300_000)
+    frame = pd.DataFrame({"k": np.array(texts, object)[codes]} | values(rng, 300_000))
+    ours, _ = aggregated(frame, ["k"], WANTED)
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
