@@ -1,7 +1,7 @@
 """The device engine: cuDF partitions in, cuDF results out, by our kernels.
 
 A partial has the tables and the columns of the host engine's (see ``host.py``). What the kernels
-do not make (see ``support.py``) is libcudf's, group by group (``device_library.py``); joining
+do not make (see ``support.py``) is libcudf's, group by group (``device_reduce.py``); joining
 tables of one result, sorting and casting are cuDF's.
 """
 
@@ -17,7 +17,7 @@ from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import device_library as library
+from dask_gpuagg.engines import device_reduce as reduce
 from dask_gpuagg.engines.device_categories import complete, occurring
 from dask_gpuagg.engines.device_groups import (
     Grouping,
@@ -221,7 +221,7 @@ def _states(
     if uses:
         numbering = Numbering(keys, _keys_of(groups))
         for i, use in uses:
-            made = library.update(numbering, use, [columns[c] for c in use.columns], index)
+            made = reduce.update(numbering, use, [columns[c] for c in use.columns], index)
             for name, values in made.items():
                 groups[f"s{i}.{name}"] = values
     return groups
@@ -266,7 +266,7 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     if uses:
         numbering = Numbering(_keys_of(stacked), _keys_of(groups))
         for i, use in uses:
-            for name, values in library.merge(numbering, use, stacked, f"s{i}.").items():
+            for name, values in reduce.merge(numbering, use, stacked, f"s{i}.").items():
                 groups[f"s{i}.{name}"] = values
     return groups
 
@@ -285,14 +285,14 @@ def _with_outputs(groups: Any, tables: Partial, plan: Plan, meta: Any) -> Any:
             fields = {
                 n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)
             }
-            values = library.finish(output, fields, index_of(keys, meta.index.names))
+            values = reduce.finish(output, fields, index_of(keys, meta.index.names))
         else:
             distinct = output.kind is Kind.DISTINCT
             name = f"pairs{output.column}" if distinct else "rows"
             if name not in numberings:
                 numberings[name] = Numbering(_keys_of(tables[name]), keys)
             column = tables[name]["v" if distinct else f"v{output.column}"]
-            values = library.whole(output, numberings[name], column)
+            values = reduce.whole(output, numberings[name], column)
         if output.aggregation in _OF_NOTHING:
             values = values.fillna(_OF_NOTHING[output.aggregation])
         made[label] = values

@@ -191,7 +191,7 @@ def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
 
 
 def finish(output: Any, fields: Fields, index: Any) -> Any:
-    """One output from a state of the library's, one row per group.
+    """One output from a state of libcudf's, one row per group.
 
     Parameters
     ----------
