@@ -32,6 +32,8 @@ class Summary(ctypes.Structure):
         ("once", ctypes.c_uint32),
         ("twice", ctypes.c_uint32),
         ("most", ctypes.c_int32),
+        ("least", ctypes.c_uint64),
+        ("greatest", ctypes.c_uint64),
         ("repeats", ctypes.c_uint32),
     ]
 
@@ -80,6 +82,7 @@ def _sampled(call: Call) -> Estimate:
     )
     told = range(min(hots, HOT_TOLD))
     rows_of = (1 << SEGMENTS_FROM_BIT) - 1
+    half = 1 << 63
     return geometry.estimate_groups(
         call.rows,
         sampled,
@@ -94,6 +97,7 @@ def _sampled(call: Call) -> Estimate:
             (seen.hot[i], seen.hot_counts[i] & rows_of, seen.hot_counts[i] >> SEGMENTS_FROM_BIT)
             for i in told
         ],
+        (seen.least - half, half - 1 - seen.greatest),
     )
 
 

@@ -46,8 +46,11 @@ _PARTITION_LOAD = 0.65
 # an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
-# Capacity of a partition beyond the mean, in standard deviations of its rows.
-_PARTITION_SIGMAS = 6
+# Capacity of a partition beyond the mean, in standard deviations of its rows: one in thirty
+# thousand overflows, and the few rows beyond it cost little.
+_PARTITION_SIGMAS = 4
+# Narrow words are below this.
+_NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
 # with this share of all rows: one block alone would add them up.
 _HOT = 0.25
@@ -88,8 +91,8 @@ class Estimate:
         Words and shares of hot keys, the hottest first.
     alike : float
         Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
-    coolest : float
-        Share that no key exceeds which is not among the hot ones.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word that the sample saw, as signed numbers.
     """
 
     groups: int
@@ -99,7 +102,7 @@ class Estimate:
     uneven: bool = False
     hot: tuple[tuple[int, float], ...] = ()
     alike: float = 0.0
-    coolest: float = 0.0
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ class Decision:
         Of the global table; of ``pgb`` the groups that there is room for at first.
     partitions, capacity : int
         Of ``pgb``: how many, and the rows of each that there is room for.
+    base : int or None
+        Of ``pgb``: what narrow words are counted from; None for whole ones.
     hot : tuple of int
         Of ``pgb``: words of keys that are kept out of the partitions.
     hot_slots, hot_replicas : int
@@ -136,6 +141,7 @@ class Decision:
     global_slots: int
     partitions: int = 0
     capacity: int = 0
+    base: int | None = None
     hot: tuple[int, ...] = ()
     hot_slots: int = 0
     hot_replicas: int = 0
@@ -152,6 +158,7 @@ def estimate_groups(
     met: int = 0,
     pairs: int = 0,
     hot: Sequence[tuple[int, int, int]] = (),
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -173,6 +180,8 @@ def estimate_groups(
         Ordered pairs of different segments that share a key, for every key.
     hot : sequence of (int, int, int)
         Words of frequent keys, their rows and their segments.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word.
 
     Returns
     -------
@@ -191,8 +200,6 @@ def estimate_groups(
     uneven = groups * pairs / chances > _UNEVEN
     hottest = sorted(hot, key=lambda told: -told[1])
     kept = hottest[:HOT_AT_MOST]
-    # what is not told is cooler than what is, and than the least that is told
-    coolest = hottest[HOT_AT_MOST][1] if len(hottest) > HOT_AT_MOST else min(most, HOT_ROWS)
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return Estimate(
         groups,
@@ -202,7 +209,7 @@ def estimate_groups(
         uneven,
         tuple((word, n / sampled) for word, n, _ in kept),
         cold / chances,
-        coolest / sampled,
+        bounds,
     )
 
 
@@ -315,17 +322,15 @@ def _in_partitions(
     if rows < _PARTITIONED_FROM and not forced:
         return None
     hot: tuple[int, ...] = ()
-    alike, hottest = 1 / groups, 0.0
+    alike = 1 / groups
     if estimate is not None and estimate.uneven:
         least = min(_HOT / partitions, _HOT_ANYWHERE)
         hot = tuple(word for word, share in estimate.hot if share > least)
         left_in = [share for _, share in estimate.hot[len(hot) :]]
         alike = max(alike, estimate.alike + sum(share**2 for share in left_in))
-        hottest = max([estimate.coolest, *left_in])
     # the rows of a partition vary with the number of its keys, and with how frequent these are
     spread = partitions * alike + partitions / max(rows, 1)
-    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread)))
-    capacity += math.ceil(hottest * rows) + 64
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
     # a null key of 64 bits has no word that could travel
     null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
     null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
@@ -355,10 +360,23 @@ def _in_partitions(
         even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
         partitions,
         capacity,
+        _base(query, estimate),
         hot,
         hot_slots,
         hot_replicas,
     )
+
+
+def _base(query: Query, estimate: Estimate | None) -> int | None:
+    """What words are counted from if 32 bits suffice for what they have above it."""
+    if query.made_words or estimate is None:
+        return None
+    least, greatest = estimate.bounds
+    # words of fewer than 64 bits are no negative numbers
+    if least >= 0 and greatest < _NARROW and query.family == "Packed" and query.word_bits <= 32:
+        return 0
+    # as much again on both sides of what the sample saw
+    return least - _NARROW // 4 if greatest - least < _NARROW // 2 else None
 
 
 def hot_bytes(query: Query, slots: int, replicas: int) -> int:

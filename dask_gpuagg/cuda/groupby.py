@@ -34,12 +34,12 @@ from dask_gpuagg.cuda.driver import (
     current_device,
     fill,
     kernels_of,
-    read_back,
 )
 from dask_gpuagg.cuda.estimate import estimated
+from dask_gpuagg.cuda.forms import narrowed
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
-from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
@@ -127,26 +127,64 @@ def aggregate(
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
-    device = current_device()
-    query, kernels = _prepared(query, device)
-    flat = []
-    for key, part in zip(keys, query.keys, strict=True):
-        flat.append(Column(key.data, key.mask, key.offset))
-        if part.string:
-            flat.append(Column(key.characters, 0, key.size))
-    flat += [Column(c.data, c.mask, c.offset) for c in inputs]
-    columns = (Column * max(len(flat) + query.made_words, 1))(*flat)
-    handle = stream.__cuda_stream__()[1]
-    call = Call(query, kernels, device, columns, rows, stream, handle, stopwatch)
-    if rows >= geometry.SAMPLED_FROM:
-        query = _shortened(call)
-        if query.family != call.query.family:
-            return aggregate(query, keys, inputs, rows, stream, forced, stopwatch)
-    if rows == 0:
-        return _write(call, Run(_decide(call, forced), 0, 0), Counters())
-    call.args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
-    call.args.rows = rows
-    call.args.probes = geometry.PROBES
+    columns = _Columns(keys, inputs, rows, stream, stopwatch)
+    extra: list[Column] = []
+    if query.made_words and rows >= geometry.SAMPLED_FROM:
+        query, extra = narrowed(columns.call(query))
+    made = _grouped(columns.call(query, extra), forced)
+    if made is None and query.ranged:
+        # values outside of the ranges that the sample saw
+        query = replace(query, ranged=False)
+        made = _grouped(columns.call(query), forced)
+    if made is None:
+        # two keys share a word: so rare that doing everything again is the best answer
+        query = replace(query, by_row=True)
+        made = _grouped(columns.call(query), forced)
+    assert made is not None, "keys by row are never in doubt"
+    call, run, counters = made
+    return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the calls of one group-by have in common, whatever the form of the keys."""
+
+    keys: Sequence[DeviceColumn]
+    inputs: Sequence[DeviceColumn]
+    rows: int
+    stream: Any
+    stopwatch: Stopwatch | None
+
+    def call(self, query: Query, extra: Sequence[Column] = ()) -> Call:
+        device = current_device()
+        query, kernels = _prepared(query, device)
+        flat = []
+        for key, part in zip(self.keys, query.keys, strict=True):
+            flat.append(Column(key.data, key.mask, key.offset))
+            if part.string:
+                flat.append(Column(key.characters, 0, key.size))
+        flat += [Column(c.data, c.mask, c.offset) for c in self.inputs]
+        flat += extra or [Column() for _ in range(query.extra_columns)]
+        columns = (Column * max(len(flat), 1))(*flat)
+        handle = self.stream.__cuda_stream__()[1]
+        return Call(query, kernels, device, columns, self.rows, self.stream, handle, self.stopwatch)
+
+
+def _grouped(call: Call, forced: str) -> tuple[Call, Run, Counters] | None:
+    """All groups, not yet as columns; None if some word may stand for several keys."""
+    query, args = call.query, call.args
+    if call.rows == 0:
+        return call, Run(_decide(call, forced), 0, 0), Counters()
+    args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
+    args.rows = call.rows
+    args.probes = geometry.PROBES
+    checked = query.family in ("Ranged", "Wide", "Hashed")
+    if checked:
+        zero(call, args.counters, ctypes.sizeof(Counters) // 4)
+    if query.family == "Ranged":
+        call.columns[len(call.columns) - len(query.keys)].mask = (
+            args.counters + Counters.doubt.offset
+        )
     if query.made_words:
         _make_words(call)
     decision = _decide(call, forced)
@@ -160,36 +198,13 @@ def aggregate(
     run, counters = done
     if query.family == "Hashed":
         counters = _verified(call, counters)
-    if query.made_words and counters.doubt:
-        # two keys share a word: so rare that doing everything again is the best answer
-        call.held.clear()
-        by_row = replace(query, by_row=True)
-        return aggregate(by_row, keys, inputs, rows, stream, forced, stopwatch)
-    return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    return None if checked and counters.doubt else (call, run, counters)
 
 
 @cache
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
     return query, kernels_of(query, device)
-
-
-def _shortened(call: Call) -> Query:
-    """The query, with its key as a short string if all strings are short enough."""
-    import rmm
-
-    query, (key, *others) = call.query, call.query.keys
-    if query.family != "Hashed" or others or call.columns[1].offset > SHORT_STRING * call.rows:
-        return query
-    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
-    fill(buffer.ptr, 0, 4, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
-    longest = ctypes.c_uint32()
-    read_back(buffer.ptr, longest, call.handle)
-    if longest.value > SHORT_STRING:
-        return query
-    return replace(query, keys=(replace(key, short=True),))
 
 
 def _verified(call: Call, counters: Counters) -> Counters:
@@ -211,7 +226,6 @@ def _make_words(call: Call) -> None:
     """Fill the columns behind the inputs: the witnesses, the words."""
     for i in range(1, call.query.made_words + 1):
         call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
-    zero(call, call.args.counters, ctypes.sizeof(Counters) // 4)
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 

@@ -13,6 +13,7 @@ from dask_gpuagg.cuda.call import (
     Column,
     Counters,
     Run,
+    Table,
     reset,
     run_of,
     table_of,
@@ -27,6 +28,7 @@ class _Partitions(ctypes.Structure):
 
     _fields_ = [
         ("words", ctypes.c_void_p),
+        ("base", ctypes.c_uint64),
         ("numbers", ctypes.c_void_p),
         ("validity", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
@@ -73,26 +75,33 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless:
         return None
+    beside = []
+    if decision.hot_slots:
+        beside.append(args.target)
+    if spilled:
+        beside.append(_group_spilled(call, spilled))
     # groups made beside the partitions may all be new
-    needed = counters.groups + len(decision.hot) + spilled
-    restarted = counters.groups > args.table.slots
-    if needed > args.table.slots:
+    others = call.counters().claimed if spilled else 0
+    needed = counters.groups + len(decision.hot) + others
+    restarted = needed > args.table.slots
+    if restarted:
         # the groups have been counted all the same, so the second time all have room
         args.table = table_of(call, geometry.even(needed))
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
         counters = _aggregate(call, decision, partitions, moved)
-    if decision.hot_slots:
+    for args.target in beside:
         counters = _absorb(call, counters)
-    if spilled:
-        _group_spilled(call, spilled)
-        counters = _absorb(call, counters)
-        if counters.homeless:
-            return None
+    if counters.homeless:
+        return None
     args.groups, args.extras = counters.total, counters.extras
-    if decision.hot_slots or spilled:
+    if beside:
         counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _suffix(decision: Decision) -> str:
+    return "" if decision.base is None else "_narrow"
 
 
 def _scatter(
@@ -103,6 +112,7 @@ def _scatter(
     if not decision.hot_slots:
         kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
         blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+        kernel += _suffix(decision)
         call.launch(kernel, blocks, threads, args, partitions, call.columns, moved, shared=shared)
         return
     tile = threads * items
@@ -117,7 +127,7 @@ def _scatter(
     _clear_beside(call, 4 * geometry.HOT_AT_MOST)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
     operands = (args, partitions, call.columns, moved, keys)
-    call.launch("scatter_hot", blocks, threads, *operands, shared=shared)
+    call.launch("scatter_hot" + _suffix(decision), blocks, threads, *operands, shared=shared)
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
@@ -130,8 +140,10 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
 
     masked = sum(v.masked for v in query.read)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
+    base = decision.base
     partitions = _Partitions(
-        array(8),
+        array(8 if base is None else 4),
+        (base or 0) % 2**64,
         array(4) if query.numbered else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -150,7 +162,7 @@ def _aggregate(
 ) -> Counters:
     fixed, replica = call.query.slot_bytes
     call.launch(
-        "aggregate",
+        "aggregate" + _suffix(decision),
         decision.blocks,
         call.query.threads,
         *(call.args, partitions, moved),
@@ -159,22 +171,24 @@ def _aggregate(
     return call.counters()
 
 
-def _clear_beside(call: Call, slots: int) -> None:
+def _clear_beside(call: Call, slots: int) -> Table:
     """An empty table for groups that are made beside the partitions."""
-    call.args.target = table_of(call, slots)
+    call.args.target = table = table_of(call, slots)
     call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+    return table
 
 
-def _group_spilled(call: Call, spilled: int) -> None:
+def _group_spilled(call: Call, spilled: int) -> Table:
     """Rows that found their partition full, in a table of their own."""
-    _clear_beside(call, geometry.safe_slots(spilled))
+    table = _clear_beside(call, geometry.safe_slots(spilled))
     reset(call, "claimed")
     rest = Args.from_buffer_copy(call.args)
-    rest.table, rest.list, rest.rows, rest.slices = call.args.target, call.args.spill, spilled, 1
+    rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
     # half empty, and searched to its end
     rest.probes = rest.table.slots
     threads = call.query.threads
     call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
+    return table
 
 
 def _absorb(call: Call, counters: Counters) -> Counters:

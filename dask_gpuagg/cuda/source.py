@@ -39,24 +39,24 @@ SHORT_STRING = 15
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
+_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
     CORE: (),
     "transfer": ("clear_target", "transfer"),
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
-    "scatter": ("scatter",),
-    "scatter_wide": ("scatter_wide",),
-    "scatter_hot": ("scatter_hot",),
-    "aggregate": ("aggregate",),
+    **{kernel: (kernel,) for kernel in _PARTITIONED},
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
     "words": ("make_words",),
+    "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
 }
 _UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
-_PARTITIONED = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "absorb")
 
 
 def unit_of(kernel: str) -> str:
@@ -166,6 +166,8 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of State
     outputs : tuple of Output
+    ranged : bool
+        Whether the key columns are packed by the ranges of their values, which a sample told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -176,13 +178,15 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
+    ranged: bool = False
     by_row: bool = False
 
     @cached_property
     def family(self) -> str:
         """How tables hold the keys: the type in ``kernels/key``.
 
-        ``Packed`` in one 64-bit word, ``Wide`` in a word and a witness, 128 bits together,
+        ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
         strings = any(k.string for k in self.keys)
@@ -193,12 +197,20 @@ class Query:
             return "Packed"
         if self.by_row:
             return "ByRow"
+        if self.ranged:
+            return "Ranged"
         fits = not strings and bits + flags <= 128
         return "Wide" if fits or self._short else "Hashed"
 
     @property
     def _short(self) -> bool:
         return len(self.keys) == 1 and self.keys[0].short
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a packed key's word."""
+        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
 
     @property
     def gathered(self) -> bool:
@@ -214,6 +226,16 @@ class Query:
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
         return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+
+    @property
+    def extra_columns(self) -> int:
+        """Columns behind keys and inputs: made words, or the ranges of the key columns."""
+        return len(self.keys) if self.family == "Ranged" else self.made_words
+
+    @property
+    def integral(self) -> bool:
+        """Whether the values of all key columns are integers of up to 64 bits."""
+        return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
 
     @property
     def first_input(self) -> int:
@@ -285,12 +307,16 @@ class Query:
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         missing = {"words"} if not self.made_words else set()
+        if self.family not in ("Wide", "Hashed") or not self.integral:
+            missing.add("ranges")
         if self.family != "Hashed":
             missing.add("verify")
         if self.family != "Hashed" or not self.keys[0].string:
             missing.add("longest")
         if self.family == "ByRow":
-            missing.update(_PARTITIONED)
+            missing.update(_PARTITIONED, ["absorb"])
+        if self.made_words:
+            missing.update(_NARROW_WORDS)
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -317,6 +343,9 @@ class Query:
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
             arguments.append(str(len(self.states)))
             column += 1
+        if self.family == "Ranged":
+            arguments.append(str(column))
+            column += len(self.keys)
         fixed, replica = self.slot_bytes
         scatter = ""
         if self.family != "ByRow":

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "estimate/count.cuh"
+#include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
 #include "hgb/hgb.cuh"
 #include "key/longest.cuh"
@@ -90,6 +91,14 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
+#ifdef GPUAGG_WITH_RANGES
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_ranges(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                  gpuagg::u64* bounds) {
+    gpuagg::ranges<GPUAGG_QUERY>(c.column, rows, bounds);
+}
+#endif
+
 #ifdef GPUAGG_WITH_LONGEST
 __global__ void __launch_bounds__(256)
     gpuagg_longest(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
@@ -111,38 +120,72 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
+// The scatters: of ordinary tiles, of larger ones for many partitions, and with a table of hot keys
+// beside the tile; each with whole words and with narrow ones.
 #ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, false>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
 
 #ifdef GPUAGG_WITH_SCATTER_WIDE
-// Of larger tiles, for many partitions.
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_wide(const __grid_constant__ gpuagg::Args a,
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, false>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
 
 #ifdef GPUAGG_WITH_SCATTER_HOT
-// With a table of hot keys beside the tile.
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter_hot(const __grid_constant__ gpuagg::Args a,
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to,
                     const __grid_constant__ gpuagg::HotKeys hot) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, false>(
+        a, p, c.column, to.column, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, true>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_WIDE_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_wide_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, true>(
+        a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_HOT_NARROW
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_hot_narrow(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to,
+                    const __grid_constant__ gpuagg::HotKeys hot) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, true>(
         a, p, c.column, to.column, hot);
 }
 #endif
@@ -152,7 +195,16 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, GPUAGG_UNROLL>(a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_NARROW
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_narrow(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, GPUAGG_UNROLL>(a, p, moved.column);
 }
 #endif
 

@@ -232,6 +232,14 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in {"strings": (string(),), "decimal128": (key("i128", True),)}.items():
         for number, wanted in {"1 aggregation": ONE, "the usual ones": USUAL}.items():
             yield f"{number} by {label}, by row", replace(of(keys, wanted), by_row=True)
+    ranged = {
+        "two of 64 bits": INT64 * 2,
+        "three with nulls": (key("i64", True), key("u8"), key("i32", True)),
+    }
+    for label, keys in ranged.items():
+        for keep_nulls in (False, True):
+            nulls = "nulls kept" if keep_nulls else "nulls dropped"
+            yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 
@@ -262,5 +270,6 @@ COVERING = [
     "keys two of 64 bits, nulls kept",
     "keys decimal128, nulls dropped",
     "keys short string, nulls kept",
+    "ranges of three with nulls, nulls kept",
     "the usual ones by strings, by row",
 ]

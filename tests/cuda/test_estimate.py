@@ -74,7 +74,6 @@ def test_uneven_keys(exponent: float) -> None:
     assert made.uneven
     shares = [share for _, share in made.hot]
     assert shares == sorted(shares, reverse=True)
-    assert made.coolest <= min(shares, default=1.0)
     # the rows left to the partitions are far more even than all of them
     assert made.alike < 2e-4
 

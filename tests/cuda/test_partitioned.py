@@ -44,9 +44,9 @@ def test_partitions_hold_the_rows_and_tables_the_groups(
     assert shared < device.shared_bytes
 
 
-def uneven(groups: int, *hot: float, coolest: float = 0.0, alike: float = 0.0) -> Estimate:
+def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
     told = tuple((i << 40, share) for i, share in enumerate(hot))
-    return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike, coolest)
+    return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
 
 
 @pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
@@ -63,10 +63,34 @@ def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
 
 def test_uneven_keys_make_roomy_partitions() -> None:
     even = decided(SUM, 1_000_000)
-    cool = geometry.decide(SUM, 10**8, uneven(10**6, coolest=1e-3), H200)
-    assert cool.capacity >= even.capacity + 10**5
     alike = geometry.decide(SUM, 10**8, uneven(10**6, alike=1e-4), H200)
     assert alike.capacity > even.capacity
+
+
+@pytest.mark.parametrize(
+    ("ctype", "bounds", "base"),
+    [
+        ("i64", (0, 10**6), -(2**30)),
+        ("i64", (-(10**9), 10**9), -(10**9) - 2**30),
+        ("i64", (0, 2**31), None),
+        ("i64", (-(2**63), -(2**63) + 5), -(2**63) - 2**30),
+        ("i64", (-(2**63), 2**63 - 1), None),
+        ("i32", (0, 2**32 - 1), 0),
+        ("i32", (5, 6), 0),
+    ],
+)
+def test_words_of_a_narrow_range_are_narrow(
+    ctype: str, bounds: tuple[int, int], base: int | None
+) -> None:
+    query = replace(SUM, keys=(KeyPart(ctype, False),))
+    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
+    assert geometry.decide(query, 10**8, estimate, H200).base == base
+
+
+def test_made_words_are_not_narrow() -> None:
+    query = replace(SUM, keys=(WORD, WORD))
+    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=(0, 5))
+    assert geometry.decide(query, 10**8, estimate, H200).base is None
 
 
 def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:

@@ -78,6 +78,33 @@ def test_the_empty_pattern_among_many_keys() -> None:
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
+@pytest.mark.parametrize("start", [0, -300_000, 2**63 - 600_000, -(2**63)])
+@pytest.mark.parametrize("outside", [0, 1, 5_000])
+def test_narrow_words(start: int, outside: int) -> None:
+    """Keys of a narrow range, but for some rows that the sample does not see."""
+    rng = np.random.default_rng(6)
+    k = rng.integers(0, 500_000, ROWS) + start
+    # 256 segments of 256 rows are sampled
+    unseen = np.flatnonzero(np.arange(ROWS) % (ROWS // 256) > 300)
+    k[rng.choice(unseen, outside, replace=False)] = rng.integers(-(2**63), 2**63 - 1, outside)
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    assert run.decision.kernel == "pgb"
+    assert run.decision.base is not None
+    assert run.spilled == outside
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "float32"])
+def test_keys_of_32_bits(dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    k = rng.integers(-(2**31), 2**31, 400_000)[rng.integers(0, 400_000, ROWS)]
+    frame = pd.DataFrame({"k": k.astype(dtype), "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    assert (run.decision.kernel, run.decision.base, run.spilled) == ("pgb", 0, 0)
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+
+
 def test_a_group_of_nulls_alone_until_rows_beside_its_partition_join() -> None:
     """Nulls are counted after groups have been folded together."""
     rng = np.random.default_rng(5)

@@ -123,6 +123,45 @@ def test_hashes_of_two_keys_with_one_value(groups: int, kernel: str) -> None:
     assert_equal(ours, by_pandas(frame, list("abc"), WANTED))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", [2_000, 400_000])
+def test_values_that_no_sample_saw(groups: int, kernel: str) -> None:
+    """Ranges come from a sample; one row of 256 segments' worth lies far outside."""
+    rng = np.random.default_rng(6)
+    codes = rng.integers(0, groups, ROWS)
+    keys = {"a": codes % 1_000, "b": codes // 1_000}
+    between = ROWS // 256 * 100 + 3_000
+    keys["b"][between] = -(2**60)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
+    assert run.groups == len(np.unique(codes)) + 1
+    assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "datetime64[ns]"])
+def test_ranges_of_types(dtype: str) -> None:
+    """Values at the ends of a type, and none at all in one column's sample."""
+    rng = np.random.default_rng(7)
+    info = np.iinfo("int64" if dtype.startswith("date") else dtype)
+    low = rng.integers(0, 100, ROWS)
+    ends = np.array([info.min + 1, 0, info.max], dtype=info.dtype)
+    frame = pd.DataFrame(
+        {
+            "a": (info.max - low.astype(info.dtype)).astype(dtype),
+            "b": pd.Series(rng.integers(0, 5, ROWS)).astype("Int64").where(low == 200),
+            "c": ends[rng.integers(0, 3, ROWS)].astype(dtype),
+            "d": rng.integers(0, 2**40, ROWS) // 2**36,
+        }
+        | values(rng, ROWS)
+    )
+    for keys in (["a", "d"], ["a", "b", "d"], ["c", "d"]):
+        ours, _ = aggregated(frame, keys, WANTED, keep_nulls=True)
+        theirs = by_pandas(frame, keys, WANTED, keep_nulls=True)
+        ours = ours.reset_index().sort_values(keys, na_position="last").set_index(keys)
+        theirs = theirs.reset_index().sort_values(keys, na_position="last").set_index(keys)
+        assert_equal(ours, theirs)
+
+
 def test_strings_that_differ_anywhere() -> None:
     """Every byte counts, and so does the length, wherever the string lies in its column."""
     rng = np.random.default_rng(5)

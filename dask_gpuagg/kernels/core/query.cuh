@@ -3,6 +3,7 @@
 
 #include "aggregate/list.cuh"
 #include "key/made_word.cuh"
+#include "key/ranged.cuh"
 
 namespace gpuagg {
 

@@ -37,6 +37,8 @@ struct Summary {
     u32 once;      // keys seen in one segment
     u32 twice;     // keys seen in two
     i32 most;      // rows of the most frequent key, -1 for none
+    u64 least;     // of unmixed words, from the least signed number on
+    u64 greatest;  // likewise, counted down from the greatest
     u32 repeats;   // rows whose key is that of the row before
 };
 
@@ -60,6 +62,17 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     // keys with a slot of their own count as one: this is an estimate
     u64 word = counted ? K::fingerprint(columns, probe) : 0ull;
     if (counted && (probe.kind != Kind::key || word == EMPTY)) word = OTHER;
+    const bool plain = counted && probe.kind == Kind::key;
+    u64 low = plain ? unmix(word) ^ (1ull << 63) : ~0ull, high = plain ? ~low : ~0ull;
+    for (u32 d = WARP / 2; d > 0; d /= 2) {
+        const u64 l = __shfl_xor_sync(ALL_LANES, low, d), h = __shfl_xor_sync(ALL_LANES, high, d);
+        low = l < low ? l : low;
+        high = h < high ? h : high;
+    }
+    if (lane == 0) {
+        lower(Global{}, &summary->least, low);
+        lower(Global{}, &summary->greatest, high);
+    }
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));

@@ -116,16 +116,24 @@ GPUAGG_INLINE void write_parts(U& unpack, const Target* to, u32 group, bool is_g
     put(*to, group, value, valid, is_group);
 }
 template <class L, bool KEEP, class... C>
-GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
-                             const typename L::Value&, bool is_group) {
+GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Column*, const Target* to, u32 group,
+                             const Probe& probe, const typename L::Value&, bool is_group) {
     using P = Packed<KEEP, C...>;
     // the key that mixes to EMPTY is no exception here: its word is EMPTY
     Unpack<KEEP, P> unpack{unmix(probe.word), probe.kind == Kind::null};
     write_parts<KEEP, P, Unpack<KEEP, P>, C...>(unpack, to, group, is_group);
 }
+template <class L, bool KEEP, u32 RANGES, class... C>
+GPUAGG_INLINE void write_key(Ranged<KEEP, RANGES, C...>, const Column* columns, const Target* to,
+                             u32 group, const Probe& probe, const typename L::Value&,
+                             bool is_group) {
+    using P = Ranged<KEEP, RANGES, C...>;
+    UnpackRanged<P> unpack{unmix(probe.word), columns + RANGES + P::columns};
+    write_parts<KEEP, P, UnpackRanged<P>, C...>(unpack, to, group, is_group);
+}
 template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>
-GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Target* to, u32 group,
-                             const Probe& probe, const typename L::Value& v, bool is_group) {
+GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Column*, const Target* to,
+                             u32 group, const Probe& probe, const typename L::Value& v, bool is_group) {
     using P = Wide<KEEP, W, WITNESSES, STATE, C...>;
     if constexpr (P::text) {
         // strings are gathered, from the rows that the state behind the witness keeps
@@ -136,13 +144,13 @@ GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Target
     }
 }
 template <class L, bool KEEP, u32 W, u32 STATE, class... C>
-GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Target* to, u32 group,
-                             const Probe&, const typename L::Value& v, bool is_group) {
+GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Column*, const Target* to,
+                             u32 group, const Probe&, const typename L::Value& v, bool is_group) {
     put(*to, group, static_cast<i32>(Nth<STATE, L>::of(v).x), true, is_group);
 }
 template <class L, bool KEEP, class... C>
-GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Target* to, u32 group, const Probe& probe,
-                             const typename L::Value&, bool is_group) {
+GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to, u32 group,
+                             const Probe& probe, const typename L::Value&, bool is_group) {
     put(*to, group, static_cast<i32>(probe.word >> 32), true, is_group);
 }
 
@@ -162,7 +170,7 @@ __device__ void write(const Args& a, const Column* columns, const Target* to) {
             probe = asked<K>(columns, a.table.words[slot], slot, a.table.slots);
             value = Q::All::read(memory, {slot, slot});
         }
-        write_key<typename Q::All>(K{}, to, group, probe, value, is_group);
+        write_key<typename Q::All>(K{}, columns, to, group, probe, value, is_group);
         write_outputs<typename Q::All>(O{}, to + KEY_TARGETS, group, value, is_group);
     }
 }

@@ -29,7 +29,7 @@ struct Part {
 };
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
-template <class Q, bool WHOLE, u32 UNROLL>
+template <class Q, bool NARROW, bool WHOLE, u32 UNROLL>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
                               const typename Q::All::Memory& memory, Part part, u32 base, u32 end,
                               u32* full) {
@@ -44,7 +44,7 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
         const u32 at = base + j * WARP + lane;
         probe[j] = {EMPTY, 0u, Kind::key};
         if (WHOLE || at < end) {
-            probe[j].word = __ldcs(p.words + at);
+            probe[j].word = load_word<NARROW>(p, at);
             V valid = 0;
             if constexpr (Inputs<Row>::masked > 0)
                 valid = __ldcs(static_cast<const V*>(p.validity) + at);
@@ -115,7 +115,7 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
-template <class Q, class O, u32 UNROLL>
+template <class Q, class O, bool NARROW, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
@@ -152,10 +152,10 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
+            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
                                                &full);
         if (fits && base < end)
-            take_moved<Q, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
+            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
         __syncthreads();
         if (full) {
             // half of this part's keys, by one more bit of their hash

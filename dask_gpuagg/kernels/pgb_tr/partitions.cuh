@@ -9,7 +9,8 @@ namespace gpuagg {
 // Column arrays of `capacity` rows for each partition. Values lie where the `Columns` of the
 // partitions say, in the places of the input's own columns.
 struct Partitions {
-    u64* words;      // mixed keys
+    void* words;     // mixed keys; narrow ones as 32 bits, what their unmixed words have above `base`
+    u64 base;
     u32* numbers;    // of the rows in the input, where a state asks for them
     void* validity;  // of each row: one bit for each masked input
     u32* rows;       // of each partition, those included that found it full
@@ -25,6 +26,19 @@ GPUAGG_INLINE u32 partition_of(u64 word, u32 partitions) {
 }
 GPUAGG_INLINE u32 home_in_partition(u64 word, u32 partitions) {
     return static_cast<u32>(word >> 32) * partitions;
+}
+
+// Words as they lie in the partitions.
+template <bool NARROW> GPUAGG_INLINE u64 load_word(const Partitions& p, u32 at) {
+    if constexpr (NARROW) return mix(p.base + __ldcs(static_cast<const u32*>(p.words) + at));
+    else return __ldcs(static_cast<const u64*>(p.words) + at);
+}
+template <bool NARROW> GPUAGG_INLINE void store_word(const Partitions& p, u32 at, u64 word) {
+    if constexpr (NARROW) static_cast<u32*>(p.words)[at] = static_cast<u32>(unmix(word) - p.base);
+    else static_cast<u64*>(p.words)[at] = word;
+}
+template <bool NARROW> GPUAGG_INLINE bool fits(const Partitions& p, u64 word) {
+    return !NARROW || (unmix(word) - p.base) >> 32 == 0;
 }
 
 template <class S> struct Numbered { static constexpr bool value = false; };

@@ -149,9 +149,10 @@ GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, Probe (&pro
     }
 }
 
-// Rows that no partition takes are listed: those past its capacity, and those of the two keys that
-// have a slot behind every table, unless a table of hot keys takes them.
-template <class Q, u32 THREADS, u32 ITEMS, bool HOT>
+// Rows that no partition takes are listed: those past its capacity, those whose word is not as narrow
+// as the others, and those of the two keys that have a slot behind every table, unless a table of hot
+// keys takes them.
+template <class Q, u32 THREADS, u32 ITEMS, bool HOT, bool NARROW>
 __device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
                         const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
@@ -189,7 +190,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
 #pragma unroll
             for (u32 j = 0; j < BATCH; ++j) {
                 u32 rank = NOWHERE;
-                if (probe[j].kind == Kind::key)
+                if (probe[j].kind == Kind::key && fits<NARROW>(p, probe[j].word))
                     rank = atomicAdd(counts + partition_of(probe[j].word, p.count), 1u);
                 else if (probe[j].kind != Kind::drop) odd |= 1u << j;
                 route.set(b + j, rank);
@@ -260,7 +261,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
                 const u32 place = counts[partition] + at;
                 if (place < p.capacity) {
                     route.target[j] = partition * p.capacity + place;
-                    p.words[route.target[j]] = word;
+                    store_word<NARROW>(p, route.target[j], word);
                 }
             }
         }

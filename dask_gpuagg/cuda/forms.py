@@ -1,0 +1,99 @@
+"""Narrower forms of wide keys, where the data at hand allow them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column
+from dask_gpuagg.cuda.driver import fill, read_back
+from dask_gpuagg.cuda.source import SHORT_STRING, Query
+
+# No word of so few bits is mixed to the one that stands for an empty slot.
+RANGED_BITS = 59
+# Bits that a column gets beyond those of the sampled values: as many values again below them, and
+# twice as many above.
+_MARGIN = 2
+
+
+def narrowed(call: Call) -> tuple[Query, list[Column]]:
+    """The query with its keys in a narrower form, and the columns that this form adds.
+
+    Parameters
+    ----------
+    call : Call
+        Of a query with made words, nothing of it computed yet.
+
+    Returns
+    -------
+    query : Query
+        The call's own, if no other form serves.
+    columns : list of Column
+        Base and bits of every key column, where they are packed by their ranges.
+    """
+    query = call.query
+    if query.integral:
+        ranges = packed_ranges(_bounds(call))
+        if ranges is not None:
+            columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
+            return replace(query, ranged=True), columns
+    elif query.family == "Hashed" and len(query.keys) == 1:
+        most = SHORT_STRING * call.rows
+        if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
+            return replace(query, keys=(replace(query.keys[0], short=True),)), []
+    return query, []
+
+
+def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:
+    """Base and bits of each column, with room around what a sample has seen.
+
+    Parameters
+    ----------
+    bounds : sequence of (int, int)
+        Least and greatest value of each column; of no values the least is above the greatest.
+
+    Returns
+    -------
+    list of (int, int) or None
+        None if the bits exceed a word.
+    """
+    made = []
+    for least, greatest in bounds:
+        needed = (greatest - least + 1).bit_length() if greatest >= least else 0
+        base = least - (1 << needed) if greatest >= least else 0
+        made.append((base, needed + _MARGIN))
+    return made if sum(bits for _, bits in made) <= RANGED_BITS else None
+
+
+def _bounds(call: Call) -> list[tuple[int, int]]:
+    import rmm
+
+    columns = len(call.query.keys)
+
+    class Bounds(ctypes.Structure):
+        _fields_ = [("of", ctypes.c_uint64 * (2 * columns))]
+
+    buffer = rmm.DeviceBuffer(size=16 * columns, stream=call.stream)
+    # as the kernel keeps them, all ones are the bounds of nothing
+    fill(buffer.ptr, 0xFF, 16 * columns, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("ranges", geometry.SEGMENTS, geometry.SEGMENT, *arguments)
+    seen = Bounds()
+    read_back(buffer.ptr, seen, call.handle)
+    half = 1 << 63
+    return [(seen.of[2 * i] - half, half - 1 - seen.of[2 * i + 1]) for i in range(columns)]
+
+
+def _longest(call: Call) -> int:
+    """Bytes of the longest string of the first key column."""
+    import rmm
+
+    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
+    fill(buffer.ptr, 0, 4, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
+    longest = ctypes.c_uint32()
+    read_back(buffer.ptr, longest, call.handle)
+    return int(longest.value)

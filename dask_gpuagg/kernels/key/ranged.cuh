@@ -1,0 +1,76 @@
+// Integer columns that together are wider than a word, but whose values, as a sample tells, are
+// not: what each has above its base, side by side in one word. A row with a value outside of its
+// column's range raises a flag, on which the host starts again without ranges.
+#pragma once
+
+#include "key/packed.cuh"
+
+namespace gpuagg {
+
+// RANGES: the first of as many columns without memory, of which `data` is the base, `offset` the
+// number of bits, and the mask of the first one the flag's address. With KEEP_NULLS the code 0 of
+// a nullable column stands for null.
+template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
+    static constexpr bool by_row = false;
+    static constexpr u32 columns = sizeof...(K);
+
+    template <class C> static constexpr bool with_null = KEEP_NULLS && C::nullable;
+
+    template <class C>
+    static GPUAGG_INLINE void append(const Column* from, const Column& range, i64 row, u64& word,
+                                     bool& dropped, bool& outside) {
+        using T = typename C::T;
+        bool missing = false;
+        if constexpr (C::masked) missing = !is_valid(from[C::column], row);
+        const u64 base = reinterpret_cast<u64>(range.data);
+        const u32 bits = static_cast<u32>(range.offset);
+        u64 code = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row))) - base;
+        outside = outside || (!missing && code >= (1ull << bits) - (with_null<C> ? 1 : 0));
+        if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
+        else dropped = dropped || missing;
+        word = (word << bits) | code;
+    }
+
+    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+        u64 word = 0;
+        bool dropped = false, outside = false;
+        u32 i = 0;
+        (append<K>(from, from[RANGES + i++], row, word, dropped, outside), ...);
+        if (outside && !dropped) {
+            *const_cast<u32*>(from[RANGES].mask) = 1;
+            dropped = true;
+        }
+        return of_word(dropped ? EMPTY : mix(word), dropped);
+    }
+
+    static GPUAGG_INLINE Probe of_word(u64 word, bool dropped) {
+        // no key mixes to EMPTY, whose bits the host leaves unused
+        return {word, static_cast<u32>(word >> 32), dropped ? Kind::drop : Kind::key};
+    }
+    static GPUAGG_INLINE Probe again(const Column*, u64 word) { return of_word(word, false); }
+    static GPUAGG_INLINE bool same(const Column*, u64 held, const Probe& wanted) {
+        return held == wanted.word;
+    }
+    static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
+    static GPUAGG_INLINE u32 slice(const Probe& probe) { return probe.home; }
+};
+
+// Takes the columns of an unmixed word apart again, last one first.
+template <class P> struct UnpackRanged {
+    u64 word;
+    const Column* range;  // behind the last one
+    template <class C> GPUAGG_INLINE typename C::T next(bool& valid) {
+        --range;
+        const u32 bits = static_cast<u32>(range->offset);
+        u64 code = word & ((1ull << bits) - 1);
+        word >>= bits;
+        valid = true;
+        if constexpr (P::template with_null<C>) {
+            valid = code != 0;
+            if (valid) --code;
+        }
+        return static_cast<typename C::T>(code + reinterpret_cast<u64>(range->data));
+    }
+};
+
+}  // namespace gpuagg

@@ -1,0 +1,34 @@
+"""Narrower forms of wide keys."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.forms import RANGED_BITS, packed_ranges
+
+GOLDEN = 0x9E3779B97F4A7C15
+values = st.integers(-(2**63), 2**63 - 1)
+bounds = st.lists(st.tuples(values, values), min_size=1, max_size=4)
+
+
+@given(bounds)
+def test_ranges_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None:
+    made = packed_ranges(seen)
+    if made is None:
+        # one bit more than the values need, and two of margin
+        assert sum(max(b - a + 1, 0).bit_length() + 2 for a, b in seen) > RANGED_BITS
+        return
+    assert sum(bits for _, bits in made) <= RANGED_BITS
+    for (least, greatest), (base, bits) in zip(seen, made, strict=True):
+        if least <= greatest:
+            # as much below what was seen, twice as much above; the last code may stand for null
+            span = greatest - least
+            assert least - base >= span
+            assert greatest + 2 * span - base < 2**bits - 1
+
+
+def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
+    """The inverse of ``mix`` in kernels/core/types.cuh."""
+    key = (2**64 - 1) * pow(GOLDEN, -1, 2**64) % 2**64
+    assert key ^ key >> 32 >= 2**RANGED_BITS
