@@ -32,7 +32,12 @@ SPECS: dict[str, dict[str, list[str]]] = {
     },
 }
 DTYPES = {"a": "float64", "b": "int64", "c": "float32", "d": "int32"}
-KEYS = {"int64": FEW, "int64, many groups": MANY, "string": FEW}
+KEYS = {"int64": FEW, "int32, many groups": MANY, "string": FEW}
+
+
+def dtype_of(key: str) -> str:
+    """Of the numbers that are the key, or that strings are made of."""
+    return "int32" if key.startswith("int32") else "int64"
 
 
 def data(key: str, groups: int) -> Any:
@@ -40,7 +45,7 @@ def data(key: str, groups: int) -> Any:
     import cupy as cp
 
     k = cp.arange(ROWS, dtype="int64") * 2_654_435_761 % groups
-    frame = cudf.DataFrame({"k": k})
+    frame = cudf.DataFrame({"k": k.astype(dtype_of(key))})
     if key == "string":
         frame["k"] = "key " + frame["k"].astype(str)
     for name, dtype in DTYPES.items():
@@ -54,7 +59,7 @@ def plan_of(key: str, spec: dict[str, list[str]]) -> tuple[Any, Any]:
 
     from dask_gpuagg.distributed.warmup import examples_of
 
-    rows = pd.DataFrame({"k": pd.Series([], dtype="str" if key == "string" else "int64")})
+    rows = pd.DataFrame({"k": pd.Series([], dtype="str" if key == "string" else dtype_of(key))})
     for name, dtype in DTYPES.items():
         rows[name] = pd.Series([], dtype=dtype)
     (example,) = examples_of(dd.from_pandas(rows, npartitions=1).groupby("k").agg(spec))
@@ -128,7 +133,7 @@ def child(cache: str) -> dict[str, Any]:
 
     compilations = Compilations()
     frames = {key: data(key, groups) for key, groups in KEYS.items()}
-    another = plan_of("int64", {"d": ["min"], "b": ["var"]})
+    another = plan_of("int64", {"d": ["min", "first"], "b": ["var"]})
     first_s, _ = timed(lambda: steps(frames["int64"], *another))
     cells = []
     other = compilations.taken()

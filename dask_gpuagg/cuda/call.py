@@ -78,6 +78,7 @@ class Args(ctypes.Structure):
         ("taken", ctypes.c_void_p),
         ("groups", ctypes.c_uint32),
         ("extras", ctypes.c_uint32),
+        ("beside", ctypes.c_uint32),
     ]
 
 

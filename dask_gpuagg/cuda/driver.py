@@ -93,7 +93,7 @@ class Kernels:
     """
 
     def __init__(self, query: Query, device: Device) -> None:
-        self._query = query
+        self.query = query
         self._device = device
         self._libraries: dict[str, Any] = {}
         self._failures: dict[str, str] = {}
@@ -101,15 +101,16 @@ class Kernels:
         self._lock = threading.Lock()
 
     def prepare(self, *units: str) -> None:
-        """Compile or load units before one of their kernels is launched; without names all.
+        """Compile or load some units, or all, before one of their kernels is launched.
 
         Raises
         ------
         KernelsUnavailable
         """
-        for unit in units or self._query.units:
-            with self._lock:
-                self._library(unit)
+        for unit in self.query.units:
+            if not units or unit in units:
+                with self._lock:
+                    self._library(unit)
 
     def launch(
         self,
@@ -188,7 +189,7 @@ class Kernels:
             from cuda.bindings import driver
 
             try:
-                code = cubin(self._query.source(unit), self._device.architecture)
+                code = cubin(self.query.source(unit), self._device.architecture)
                 loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
                 self._libraries[unit] = _driver(loaded)
             except KernelsUnavailable as error:

@@ -39,11 +39,22 @@ def narrowed(call: Call) -> tuple[Query, list[Column]]:
         if ranges is not None:
             columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
             return replace(query, ranged=True), columns
-    elif query.family == "Hashed" and len(query.keys) == 1:
+    elif query.may_be_short:
         most = SHORT_STRING * call.rows
         if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
-            return replace(query, keys=(replace(query.keys[0], short=True),)), []
+            return _short(query), []
     return query, []
+
+
+def forms_of(query: Query) -> list[Query]:
+    """The query, and the forms that ``narrowed`` may give it."""
+    if query.made_words and query.integral:
+        return [query, replace(query, ranged=True)]
+    return [query, _short(query)] if query.may_be_short else [query]
+
+
+def _short(query: Query) -> Query:
+    return replace(query, keys=(replace(query.keys[0], short=True),))
 
 
 def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:

@@ -6,7 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dask_gpuagg.cuda.driver import Device
@@ -157,7 +157,7 @@ def estimate_groups(
     repeats: int,
     met: int = 0,
     pairs: int = 0,
-    hot: Sequence[tuple[int, int, int]] = (),
+    hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
 ) -> Estimate:
     """Estimate the number of groups of an input.
@@ -178,8 +178,8 @@ def estimate_groups(
         Keys of each segment, all together.
     pairs : int
         Ordered pairs of different segments that share a key, for every key.
-    hot : sequence of (int, int, int)
-        Words of frequent keys, their rows and their segments.
+    hot : callable
+        Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
     bounds : tuple of (int, int)
         Least and greatest unmixed word.
 
@@ -198,8 +198,7 @@ def estimate_groups(
     groups = min(rows, chao, runs)
     chances = max(1, met * (met - 1))
     uneven = groups * pairs / chances > _UNEVEN
-    hottest = sorted(hot, key=lambda told: -told[1])
-    kept = hottest[:HOT_AT_MOST]
+    kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return Estimate(
         groups,

@@ -36,7 +36,7 @@ from dask_gpuagg.cuda.driver import (
     kernels_of,
 )
 from dask_gpuagg.cuda.estimate import estimated
-from dask_gpuagg.cuda.forms import narrowed
+from dask_gpuagg.cuda.forms import forms_of, narrowed
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
@@ -205,6 +205,17 @@ def _grouped(call: Call, forced: str) -> tuple[Call, Run, Counters] | None:
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
     return query, kernels_of(query, device)
+
+
+def prepare(query: Query, *units: str) -> None:
+    """Compile or load what calls of many rows need: some units, or all.
+
+    Raises
+    ------
+    KernelsUnavailable
+    """
+    for form in forms_of(query):
+        kernels_of(form, current_device()).prepare(*units)
 
 
 def _verified(call: Call, counters: Counters) -> Counters:

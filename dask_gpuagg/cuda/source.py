@@ -213,6 +213,11 @@ class Query:
         return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
 
     @property
+    def may_be_short(self) -> bool:
+        """Whether the key is one of strings, which may all turn out to be short."""
+        return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
+
+    @property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
@@ -311,7 +316,7 @@ class Query:
             missing.add("ranges")
         if self.family != "Hashed":
             missing.add("verify")
-        if self.family != "Hashed" or not self.keys[0].string:
+        if not self.may_be_short:
             missing.add("longest")
         if self.family == "ByRow":
             missing.update(_PARTITIONED, ["absorb"])

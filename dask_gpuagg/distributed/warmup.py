@@ -15,12 +15,15 @@ from dask.dataframe import from_pandas
 
 from dask_gpuagg import logical
 from dask_gpuagg.cuda import driver
+from dask_gpuagg.cuda.groupby import prepare
 from dask_gpuagg.cuda.source import CORE
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.runs import rehearsal
 
 USUAL = ("sum", "count", "mean", "min", "max")
+# tables in shared memory serve few groups: the rest is compiled when a query has more
+_USUAL_UNITS = (CORE, "hgb", "count", "words", "longest", "verify")
 
 _logger = logging.getLogger(__name__)
 
@@ -48,9 +51,9 @@ def usual_examples() -> list[Example]:
     frame = pd.DataFrame({"i": np.arange(2), "s": ["a", "b"], "v": np.zeros(2)})
     rows = from_pandas(frame, npartitions=1)
     queries = [getattr(rows.groupby(key).v, name)() for key in ("i", "s") for name in USUAL]
-    # tables in shared memory serve few groups: the rest is compiled when a query has more
-    units = (CORE, "hgb")
-    return [replace(example, units=units) for query in queries for example in examples_of(query)]
+    return [
+        replace(example, units=_USUAL_UNITS) for query in queries for example in examples_of(query)
+    ]
 
 
 def examples_of(collection: Any) -> list[Example]:
@@ -70,8 +73,11 @@ def examples_of(collection: Any) -> list[Example]:
     nodes = {node._name: node for node in tuned.walk() if logical.is_aggregation(node)}
     if not nodes:
         raise Unsupported("an example query without a group-by")
-    queries = [logical.read(node) for node in nodes.values()]
-    return [Example(query.plan, query.meta) for query in queries]
+    examples: list[Example] = []
+    for query in map(logical.read, nodes.values()):
+        if query.plan not in [known.plan for known in examples]:
+            examples.append(Example(query.plan, query.meta))
+    return examples
 
 
 def warm(examples: Sequence[Example], go_on: Callable[[], bool] = lambda: True) -> str:
@@ -116,7 +122,7 @@ def _rehearse(example: Example) -> None:
             device.direct(keys, columns, plan, device.shape_of(example.meta))
         # partitions are large; partials are small, and what the rehearsal itself used suffices
         for kernels in set(driver.known()) - before:
-            kernels.prepare(*example.units)
+            prepare(kernels.query, *example.units)
         merged = device.combine([partial, partial], plan)
         device.finalize([merged], plan, example.meta)
 

@@ -251,8 +251,9 @@ __global__ void __launch_bounds__(gpuagg::SEGMENT)
 }
 
 __global__ void __launch_bounds__(256)
-    gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
-    gpuagg::summarise(table, summary);
+    gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary,
+                     gpuagg::HotSeen* hot) {
+    gpuagg::summarise(table, summary, hot);
 }
 #endif
 

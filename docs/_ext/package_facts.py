@@ -2,8 +2,8 @@
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
-configuration file with its comments, and ``benchmark.md`` and ``kernels.md`` from the committed
-results of the benchmarks.
+configuration file with its comments, and ``benchmark.md``, ``kernels.md`` and ``first_use.md`` from
+the committed results of the benchmarks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dask_gpuagg.engines.support import device_table
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
+_FIRST_USE = _KERNELS.parent / "first_use.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -101,6 +102,33 @@ def kernels(text: str) -> str:
     return "\n".join(lines)
 
 
+def first_use(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/first_use.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        What the first query of a shape takes longer than the second, with an empty kernel cache
+        and with a filled one.
+    """
+    empty, filled = json.loads(text)["processes"].values()
+    lines = [
+        "| query | kernels of its two steps | compiled | empty cache, s | filled cache, ms |",
+        "|" + " --- |" * 5,
+    ]
+    for first, later in zip(empty["cells"], filled["cells"], strict=True):
+        lines.append(
+            f"| {first['query']} | {', '.join(first['kernels'])} | {first['units_compiled']} "
+            f"| {first['extra_s']:.2f} | {later['extra_s'] * 1e3:.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def _sections(text: str) -> Iterator[str]:
     defaults = yaml.safe_load(text)
     path: list[str] = []
@@ -147,6 +175,7 @@ def _write(app: Sphinx) -> None:
         "device.md": device_table(),
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
+        "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
     }
     for name, text in parts.items():
         (folder / name).write_text(text, encoding="utf-8")

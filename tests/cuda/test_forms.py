@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.forms import RANGED_BITS, packed_ranges
+from dask_gpuagg.cuda.forms import RANGED_BITS, forms_of, packed_ranges
+from dask_gpuagg.cuda.source import KeyPart, Query
 
 GOLDEN = 0x9E3779B97F4A7C15
 values = st.integers(-(2**63), 2**63 - 1)
@@ -32,3 +33,17 @@ def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
     """The inverse of ``mix`` in kernels/core/types.cuh."""
     key = (2**64 - 1) * pow(GOLDEN, -1, 2**64) % 2**64
     assert key ^ key >> 32 >= 2**RANGED_BITS
+
+
+def test_the_forms_that_data_may_allow() -> None:
+    text, number = KeyPart("i32", True, string=True), KeyPart("i64", False)
+    wide = KeyPart("i128", True)
+
+    def families(*keys: KeyPart) -> list[str]:
+        return [q.family for q in forms_of(Query(keys, True, (), (), ()))]
+
+    assert families(number) == ["Packed"]
+    assert families(number, number) == ["Wide", "Ranged"]
+    assert families(text) == ["Hashed", "Wide"]
+    assert families(text, number) == ["Hashed"]
+    assert families(wide) == ["Hashed"]

@@ -200,6 +200,7 @@ STRUCTS = {
     "Counters": call.Counters,
     "Args": call.Args,
     "Summary": estimate.Summary,
+    "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
 }
@@ -218,3 +219,14 @@ def test_structs_have_one_layout(name: str) -> None:
         )
     query = TABLE["1 aggregation by int64"].source()
     assert compile_source(query + "\n".join(checks), "sm_90")
+
+
+def test_a_string_alone_may_be_short() -> None:
+    """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
+    text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
+    assert by(text, keep_nulls=True).may_be_short
+    assert by(number, keep_nulls=True).family == "Hashed"
+    for keys in [(number,), (text, number), (text, text), (replace(text, short=True),)]:
+        query = by(*keys, keep_nulls=True)
+        assert not query.may_be_short
+        assert "longest" not in query.units

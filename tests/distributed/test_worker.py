@@ -10,11 +10,15 @@ from types import SimpleNamespace
 import dask.dataframe as dd
 import pandas as pd
 import pytest
+from distributed import Client
 
 import dask_gpuagg
 from dask_gpuagg.cuda import driver
+from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.groupby import Run
 from dask_gpuagg.distributed import warmup, worker
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.runs import note_run
 
 
 def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,34 @@ def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> 
     examples = warmup.usual_examples()
     assert warmup.warm(examples, lambda: len(rehearsed) < 3).startswith("ready for 3 group-bys")
     assert rehearsed == examples[:3]
+
+
+def noted(rows: int) -> None:
+    note_run(Run(Decision("hgb", "few", None, 64, 32, 1, 132, 2048), rows, 1))
+
+
+def test_workers_tell_what_they_ran(client: Client) -> None:
+    client.run(noted, 12_345)
+    found = client.run(dask_gpuagg.last_runs)
+    assert [runs[-1].rows for runs in found.values()] == [12_345] * 2
+    assert dask_gpuagg.last_runs()[-1:] != (*found.values(),)[0][-1:]
+
+
+def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
+    client.register_plugin(dask_gpuagg.GpuWorker())
+    try:
+        ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
+        assert ddf.groupby("k").v.sum().compute().to_dict() == {1: 4, 2: 2}
+        reports: list[dict[str, str]] = []
+        while len(reports) < 2:  # metrics travel with the next heartbeat
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            every = [w["metrics"] for w in workers]
+            reports = [m["dask_gpuagg"] for m in every if "dask_gpuagg" in m]
+        for report in reports:
+            if "device" not in report:
+                assert "CUDA" in report["unavailable"]
+    finally:
+        client.unregister_worker_plugin("dask_gpuagg")
 
 
 def test_unknown_attributes_stay_errors() -> None:

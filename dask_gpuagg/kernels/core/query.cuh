@@ -45,7 +45,15 @@ struct Args {
     u32* taken;         // of absorb: the groups of the target that the dense area has
     u32 groups;         // of write and whatever else follows them: how many
     u32 extras;         // Counters::extras, once the host knows them
+    u32 beside;         // of lphga: not 0 if its rows are what a few partitions did not take
 };
+
+// Where a key is looked for first in a table beside the partitions: rows of one partition have the
+// high bits of their words in common, by which other tables go.
+GPUAGG_INLINE Probe beside(Probe probe) {
+    probe.home = static_cast<u32>(scramble(probe.word));
+    return probe;
+}
 
 // Where a group's states are. Without a list the groups are the first slots, and then those behind
 // the table.

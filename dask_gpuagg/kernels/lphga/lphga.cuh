@@ -41,6 +41,7 @@ __device__ void lphga(const Args& a, const Column* columns) {
             if (i < a.rows) {
                 number[j] = a.list ? a.list[i] : static_cast<u32>(i);
                 probe[j] = K::probe(columns, number[j]);
+                if (a.beside) probe[j] = beside(probe[j]);
                 row[j].read(columns, number[j]);
             }
         }
