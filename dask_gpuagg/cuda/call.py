@@ -91,7 +91,7 @@ class Run:
     decision : Decision
     rows, groups : int
     spilled : int
-        Rows that found no place in a block's table.
+        Rows that found no place at first.
     restarted : bool
         Whether the estimate was so low that the work was done again with a larger table.
     bytes_read : int
@@ -126,19 +126,15 @@ class Run:
         return text + (", done again with a larger table" if self.restarted else "")
 
 
-@dataclass
-class Call:
-    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels."""
+@dataclass(kw_only=True)
+class Launcher:
+    """Kernels, and where and when they run."""
 
-    query: Query
     kernels: Kernels
     device: Device
-    columns: Any
-    rows: int
     stream: Any
     handle: int
     stopwatch: Stopwatch | None = None
-    args: Args = field(default_factory=Args)
     # buffers that must live until the stream has passed the kernels that use them
     held: list[Any] = field(default_factory=list)
 
@@ -160,6 +156,16 @@ class Call:
     def spread(self, items: int, threads: int, waves: int = 8) -> int:
         """Blocks for a kernel that strides over items."""
         return max(1, min(self.device.multiprocessors * waves, math.ceil(items / threads)))
+
+
+@dataclass(kw_only=True)
+class Call(Launcher):
+    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels."""
+
+    query: Query
+    columns: Any
+    rows: int
+    args: Args = field(default_factory=Args)
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""

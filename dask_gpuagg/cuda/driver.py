@@ -6,7 +6,7 @@ import ctypes
 import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from dask_gpuagg.cuda.compiler import KernelsUnavailable, cubin
 from dask_gpuagg.cuda.source import Query, unit_of
@@ -83,17 +83,30 @@ def unavailable() -> str | None:
     return None if count else "no CUDA device"
 
 
+class Source(Protocol):
+    """What has kernels: a query, or what serves all queries."""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Parts that are compiled on their own."""
+        ...
+
+    def source(self, *units: str) -> str:
+        """The translation unit of some of them."""
+        ...
+
+
 class Kernels:
     """The kernels of one query on one device, compiled and loaded as they are needed.
 
     Parameters
     ----------
-    query : Query
+    query : Source
     device : Device
     """
 
-    def __init__(self, query: Query, device: Device) -> None:
-        self.query = query
+    def __init__(self, query: Source, device: Device) -> None:
+        self._query = query
         self._device = device
         self._libraries: dict[str, Any] = {}
         self._failures: dict[str, str] = {}
@@ -107,7 +120,7 @@ class Kernels:
         ------
         KernelsUnavailable
         """
-        for unit in self.query.units:
+        for unit in self._query.units:
             if not units or unit in units:
                 with self._lock:
                     self._library(unit)
@@ -156,6 +169,15 @@ class Kernels:
             )
         )
 
+    def variable(self, name: str, kernel: str) -> int:
+        """Device address of a global variable, as a kernel sees it: each unit has its own."""
+        from cuda.bindings import driver
+
+        with self._lock:
+            library = self._library(unit_of(kernel))
+        # the size comes after the address
+        return int(_driver(driver.cuLibraryGetGlobal(library, name.encode())[:2]))
+
     def _function(self, name: str) -> Any:
         with self._lock:
             if name not in self._functions:
@@ -189,7 +211,7 @@ class Kernels:
             from cuda.bindings import driver
 
             try:
-                code = cubin(self.query.source(unit), self._device.architecture)
+                code = cubin(self._query.source(unit), self._device.architecture)
                 loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
                 self._libraries[unit] = _driver(loaded)
             except KernelsUnavailable as error:
@@ -245,10 +267,10 @@ def kernels_of(query: Query, device: Device) -> Kernels:
         return _known[query, device]
 
 
-def known() -> tuple[Kernels, ...]:
-    """The kernels of all queries that this process has met, the oldest first."""
+def known() -> tuple[Query, ...]:
+    """The queries that this process has met, the oldest first."""
     with _adding:
-        return tuple(_known.values())
+        return tuple(query for query, _ in _known)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

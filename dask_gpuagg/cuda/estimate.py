@@ -33,6 +33,7 @@ class Summary(ctypes.Structure):
         ("repeats", ctypes.c_uint32),
         ("met", ctypes.c_uint32),
         ("hots", ctypes.c_uint32),
+        ("falls", ctypes.c_uint32),
     ]
 
 
@@ -85,11 +86,11 @@ def _sampled(call: Call) -> Estimate:
     seen = Summary()
     read_back(summary, seen, call.handle)
     # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats, met, hots = (
+    sampled, distinct, once, twice, repeats, met, hots, falls = (
         (number + 1) & 0xFFFFFFFF
         for number in (
             *(seen.rows, seen.distinct, seen.once, seen.twice),
-            *(seen.repeats, seen.met, seen.hots),
+            *(seen.repeats, seen.met, seen.hots, seen.falls),
         )
     )
     half = 1 << 63
@@ -105,6 +106,7 @@ def _sampled(call: Call) -> Estimate:
         (seen.pairs + 1) & ((1 << 64) - 1),
         lambda: _hot_keys(hot, hots, call),
         (seen.least - half, half - 1 - seen.greatest),
+        falls,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
@@ -93,6 +93,8 @@ class Estimate:
         Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
     bounds : tuple of (int, int)
         Least and greatest unmixed word that the sample saw, as signed numbers.
+    ascending : bool
+        Whether no sampled row has a key less than that of the row before.
     """
 
     groups: int
@@ -103,6 +105,7 @@ class Estimate:
     hot: tuple[tuple[int, float], ...] = ()
     alike: float = 0.0
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
+    ascending: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,13 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb`` or ``lphga``.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range`` where only the
+        rows' groups are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 for ``lphga``. A partition of ``pgb`` fills its table
+        Of the shared-memory tables; 0 without. A partition of ``pgb`` fills its table
         ``slices`` times.
     global_slots : int
         Of the global table; of ``pgb`` the groups that there is room for at first.
@@ -159,6 +163,7 @@ def estimate_groups(
     pairs: int = 0,
     hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+    falls: int = 1,
 ) -> Estimate:
     """Estimate the number of groups of an input.
 
@@ -182,6 +187,8 @@ def estimate_groups(
         Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
     bounds : tuple of (int, int)
         Least and greatest unmixed word.
+    falls : int
+        Rows whose key is less than that of the row before.
 
     Returns
     -------
@@ -196,6 +203,9 @@ def estimate_groups(
     # where equal keys lie side by side there are no more groups than runs of them
     runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
     groups = min(rows, chao, runs)
+    if falls == 0:
+        # every run is a group
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
     chances = max(1, met * (met - 1))
     uneven = groups * pairs / chances > _UNEVEN
     kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
@@ -209,6 +219,7 @@ def estimate_groups(
         tuple((word, n / sampled) for word, n, _ in kept),
         cold / chances,
         bounds,
+        falls == 0,
     )
 
 
@@ -235,7 +246,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
 
     Returns
     -------
@@ -247,11 +258,24 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
+    if forced == "sp_ega":
+        return _in_two_phases(rows, estimate, "forced")
+    ascending = estimate is not None and estimate.ascending and slices != 1
+    if forced == "sgb" or (forced == "auto" and ascending):
+        if _admits_runs(query):
+            why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
+            return replace(_in_global(rows, estimate, why), kernel="sgb")
+        if forced == "sgb":
+            return _in_global(rows, estimate, "the keys have no word that orders as they do")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
             return decision
-        return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
+        why = f"{expected:,} groups exceed shared memory"
+        if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
+            # skew, which keeps keys out of partitions, makes estimates too low; this table grows
+            return _in_two_phases(rows, estimate, why)
+        return _in_global(rows, estimate, why)
     slices = min(max(slices, 1), _MOST_SLICES)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -274,6 +298,15 @@ def decide(
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
         even(max(4 * _margin(held if runs else expected), 2048)),
     )
+
+
+def decide_unsorted(
+    query: Query, rows: int, decision: Decision, device: Device, forced: str
+) -> Decision:
+    """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
+    if forced == "sgb" or decision.estimate is None:
+        return decide(query, rows, decision.estimate, device, "lphga")
+    return decide(query, rows, replace(decision.estimate, ascending=False), device, forced)
 
 
 def safe_slots(rows: int) -> int:
@@ -339,8 +372,7 @@ def _in_partitions(
     spread = partitions * alike + partitions / max(rows, 1)
     capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
     # a null key of 64 bits has no word that could travel
-    null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
-    null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
+    null_slot = _null_slot(query)
     hot_slots, hot_replicas = 0, 0
     if hot or null_slot:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
@@ -353,9 +385,6 @@ def _in_partitions(
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
         roomy = most_slots
-    # Chao's estimator strays by the square root of the keys that it expects to be seen twice
-    sampled = min(rows, SEGMENT * SEGMENTS)
-    doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
     return Decision(
         "pgb",
         "forced" if forced else f"{groups:,} groups exceed shared memory",
@@ -364,7 +393,7 @@ def _in_partitions(
         1,
         parts,
         min(device.multiprocessors, partitions),
-        even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
+        even(min(rows, int(_margin(groups) * (1 + 4 * _doubt(groups, rows))) + 1024)),
         partitions,
         capacity,
         _base(query, estimate),
@@ -372,6 +401,16 @@ def _in_partitions(
         hot_slots,
         hot_replicas,
     )
+
+
+def _null_slot(query: Query) -> bool:
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
+
+
+def _admits_runs(query: Query) -> bool:
+    # a null key of 64 bits has no word that could be sorted
+    return query.family == "Packed" and not _null_slot(query)
 
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:
@@ -408,6 +447,23 @@ def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
     if estimate is not None:
         slots = min(slots, even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
     return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+
+
+def _in_two_phases(rows: int, estimate: Estimate | None, why: str) -> Decision:
+    """SP-EGA: a table as large as the groups, which grows where they are more."""
+    slots = rows
+    if estimate is not None:
+        doubtful = _margin(estimate.groups) * (1 + 2 * _doubt(estimate.groups, rows))
+        slots = min(rows, int(doubtful))
+    return Decision("sp_ega", why, estimate, 0, 1, 1, 0, even(max(slots, 64)))
+
+
+def _doubt(groups: int, rows: int) -> float:
+    """Relative standard deviation of Chao's estimate.
+
+    It strays by the square root of the keys that it expects to be seen twice.
+    """
+    return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 
 
 def _margin(groups: int) -> int:

@@ -35,11 +35,14 @@ from dask_gpuagg.cuda.driver import (
     fill,
     kernels_of,
 )
+from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.forms import forms_of, narrowed
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
+from dask_gpuagg.cuda.runs import sgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
@@ -86,6 +89,26 @@ class Aggregated:
     outputs: list[Made]
     run: Run
     gathered: bool
+    # only where rows are to be encoded: it holds the table
+    call: Call | None = None
+    # made already, in the order of the keys
+    codes: Any | None = None
+
+    def encode(self, order: int = 0) -> Any:
+        """The number of every row's group: a buffer of int32, -1 for rows of no group.
+
+        Only after a call with ``encoded``.
+
+        Parameters
+        ----------
+        order : int
+            Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
+            order in which the columns have them.
+        """
+        if self.codes is not None:
+            return self.codes
+        assert self.call is not None
+        return encode(self.call, self.run.groups, order)
 
 
 def aggregate(
@@ -96,6 +119,7 @@ def aggregate(
     stream: Any,
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
+    encoded: bool = False,
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -109,9 +133,11 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``pgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
+    encoded : bool
+        Whether ``Aggregated.encode`` will be called.
 
     Returns
     -------
@@ -128,21 +154,26 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     columns = _Columns(keys, inputs, rows, stream, stopwatch)
+    if encoded and forced == "auto" and rows >= geometry.SAMPLED_FROM and may_be_narrow(query):
+        by_range = _by_range(columns.call(query), started)
+        if by_range is not None:
+            return by_range
     extra: list[Column] = []
     if query.made_words and rows >= geometry.SAMPLED_FROM:
         query, extra = narrowed(columns.call(query))
-    made = _grouped(columns.call(query, extra), forced)
+    made = _grouped(columns.call(query, extra), forced, encoded)
     if made is None and query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
-        made = _grouped(columns.call(query), forced)
+        made = _grouped(columns.call(query), forced, encoded)
     if made is None:
         # two keys share a word: so rare that doing everything again is the best answer
         query = replace(query, by_row=True)
-        made = _grouped(columns.call(query), forced)
+        made = _grouped(columns.call(query), forced, encoded)
     assert made is not None, "keys by row are never in doubt"
     call, run, counters = made
-    return _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    aggregated = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
+    return replace(aggregated, call=call) if encoded else aggregated
 
 
 @dataclass(frozen=True)
@@ -167,10 +198,35 @@ class _Columns:
         flat += extra or [Column() for _ in range(query.extra_columns)]
         columns = (Column * max(len(flat), 1))(*flat)
         handle = self.stream.__cuda_stream__()[1]
-        return Call(query, kernels, device, columns, self.rows, self.stream, handle, self.stopwatch)
+        return Call(
+            query=query,
+            kernels=kernels,
+            device=device,
+            columns=columns,
+            rows=self.rows,
+            stream=self.stream,
+            handle=handle,
+            stopwatch=self.stopwatch,
+        )
 
 
-def _grouped(call: Call, forced: str) -> tuple[Call, Run, Counters] | None:
+def _by_range(call: Call, started: float) -> Aggregated | None:
+    """Groups and codes from the range of the keys, where a table would not fit shared memory."""
+    call.args.rows = call.rows
+    decision = _decide(call, "auto")
+    if decision.kernel in ("hgb", "hgb_runs"):
+        return None
+    found = encode_range(call)
+    if found is None:
+        return None
+    keys, codes, groups = found
+    decision = replace(decision, kernel="range", why="the keys lie in a narrow range")
+    seconds = time.perf_counter() - started
+    run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+    return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
+
+
+def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counters] | None:
     """All groups, not yet as columns; None if some word may stand for several keys."""
     query, args = call.query, call.args
     if call.rows == 0:
@@ -188,11 +244,20 @@ def _grouped(call: Call, forced: str) -> tuple[Call, Run, Counters] | None:
     if query.made_words:
         _make_words(call)
     decision = _decide(call, forced)
+    if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
+        # they leave no table in which rows could be looked up by linear probing
+        decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
-    if decision.partitions:
+    if decision.kernel == "sgb":
+        done = sgb(call, decision, sort=forced == "sgb")
+        if done is None:
+            decision = geometry.decide_unsorted(query, call.rows, decision, call.device, forced)
+    if done is None and decision.partitions:
         done = pgb(call, decision)
-    elif decision.shared_slots:
+    elif done is None and decision.shared_slots:
         done = _hgb(call, decision)
+    elif done is None and decision.kernel == "sp_ega":
+        done = sp_ega(call, decision)
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
@@ -305,8 +370,8 @@ def _take_spilled(
 
 def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
-    slots = geometry.safe_slots(call.rows) if decision.shared_slots else decision.global_slots
-    restarted = decision.shared_slots > 0
+    restarted = decision.kernel != "lphga"
+    slots = geometry.safe_slots(call.rows) if restarted else decision.global_slots
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None

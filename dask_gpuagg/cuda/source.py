@@ -45,6 +45,7 @@ _PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
     CORE: (),
     "transfer": ("clear_target", "transfer"),
+    "sp_ega": ("first_place", "list_free", "next_place"),
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
@@ -55,6 +56,13 @@ UNITS: dict[str, tuple[str, ...]] = {
     "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
+    "encode": ("entries", "encode"),
+    "scan": ("scan_tiles",),
+    "range": (
+        *("find_range", "mark_keys", "count_marks"),
+        *("number_marks", "encode_range", "write_range"),
+    ),
+    "runs": ("count_runs", "reduce_runs", "rank_rows"),
 }
 _UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
 
@@ -171,6 +179,8 @@ class Query:
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
+    counting : bool
+        Whether the kernels count the slots that rows look at, which slows them down.
     """
 
     keys: tuple[KeyPart, ...]
@@ -180,6 +190,7 @@ class Query:
     outputs: tuple[Output, ...]
     ranged: bool = False
     by_row: bool = False
+    counting: bool = False
 
     @cached_property
     def family(self) -> str:
@@ -322,6 +333,8 @@ class Query:
             missing.update(_PARTITIONED, ["absorb"])
         if self.made_words:
             missing.update(_NARROW_WORDS)
+        if self.family != "Packed":
+            missing.update(("scan", "range", "runs"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -358,7 +371,8 @@ class Query:
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        return f"""
+        counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
+        return f"""{counting}
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{

@@ -121,8 +121,8 @@ def _rehearse(example: Example) -> None:
         if plan.tables == ("groups",):
             device.direct(keys, columns, plan, device.shape_of(example.meta))
         # partitions are large; partials are small, and what the rehearsal itself used suffices
-        for kernels in set(driver.known()) - before:
-            prepare(kernels.query, *example.units)
+        for query in set(driver.known()) - before:
+            prepare(query, *example.units)
         merged = device.combine([partial, partial], plan)
         device.finalize([merged], plan, example.meta)
 

@@ -74,6 +74,9 @@ class Aggregator:
         self._inputs: list[tuple[plc.Column, bool]] = []
         self._states: list[State] = []
         self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
+        self._encoded = self._in_order = False
+        # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
+        self.codes: plc.Column | None = None
         for key in keys:
             _key_part(key)
 
@@ -130,11 +133,16 @@ class Aggregator:
         """
         ctype, dtype = ctype_of(column), column.type()
         if ctype == "i128":
-            self._add_reduced("WideSum", "WideField", ctype, dtype, column)
+            self.wide_sum(column)
         elif ctype in _FLOATS:
             self.float_sum(column)
         else:
             self._add_reduced("IntegerSum", "Field", *_wide(ctype, dtype), column)
+
+    def wide_sum(self, column: plc.Column) -> None:
+        """Sums of a decimal as decimal128; null for groups without values."""
+        dtype = DataType(TypeId.DECIMAL128, column.type().scale())
+        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
 
     def float_sum(self, column: plc.Column) -> None:
         """Sums in float64 whatever the column is; null for groups without values."""
@@ -204,6 +212,18 @@ class Aggregator:
         code = f"Mean<{self._state('FloatSum', column)}, {self._counted(column)}>"
         self._add(code, "f64", FLOAT64, True)
 
+    def exact_mean(self, column: plc.Column) -> None:
+        """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
+        ctype = ctype_of(column)
+        code = f"WideMean<{self._state('WideSum', column)}, {self._counted(column)}, {ctype}>"
+        self._add(code, ctype, column.type(), True)
+
+    def limbs(self, column: plc.Column) -> None:
+        """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
+        state = self._state("WideSum", column)
+        self._add(f"WideUpper<{state}>", "i64", INT64, False)
+        self._add(f"WideLower<{state}>", "i64", INT64, False)
+
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
         code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
@@ -214,6 +234,21 @@ class Aggregator:
         total = self._state("FloatSum", sums)
         code = f"Mean<{total}, {self._state('IntegerSum', counts)}>"
         self._add(code, "f64", FLOAT64, True)
+
+    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means of decimals, in the type of the sums and rounded towards zero."""
+        ctype = ctype_of(sums)
+        count = self._state("IntegerSum", counts)
+        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}>"
+        self._add(code, ctype, sums.type(), True)
+
+    def merged_limb_mean(
+        self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
+    ) -> None:
+        """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
+        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
+        code = f"LimbMean<{', '.join(states)}, i64>"
+        self._add(code, "i64", dtype, True)
 
     def merged_spread(
         self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
@@ -237,6 +272,17 @@ class Aggregator:
 
     # ---- the pass ----------------------------------------------------------------------------
 
+    def encode(self, in_order: bool = False) -> None:
+        """Let the pass leave ``codes`` behind, unless it ends up as libcudf's.
+
+        Parameters
+        ----------
+        in_order : bool
+            Whether groups come out in the order of their keys, nulls last; codes then sort as the
+            keys do.
+        """
+        self._encoded, self._in_order = True, in_order
+
     @property
     def query(self) -> Query:
         """What is compiled."""
@@ -256,25 +302,27 @@ class Aggregator:
         Parameters
         ----------
         forced : str
-            ``auto``, ``hgb`` or ``lphga``.
+            ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
 
         Returns
         -------
-        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order
+        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order,
+            unless they were to be encoded in order
         run : Run
         """
         why = ""
         try:
             made: Aggregated | None = aggregate(
                 self.query,
-                [_view(k) for k in self.keys],
-                [_view(c) for c, _ in self._inputs],
+                [view_of(k) for k in self.keys],
+                [view_of(c) for c, _ in self._inputs],
                 self.keys[0].size(),
                 _get_stream(),
                 forced,
                 stopwatch,
+                self._encoded,
             )
         except KernelsUnavailable as error:
             made, why = None, library.cause_of(error)
@@ -289,12 +337,19 @@ class Aggregator:
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = library.retyped(column, dtype)
-            outputs.append(output if of is None else _gather([of], output)[0])
+            outputs.append(output if of is None else gather([of], output)[0])
+        if self._encoded and made is not None:
+            # codes that are there already follow the order of the keys
+            order = _sorted_order(keys) if self._in_order and made.codes is None else None
+            codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
+            self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
+            if order is not None:
+                keys, outputs = gather(keys, order), gather(outputs, order)
         return keys, outputs, run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return _gather(self.keys, _column(made.keys[0], INT32, groups))
+            return gather(self.keys, _column(made.keys[0], INT32, groups))
         pairs = zip(made.keys, self.keys, strict=True)
         return [_column(m, k.type(), groups) for m, k in pairs]
 
@@ -350,7 +405,8 @@ def _value_part(column: plc.Column, present: bool) -> ValuePart:
     return ValuePart(PRESENT if present else ctype_of(column), masked(column))
 
 
-def _view(column: plc.Column) -> DeviceColumn:
+def view_of(column: plc.Column) -> DeviceColumn:
+    """Where a column's values and validity bits lie."""
     mask = column.null_mask()
     mask_address = mask.ptr if mask is not None and masked(column) else 0
     data = column.data()
@@ -363,6 +419,12 @@ def _view(column: plc.Column) -> DeviceColumn:
     return DeviceColumn(address, mask_address, column.offset())
 
 
+def _sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
+    ascending = [plc.types.Order.ASCENDING] * len(keys)
+    nulls = [plc.types.NullOrder.AFTER] * len(keys)
+    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
+
+
 def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
     nulls, mask = made.nulls, made.mask
     if mask is not None and nulls is None:
@@ -370,7 +432,10 @@ def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
     return plc.Column(dtype, groups, made.data, mask if nulls else None, nulls or 0, 0, [])
 
 
-def _gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
+def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
+    """Rows of columns by number; null where there is no row of that number."""
+    if not columns:
+        return []
     table = plc.copying.gather(
         plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
     )

@@ -17,6 +17,11 @@
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/scatter.cuh"
+#include "sgb/encode.cuh"
+#include "sgb/range.cuh"
+#include "sgb/runs.cuh"
+#include "sgb/scan.cuh"
+#include "sp_ega/sp_ega.cuh"
 
 namespace gpuagg {
 
@@ -68,6 +73,29 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SP_EGA
+__global__ void __launch_bounds__(256)
+    gpuagg_list_free(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Round r) {
+    gpuagg::list_free(a, r);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_first_place(const __grid_constant__ gpuagg::Args a,
+                       const __grid_constant__ gpuagg::Round r,
+                       const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+// Of rows that found no place before.
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_next_place(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Round r,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, false, GPUAGG_UNROLL>(a, r, c.column);
 }
 #endif
 
@@ -254,6 +282,90 @@ __global__ void __launch_bounds__(256)
     gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary,
                      gpuagg::HotSeen* hot) {
     gpuagg::summarise(table, summary, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_ENCODE
+__global__ void __launch_bounds__(256)
+    gpuagg_entries(const __grid_constant__ gpuagg::Args a, const gpuagg::i32* sorted,
+                   gpuagg::u32 groups, gpuagg::Entry* entries) {
+    gpuagg::make_entries(a.table, a.order, sorted, groups, entries);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_encode(const __grid_constant__ gpuagg::Args a,
+                  const __grid_constant__ gpuagg::Columns c, const gpuagg::Entry* entries,
+                  gpuagg::i32* codes) {
+    gpuagg::encode<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column, entries, codes);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCAN
+__global__ void __launch_bounds__(1024)
+    gpuagg_scan_tiles(gpuagg::u32* counts, gpuagg::u32 tiles, gpuagg::u32* all) {
+    gpuagg::scan_tiles(counts, tiles, all);
+}
+#endif
+
+#ifdef GPUAGG_WITH_RANGE
+__global__ void __launch_bounds__(512)
+    gpuagg_find_range(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c, gpuagg::Range* range) {
+    gpuagg::find_range<GPUAGG_QUERY>(a, c.column, range);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_mark_keys(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Columns c, gpuagg::u64 low,
+                     gpuagg::Mark* marks) {
+    gpuagg::mark_keys<GPUAGG_QUERY>(a, c.column, low, marks);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_count_marks(const gpuagg::Mark* marks, gpuagg::u32 count, gpuagg::u32* tiles) {
+    gpuagg::count_marks(marks, count, tiles);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_number_marks(gpuagg::Mark* marks, gpuagg::u32 count, const gpuagg::u32* tiles,
+                        gpuagg::u64 low, gpuagg::u64* keys) {
+    gpuagg::number_marks(marks, count, tiles, low, keys);
+}
+
+__global__ void __launch_bounds__(512)
+    gpuagg_encode_range(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Columns c, gpuagg::u64 low,
+                        const gpuagg::Mark* marks, gpuagg::i32* codes) {
+    gpuagg::encode_range<GPUAGG_QUERY>(a, c.column, low, marks, codes);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write_range(const gpuagg::u64* keys, gpuagg::u32 groups,
+                       const __grid_constant__ gpuagg::Targets t) {
+    gpuagg::write_range(GPUAGG_QUERY::Key{}, keys, groups, t.target);
+}
+#endif
+
+#ifdef GPUAGG_WITH_RUNS
+__global__ void __launch_bounds__(256)
+    gpuagg_count_runs(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Runs r,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::count_runs<GPUAGG_QUERY, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_reduce_runs(const __grid_constant__ gpuagg::Args a,
+                       const __grid_constant__ gpuagg::Runs r,
+                       const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::reduce_runs<GPUAGG_QUERY, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_rank_rows(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Columns c, gpuagg::u64* words,
+                     gpuagg::u32* numbers) {
+    gpuagg::rank_rows<GPUAGG_QUERY>(a, c.column, words, numbers);
 }
 #endif
 

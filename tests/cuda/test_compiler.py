@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import pytest
 
-from dask_gpuagg.cuda import compiler
+from dask_gpuagg.cuda import compiler, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
 from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query, unit_of
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
@@ -52,6 +52,17 @@ def test_compiles(name: str) -> None:
 @pytest.mark.parametrize("name", COVERING)
 def test_compiles_elsewhere(name: str, architecture: str) -> None:
     compiled(name, architecture)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sorting_compiles(architecture: str) -> None:
+    code = compile_source(sorting.SOURCE, architecture)
+    of_types = {f"{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
+    of_words = {f"{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
+    passes = {f"pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
+    plain = {"scan_digits", "numbers", "mark_starts", "fill_starts"}
+    for kernel in of_types | of_words | passes | plain:
+        assert f".text.gpuagg_{kernel}\0".encode() in code
 
 
 def test_the_table_is_complete() -> None:
@@ -93,6 +104,14 @@ def test_a_unit_holds_its_kernels_alone(name: str) -> None:
 
 def test_every_kernel_is_looked_for() -> None:
     assert len(NAMES) == (KERNELS / "entry.cuh").read_text().count("__global__")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_probes_are_counted_only_where_asked(architecture: str) -> None:
+    counting = replace(TABLE["1 aggregation by int64"], counting=True)
+    assert b"gpuagg_looks" in compile_source(counting.source(), architecture)
+    usual = compile_source(TABLE["1 aggregation by int64"].source(), architecture)
+    assert b"gpuagg_looks" not in usual
 
 
 def test_a_refused_source_carries_the_log() -> None:

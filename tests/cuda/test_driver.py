@@ -115,5 +115,5 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(driver, "_known", {})
     one, other = TABLE["1 aggregation by int64"], TABLE["5 aggregations by int64"]
     assert kernels_of(one, DEVICE) is kernels_of(one, DEVICE)
-    assert driver.known() == (kernels_of(one, DEVICE),)
+    assert driver.known() == (one,)
     assert kernels_of(other, DEVICE) is not kernels_of(one, DEVICE)

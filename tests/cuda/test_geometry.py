@@ -73,7 +73,7 @@ def inputs(draw: st.DrawFn) -> tuple[int, Estimate | None]:
     return rows, Estimate(groups, most, draw(st.floats(0, 1)), draw(st.floats(0, 1)))
 
 
-forced_kernels = st.sampled_from(["auto", "hgb", "lphga"])
+forced_kernels = st.sampled_from(["auto", "hgb", "sp_ega", "lphga"])
 
 
 def table_bytes(of: Query, made: Decision) -> int:
@@ -95,7 +95,7 @@ def test_what_is_decided_can_be_launched(
     assert made.global_slots % 2 == 0
     assert 64 <= made.global_slots < 2**32
     assert made.replicas in {1 << i for i in range(9)}
-    if made.kernel == "lphga":
+    if made.kernel in ("lphga", "sp_ega"):
         assert (made.shared_slots, made.replicas, made.slices, made.blocks) == (0, 1, 1, 0)
         assert made.global_slots <= safe_slots(rows)
         return
@@ -205,6 +205,17 @@ def test_few_rows_take_few_blocks() -> None:
     assert decide(query(SUM), 10**8, exact(10), H200).blocks == H200.multiprocessors
 
 
+@pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])
+def test_a_table_of_two_phases_is_nearly_full(groups: int) -> None:
+    made = decide(query(SUM), 10**8, exact(groups), H200, "sp_ega")
+    assert made.kernel == "sp_ega"
+    assert 0.85 < groups / made.global_slots <= 0.95
+
+
+def test_a_table_of_two_phases_has_no_more_slots_than_rows() -> None:
+    assert decide(query(SUM), 10**6, exact(10**6), H200, "sp_ega").global_slots == 10**6
+
+
 # ---- safe_slots --------------------------------------------------------------------------------
 
 
@@ -228,11 +239,11 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
 # ---- estimate_groups ---------------------------------------------------------------------------
 
 
-def estimated(rows: int, counts: list[int], repeats: int = 0) -> Estimate:
+def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> Estimate:
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
     return estimate_groups(
-        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats
+        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats, falls=falls
     )
 
 
@@ -269,6 +280,17 @@ def test_the_formulas(counts: list[int], more: int) -> None:
     guaranteed = math.sqrt(rows / sum(counts)) * of[1] + seen_again
     assert made.most >= min(rows, math.floor(guaranteed))
     assert made.most <= max(made.groups, math.ceil(guaranteed) + 1)
+
+
+@pytest.mark.parametrize("run", [1, 2, 6, 100])
+def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
+    sampled = SEGMENTS * SEGMENT
+    counts = [run] * (sampled // run)
+    repeats = int(sum(counts) * (1 - 1 / run) * 31 / 32)
+    made = estimated(10**8, counts, repeats, falls=0)
+    assert made.ascending
+    assert made.groups == pytest.approx(10**8 / run, rel=1e-3)
+    assert not estimated(10**8, counts, repeats, falls=1).ascending
 
 
 def test_no_row_belongs_to_a_group() -> None:

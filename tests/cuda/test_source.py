@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, estimate, geometry, partitioned
+from dask_gpuagg.cuda import (
+    call,
+    encoding,
+    estimate,
+    geometry,
+    partitioned,
+    runs,
+    sorting,
+    two_phase,
+)
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
     SHORT_STRING,
@@ -171,6 +180,11 @@ def test_different_queries_have_different_sources() -> None:
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
+        ("sgb/radix.cuh", "DIGITS", sorting.DIGITS),
+        ("sgb/radix.cuh", "SORT_THREADS", sorting.SORT_THREADS),
+        ("sgb/radix.cuh", "SORT_ITEMS", sorting.SORT_ITEMS),
+        ("sgb/runs.cuh", "RUN_ROWS", runs.RUN_ROWS),
+        ("sgb/range.cuh", "MARK_TILE", encoding.MARK_TILE),
         ("estimate/sample.cuh", "HOT_TOLD", estimate.HOT_TOLD),
         ("estimate/sample.cuh", "HOT_ROWS", geometry.HOT_ROWS),
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
@@ -203,6 +217,10 @@ STRUCTS = {
     "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
+    "Round": two_phase._Round,
+    "Pass": sorting.Pass,
+    "Runs": runs.Runs,
+    "Range": encoding.Range,
 }
 
 
@@ -217,8 +235,9 @@ def test_structs_have_one_layout(name: str) -> None:
         checks.append(
             f'static_assert(__builtin_offsetof(gpuagg::{name}, {field}) == {offset}, "{field}");'
         )
-    query = TABLE["1 aggregation by int64"].source()
-    assert compile_source(query + "\n".join(checks), "sm_90")
+    query = TABLE["1 aggregation by int64"]
+    source = query.source() + sorting.SOURCE
+    assert compile_source(source + "\n".join(checks), "sm_90")
 
 
 def test_a_string_alone_may_be_short() -> None:

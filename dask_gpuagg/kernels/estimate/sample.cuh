@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/query.cuh"
+#include "sgb/order.cuh"
 
 namespace gpuagg {
 
@@ -38,6 +39,7 @@ struct Summary {
     u32 repeats;   // rows whose key is that of the row before
     u32 met;       // keys of each segment, all together
     u32 hots;      // hot keys, told or not
+    u32 falls;     // rows whose key is less than that of the row before
 };
 
 struct HotSeen {
@@ -79,7 +81,15 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
+    u32 falls = 1;  // keys without an order count as unsorted
+    if constexpr (InOrder<K>::exists) {
+        u64 rank = EMPTY;
+        if (row < rows) rank = InOrder<K>::of(columns, static_cast<i64>(row)).word;
+        const u64 rank_before = __shfl_up_sync(ALL_LANES, rank, 1);
+        falls = __popc(__ballot_sync(ALL_LANES, lane > 0 && rank < rank_before));
+    }
     if (lane == 0) {
+        if (falls) atomicAdd(&summary->falls, falls);
         if (repeats) atomicAdd(&summary->repeats, repeats);
         if (grouped) atomicAdd(&summary->rows, grouped);
     }

@@ -1,0 +1,35 @@
+// Counts of tiles to what comes before each tile.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace gpuagg {
+
+// One block of WARP * WARP threads: each count becomes the sum of those before it.
+__device__ __forceinline__ void scan_tiles(u32* counts, u32 tiles, u32* all) {
+    __shared__ u32 of_warps[WARP];
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 total = 0;
+    for (u32 base = 0; base < tiles; base += WARP * WARP) {
+        const u32 at = base + threadIdx.x;
+        const u32 mine = at < tiles ? counts[at] : 0;
+        u32 sum = mine;
+#pragma unroll
+        for (u32 d = 1; d < WARP; d *= 2) {
+            const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
+            if (lane >= d) sum += other;
+        }
+        if (lane == WARP - 1) of_warps[warp] = sum;
+        __syncthreads();
+        u32 before = total;
+        for (u32 w = 0; w < WARP; ++w) {
+            if (w < warp) before += of_warps[w];
+            total += of_warps[w];
+        }
+        if (at < tiles) counts[at] = before + sum - mine;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *all = total;
+}
+
+}  // namespace gpuagg

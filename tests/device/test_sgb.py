@@ -1,0 +1,461 @@
+"""Encoding, sorting and what is read from sorted groups, against NumPy, pandas and cuDF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import aggregated, assert_equal, by_pandas, columns_of, on_host
+
+ROWS = 300_000
+
+
+def encoded(
+    frame: pd.DataFrame,
+    keys: list[str],
+    keep_nulls: bool = False,
+    in_order: bool = False,
+    kernel: str = "auto",
+) -> tuple[pd.DataFrame, Any]:
+    """The keys of the groups, and the codes of the rows."""
+    from dask_gpuagg.engines.columns import Aggregator
+
+    aggregator = Aggregator(columns_of(frame, keys), keep_nulls)
+    aggregator.encode(in_order)
+    made, _, _ = aggregator.run(kernel)
+    return pd.DataFrame(dict(zip(keys, map(on_host, made), strict=True))), aggregator.codes
+
+
+def sorted_rows(frame: pd.DataFrame, key: str = "k") -> tuple[pd.Series, Any]:
+    from dask_gpuagg.engines.sorted import SortedRows
+
+    keys, codes = encoded(frame, [key])
+    return keys[key], SortedRows(codes, len(keys))
+
+
+# ---- codes -------------------------------------------------------------------------------------
+
+KEYS = [["i"], ["n"], ["f"], ["s"], ["n", "b"], ["s", "n"], ["i", "f"]]
+
+
+def key_frame(rows: int, groups: int) -> pd.DataFrame:
+    rng = np.random.default_rng(rows + groups)
+    k = rng.integers(0, groups, rows)
+    texts = np.array([f"{x:x}" * (1 + x % 3) for x in range(min(groups, 5_000))], object)
+    return pd.DataFrame(
+        {
+            "i": k * 7 - 3 * groups,
+            "n": pd.Series(k - groups // 2).astype("Int32").mask(rng.random(rows) < 0.05),
+            "f": pd.Series(k / 8 - 1).mask(rng.random(rows) < 0.05),
+            "b": k % 2 == 0,
+            "s": pd.Series(texts[k % len(texts)]).mask(rng.random(rows) < 0.05),
+        }
+    )
+
+
+@pytest.mark.parametrize("kernel", ["auto", "hgb", "pgb", "lphga"])
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+def test_codes_name_the_groups(keys: list[str], keep_nulls: bool, kernel: str) -> None:
+    frame = key_frame(ROWS, 1_000)
+    groups, codes = encoded(frame, keys, keep_nulls, kernel=kernel)
+    code = on_host(codes).to_numpy()
+    dropped = np.zeros(ROWS, bool) if keep_nulls else frame[keys].isna().any(axis=1).to_numpy()
+    assert ((code == -1) == dropped).all()
+    assert (np.unique(code[~dropped]) == np.arange(len(groups))).all()
+    for key in keys:
+        ours = groups[key].to_numpy(object)[code[~dropped]]
+        theirs = frame[key].to_numpy(object)[~dropped]
+        null = pd.isna(theirs)
+        assert (pd.isna(ours) == null).all()
+        assert (ours[~null] == theirs[~null]).all()
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 1_000, 200_000])
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+def test_codes_in_order(keys: list[str], groups: int, keep_nulls: bool) -> None:
+    frame = key_frame(ROWS, groups)
+    _, codes = encoded(frame, keys, keep_nulls, in_order=True)
+    theirs = frame.groupby(keys, dropna=not keep_nulls).ngroup()
+    assert (on_host(codes).to_numpy() == theirs.fillna(-1).to_numpy()).all()
+
+
+NARROW: dict[str, Any] = {
+    "int64": lambda k: {"a": k * 3 - 10**15},
+    "uint64": lambda k: {"a": k.astype("uint64") + 2**63},
+    "int32 with nulls": lambda k: {"a": pd.Series(k - 50_000, dtype="Int32").mask(k % 11 == 0)},
+    "two columns": lambda k: {"a": (k // 300 - 70).astype("int8"), "b": (k % 300).astype("int16")},
+}
+
+
+@pytest.mark.parametrize("shape", NARROW)
+def test_keys_of_a_narrow_range_need_no_table(shape: str) -> None:
+    from dask_gpuagg.engines.columns import Aggregator
+
+    k = np.random.default_rng(7).integers(0, 60_000, 1_000_000)
+    frame = pd.DataFrame(NARROW[shape](k))
+    keys = list(frame)
+    aggregator = Aggregator(columns_of(frame, keys), False)
+    aggregator.encode(in_order=True)
+    made, _, run = aggregator.run()
+    assert run.decision.kernel == "range"
+    grouped = frame.groupby(keys)
+    assert (on_host(aggregator.codes).to_numpy() == grouped.ngroup().fillna(-1).to_numpy()).all()
+    assert run.groups == grouped.ngroups
+    ours = pd.DataFrame({key: on_host(c) for key, c in zip(keys, made, strict=True)})
+    theirs = grouped.size().reset_index()[keys]
+    assert (ours.to_numpy(int) == theirs.to_numpy(int)).all()
+
+
+def test_keys_of_a_wide_range_are_looked_up() -> None:
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame(
+        {"k": rng.integers(-(2**62), 2**62, 60_000)[rng.integers(0, 60_000, 10**6)]}
+    )
+    aggregator = Aggregator(columns_of(frame, ["k"]), False)
+    aggregator.encode(in_order=True)
+    _, _, run = aggregator.run()
+    assert run.decision.kernel == "lphga"
+    assert (on_host(aggregator.codes) == frame.groupby("k").ngroup()).all()
+
+
+def test_codes_of_no_rows() -> None:
+    groups, codes = encoded(key_frame(0, 5), ["i"], in_order=True)
+    assert len(groups) == codes.size() == 0
+
+
+# ---- the sort ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 6_143, 6_144, 6_145, 100_000, 3_000_001])
+@pytest.mark.parametrize("moved", ["uint32", "uint64"])
+@pytest.mark.parametrize(("dtype", "bits"), [("uint32", 5), ("uint32", 20), ("uint64", 64)])
+def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
+    import rmm
+    from pylibcudf.utils import _get_stream
+
+    from dask_gpuagg.cuda import sorting
+
+    rng = np.random.default_rng(rows)
+    words = rng.integers(0, 2**bits, rows, dtype=dtype, endpoint=False)
+    # digits that all rows share in between, and one digit of nearly all rows
+    words &= np.array(~(0xFF << 8) % 2**bits, dtype)
+    words[rng.random(rows) < 0.3] &= np.array(1, dtype)
+    beside = np.arange(rows, dtype=moved)
+    order = np.argsort(words, kind="stable")
+    on = sorting.launcher(_get_stream())
+    arrays = [
+        sorting.Words(rmm.DeviceBuffer.to_device(a.tobytes() or b"\0"), a.itemsize)
+        for a in (words, beside)
+    ]
+    made = sorting.radix_sort(on, *arrays, rows, bits)
+    for ours, theirs in zip(made, (words[order], beside[order]), strict=True):
+        assert ours.buffer.tobytes()[: theirs.nbytes] == theirs.tobytes()
+
+
+# ---- quantiles ---------------------------------------------------------------------------------
+
+DTYPES = ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"]
+DTYPES += ["Float32", "Float64"]
+BETWEEN = ["linear", "lower", "higher", "midpoint", "nearest"]
+
+
+def values_of(dtype: str, rows: int, share: float, rng: np.random.Generator) -> pd.Series:
+    if dtype.startswith("Float"):
+        v = pd.Series(rng.normal(0, 100, rows).round(1))
+    else:
+        v = pd.Series(rng.integers(0 if dtype[0] == "U" else -100, 100, rows))
+    return v.astype(dtype).mask(rng.random(rows) < share)
+
+
+def keys_of(shape: str, groups: int, rows: int, rng: np.random.Generator) -> Any:
+    if shape == "sorted":
+        return np.sort(rng.integers(0, groups, rows))
+    return rng.zipf(1.3, rows) % groups if shape == "zipf" else rng.integers(0, groups, rows)
+
+
+def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
+    made = on_host(ours).set_axis(pd.Index(keys)).sort_index()
+    assert len(made) == len(theirs)
+    np.testing.assert_allclose(
+        made.to_numpy(float, na_value=np.nan),
+        theirs.to_numpy(float, na_value=np.nan),
+        rtol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quantiles(dtype: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
+    keys, rows = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    grouped = frame.astype({"v": "Float64"}).groupby("k").v
+    for q in (0.0, 0.37, 0.5, 1.0):
+        for between in BETWEEN:
+            compare(rows.quantile(column, q, between), keys, grouped.quantile(q, between))
+
+
+@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
+@pytest.mark.parametrize("groups", [1, 2, 255, 256, 1_000, 100_000])
+def test_medians(groups: int, shape: str) -> None:
+    rng = np.random.default_rng(groups)
+    rows = 2_000_000
+    frame = pd.DataFrame(
+        {"k": keys_of(shape, groups, rows, rng), "v": values_of("Float64", rows, 0.1, rng)}
+    )
+    keys, sorted_ = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    compare(sorted_.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
+
+
+def nan_frame() -> Any:
+    """NaN and null in one column, and both zeros."""
+    import cudf
+
+    rng = np.random.default_rng(2)
+    choice = np.array([np.nan, -0.0, 0.0, 1.5, -2.5, 7.0])
+    v = cudf.Series(rng.choice(choice, 20_000), nan_as_null=False)
+    return cudf.DataFrame(
+        {"k": rng.integers(0, 3_000, 20_000), "v": v.mask(rng.random(20_000) < 0.2)}
+    )
+
+
+def by_cudf(gdf: Any, aggregation: Any) -> pd.Series:
+    """What libcudf makes of the values, indexed by key; keys in order."""
+    import pylibcudf as plc
+
+    k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
+    keys, (table,) = plc.groupby.GroupBy(plc.Table([k])).aggregate(
+        [plc.groupby.GroupByRequest(v, [aggregation])]
+    )
+    (made,) = table.columns()
+    return on_host(made).set_axis(pd.Index(on_host(keys.columns()[0]))).sort_index()
+
+
+def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
+    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.sorted import SortedRows
+
+    k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
+    aggregator = Aggregator([k], False)
+    aggregator.encode()
+    (keys,), _, _ = aggregator.run()
+    assert aggregator.codes is not None
+    return on_host(keys), SortedRows(aggregator.codes, keys.size()), v
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_nan_is_the_largest_value_as_in_cudf(between: str) -> None:
+    import pylibcudf as plc
+
+    gdf = nan_frame()
+    keys, rows, column = ours_of(gdf)
+    for q in (0.25, 0.5, 1.0):
+        of = plc.aggregation.quantile([q], getattr(plc.types.Interpolation, between.upper()))
+        compare(rows.quantile(column, q, between), keys, by_cudf(gdf, of))
+
+
+def test_infinities() -> None:
+    """A quantile that falls on an infinite value is infinite, as in pandas; in cuDF it is NaN."""
+    frame = pd.DataFrame(
+        {"k": [0, 0, 0, 1, 1, 1], "v": [1.0, np.inf, np.inf, -np.inf, -np.inf, np.inf]}
+    )
+    keys, rows = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.quantile(column, 0.5, "linear"), keys, pd.Series([np.inf, -np.inf]))
+
+
+# ---- distinct values ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nunique(dtype: str, share: float) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
+    keys, rows = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
+@pytest.mark.parametrize("groups", [1, 2, 1_000, 300_000])
+def test_nunique_of_shapes(groups: int, shape: str) -> None:
+    rng = np.random.default_rng(groups)
+    rows = 2_000_000
+    frame = pd.DataFrame(
+        {
+            "k": keys_of(shape, groups, rows, rng),
+            "v": rng.integers(0, 2**50, 999)[rng.integers(0, 999, rows)],
+        }
+    )
+    keys, sorted_ = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    compare(sorted_.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+def test_nan_is_one_value_as_in_cudf() -> None:
+    import pylibcudf as plc
+
+    gdf = nan_frame()
+    keys, rows, column = ours_of(gdf)
+    compare(rows.nunique(column), keys, by_cudf(gdf, plc.aggregation.nunique()))
+
+
+# ---- lists -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["Int8", "Float64", "string", "bool"])
+@pytest.mark.parametrize("groups", [1, 1_000, 100_000])
+def test_lists(groups: int, dtype: str) -> None:
+    rng = np.random.default_rng(groups)
+    frame = pd.DataFrame({"k": pd.Series(rng.integers(0, groups, ROWS)).astype("Int32")})
+    frame["k"] = frame["k"].mask(rng.random(ROWS) < 0.1)
+    if dtype == "string":
+        frame["v"] = pd.Series(rng.choice(["", "a", "bcd", None], ROWS))
+    elif dtype == "bool":
+        frame["v"] = rng.random(ROWS) < 0.5
+    else:
+        frame["v"] = values_of(dtype, ROWS, 0.2, rng)
+    keys, rows = sorted_rows(frame)
+    (column,) = columns_of(frame, ["v"])
+    made = rows.list(column).to_arrow().to_pylist()
+    ours = pd.Series(made, index=pd.Index(keys)).sort_index()
+    theirs = frame.dropna(subset=["k"]).groupby("k").v.agg(list)
+    assert (ours.index.to_numpy() == theirs.index.to_numpy(int)).all()
+    for a, b in zip(ours, theirs, strict=True):
+        assert [None if pd.isna(x) else x for x in b] == a
+
+
+# ---- runs of equal keys ------------------------------------------------------------------------
+
+WANTED = {
+    "i": ["sum", "min", "max", "count", "size", "mean", "first", "last"],
+    "f": ["sum", "min", "max", "var"],
+    "n": ["sum", "count", "mean", "last"],
+}
+
+
+def run_frame(keys: Any) -> pd.DataFrame:
+    rows = len(keys)
+    rng = np.random.default_rng(rows)
+    return pd.DataFrame(
+        {
+            "k": keys,
+            "i": rng.integers(-(2**40), 2**40, rows),
+            "f": rng.normal(1.0, 1.0, rows),
+            "n": pd.Series(rng.integers(0, 9, rows)).astype("Int32").mask(rng.random(rows) < 0.5),
+        }
+    )
+
+
+@pytest.mark.parametrize("groups", [20_000, 300_000, 1_900_000])
+def test_ascending_keys_need_no_table(groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    frame = run_frame(np.sort(rng.integers(-groups // 2, groups // 2, 2_000_000)))
+    ours, run = aggregated(frame, ["k"], WANTED)
+    assert run.decision.kernel == "sgb"
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("dtype", ["Int32", "float32"])
+def test_ascending_keys_with_nulls_last(dtype: str, keep_nulls: bool) -> None:
+    rng = np.random.default_rng(4)
+    k = pd.Series(np.sort(rng.integers(-100_000, 100_000, 1_000_000))).astype(dtype)
+    k[950_000:] = None
+    frame = run_frame(k)
+    ours, run = aggregated(frame, ["k"], WANTED, keep_nulls=keep_nulls)
+    assert run.decision.kernel == "sgb"
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
+
+
+def test_ascending_columns() -> None:
+    rng = np.random.default_rng(5)
+    frame = run_frame(rng.integers(-500, 500, 1_000_000).astype("int16"))
+    frame["j"] = rng.integers(-300, 300, 1_000_000).astype("int32")
+    frame = frame.sort_values(["k", "j"], ignore_index=True)
+    ours, run = aggregated(frame, ["k", "j"], WANTED)
+    assert run.decision.kernel == "sgb"
+    assert_equal(ours, by_pandas(frame, ["k", "j"], WANTED))
+
+
+def test_keys_that_ascend_in_the_sample_only() -> None:
+    rows = 2_000_000
+    k = np.arange(rows) // 3
+    k[1_000] = 7
+    k[1_500_000:] -= 400_000
+    frame = run_frame(k)
+    ours, run = aggregated(frame, ["k"], WANTED)
+    assert run.decision.kernel != "sgb"
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+@pytest.mark.parametrize("rows", [1, 32, 2_047, 2_048, 2_049, 70_000])
+@pytest.mark.parametrize("run", [1, 3, 64, 5_000])
+def test_runs_across_steps_and_warps(run: int, rows: int) -> None:
+    frame = run_frame(np.arange(rows) // run)
+    ours, made = aggregated(frame, ["k"], WANTED, "sgb")
+    assert made.decision.kernel == "sgb"
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def test_sorted_groups_come_out_in_order() -> None:
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(6)
+    frame = run_frame(rng.integers(-(2**40), 2**40, 50_000)[rng.integers(0, 50_000, ROWS)])
+    aggregator = Aggregator(columns_of(frame, ["k"]), False)
+    aggregator.size()
+    (keys,), _, run = aggregator.run("sgb")
+    assert run.decision.kernel == "sgb"
+    assert (on_host(keys).to_numpy() == np.unique(frame.k)).all()
+
+
+# ---- collections -------------------------------------------------------------------------------
+
+
+def test_collections() -> None:
+    import cudf
+    import dask
+    import dask_cudf
+
+    import dask_gpuagg
+
+    rng = np.random.default_rng(6)
+    gdf = cudf.DataFrame(
+        pd.DataFrame(
+            {
+                "k": pd.Series(rng.integers(0, 40, 20_000)).mask(rng.random(20_000) < 0.1),
+                "s": rng.choice(["one", "two", "three"], 20_000),
+                "v": values_of("Int32", 20_000, 0.2, rng),
+                "f": rng.normal(size=20_000),
+                "t": np.datetime64("2026-01-01", "ns") + rng.integers(0, 99, 20_000),
+            }
+        )
+    )
+    spec = {"v": ["median", "sum", "nunique"], "f": ["median", "nunique"], "t": ["nunique"]}
+    settings = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
+    with dask.config.set(settings), dask_gpuagg.enabled():
+        grouped = dask_cudf.from_cudf(gdf, npartitions=4).groupby(["k", "s"])
+        medians = grouped[["v", "f"]].median().compute()
+        mixed = grouped.agg(spec).compute()
+        lists = grouped.v.agg("collect").compute()
+    theirs = gdf.groupby(["k", "s"])
+    for ours, other in (
+        (medians, theirs[["v", "f"]].median()),
+        (mixed, theirs.agg(spec)),
+    ):
+        ours, other = (x.to_pandas().sort_index().astype("Float64") for x in (ours, other))
+        pd.testing.assert_frame_equal(ours, other, check_column_type=False)
+    ours, other = (x.to_pandas().sort_index() for x in (lists, theirs.v.agg(list)))
+    for a, b in zip(ours, other, strict=True):
+        assert [None if pd.isna(x) else x for x in a] == [None if pd.isna(x) else x for x in b]
