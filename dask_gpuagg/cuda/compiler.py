@@ -61,7 +61,7 @@ def cubin(source: str, architecture: str) -> bytes:
     or changed is compiled anew and replaced. ``gpuagg.kernel-cache`` names the directory; one that
     cannot be written is reported once and not used.
     """
-    directory = _directory()
+    directory = cache_directory()
     if directory is None:
         return compile_source(source, architecture)
     path = directory / f"{_key(source, architecture)}.cubin"
@@ -105,7 +105,8 @@ def _checked(returned: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def _directory() -> Path | None:
+def cache_directory() -> Path | None:
+    """Where what is made once for a machine is kept; None without a place for it."""
     chosen = dask.config.get("gpuagg.kernel-cache", None)
     if chosen is not None:
         return Path(chosen).expanduser()
@@ -127,19 +128,33 @@ def _read(path: Path) -> bytes | None:
     return code if hashlib.sha256(code).digest() == digest else None
 
 
-def _write(path: Path, code: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that other processes see whole or not at all.
+
+    Raises
+    ------
+    OSError
+        Then nothing is left of it.
+    """
     unfinished = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             unfinished = file.name
-            # the digest follows the code, so that tools which read machine code still can
-            file.write(code + hashlib.sha256(code).digest())
+            file.write(content)
         os.replace(unfinished, path)
-    except OSError as error:
+    except OSError:
         if unfinished is not None:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished)
+        raise
+
+
+def _write(path: Path, code: bytes) -> None:
+    try:
+        # the digest follows the code, so that tools which read machine code still can
+        write_whole(path, code + hashlib.sha256(code).digest())
+    except OSError as error:
         # the error's own text may name the temporary file, which differs each time
         _warn_cache(str(path.parent), error.strerror or type(error).__name__)
 

@@ -33,9 +33,7 @@ class Observation:
 
     def expected(self, costs: Costs) -> dict[str, float]:
         """The milliseconds that the model gives the same kernels."""
-        made = laps(
-            costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile
-        )
+        made = laps(costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile)
         return {name: made[name] for name in self.laps if name in made}
 
 

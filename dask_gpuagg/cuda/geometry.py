@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.model import Costs, laps
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
@@ -67,6 +69,9 @@ _UNEVEN = 1.05
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
+# What a table in global memory must be expected to take of the time of one in shared memory: it
+# suffers more from keys that the sample did not show.
+_WORTH = 0.9
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,8 @@ class Decision:
         Of ``pgb``: words of keys that are kept out of the partitions.
     hot_slots, hot_replicas : int
         Of the table for these; 0 without one.
+    expected_ms : float or None
+        Device time by the model (``cuda/model.py``), where it chose.
     """
 
     kernel: str
@@ -149,6 +156,7 @@ class Decision:
     hot: tuple[int, ...] = ()
     hot_slots: int = 0
     hot_replicas: int = 0
+    expected_ms: float | None = None
 
 
 def estimate_groups(
@@ -235,6 +243,7 @@ def decide(
     estimate: Estimate | None,
     device: Device,
     forced: str = "auto",
+    costs: Costs | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
@@ -247,6 +256,8 @@ def decide(
     device : Device
     forced : str
         ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+    costs : Costs, optional
+        Constants of the device; those shipped for it by default.
 
     Returns
     -------
@@ -267,18 +278,65 @@ def decide(
             return replace(_in_global(rows, estimate, why), kernel="sgb")
         if forced == "sgb":
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
-    if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
-        decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
-        if decision is not None:
-            return decision
+    if forced == "auto":
+        return _cheapest(query, rows, estimate, device, slices, costs or shipped(device).costs)
+    if forced == "pgb":
         why = f"{expected:,} groups exceed shared memory"
-        if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
-            # skew, which keeps keys out of partitions, makes estimates too low; this table grows
-            return _in_two_phases(rows, estimate, why)
-        return _in_global(rows, estimate, why)
-    slices = min(max(slices, 1), _MOST_SLICES)
+        decision = _in_partitions(query, rows, estimate, device, True)
+        return decision or _in_global(rows, estimate, why)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
+    slices = min(slices, _MOST_SLICES)
+    return _in_shared(query, rows, estimate, device, slices, "forced")
+
+
+def _cheapest(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    slices: int,
+    costs: Costs,
+) -> Decision:
+    """The kernel that is expected to be the fastest of those that can take the groups."""
+    expected = rows if estimate is None else estimate.groups
+    why = f"{expected:,} groups exceed shared memory"
+    candidates: list[Decision] = []
+    if 1 <= slices <= _MOST_SLICES:
+        why = f"{expected:,} groups fit shared memory"
+        candidates.append(_in_shared(query, rows, estimate, device, slices, why))
+        if candidates[0].kernel == "hgb_runs":
+            # the others have nothing to gain from runs
+            return candidates[0]
+    partitioned = _in_partitions(query, rows, estimate, device, False)
+    if partitioned is not None:
+        candidates.append(partitioned)
+    if slices and rows >= _PARTITIONED_FROM:
+        candidates.append(_in_two_phases(rows, estimate, why))
+    if not candidates or not (estimate and estimate.uneven):
+        # skew makes estimates too low, and this table does not grow
+        candidates.append(_in_global(rows, estimate, why))
+    times = [expected_ms(query, rows, device, costs, each) for each in candidates]
+    handicap = [1.0 if each.shared_slots else 1 / _WORTH for each in candidates]
+    best = min(range(len(times)), key=lambda i: times[i] * handicap[i])
+    told = [f"{times[best]:.2g} ms expected"]
+    told += [f"{c.kernel} {ms:.2g}" for c, ms in zip(candidates, times, strict=True)]
+    del told[best + 1]
+    return replace(candidates[best], why=f"{why}: {', '.join(told)}", expected_ms=times[best])
+
+
+def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
+    """Device milliseconds that the model gives a decision for any kernel but ``sgb``."""
+    tile = tile_of(query, device, decision)
+    return sum(laps(costs, query, rows, decision, device.multiprocessors, tile).values())
+
+
+def _in_shared(
+    query: Query, rows: int, estimate: Estimate | None, device: Device, slices: int, why: str
+) -> Decision:
+    """HGB."""
+    expected = rows if estimate is None else estimate.groups
+    capacity = shared_capacity(query, device)
     held = min(math.ceil(_margin(expected) / slices), capacity)
     runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
     if runs:
@@ -289,7 +347,7 @@ def decide(
     blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
     return Decision(
         "hgb_runs" if runs else "hgb",
-        "forced" if forced != "auto" else f"{expected:,} groups fit shared memory",
+        why,
         estimate,
         slots,
         replicas,
@@ -301,12 +359,18 @@ def decide(
 
 
 def decide_unsorted(
-    query: Query, rows: int, decision: Decision, device: Device, forced: str
+    query: Query,
+    rows: int,
+    decision: Decision,
+    device: Device,
+    forced: str,
+    costs: Costs | None = None,
 ) -> Decision:
     """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
     if forced == "sgb" or decision.estimate is None:
-        return decide(query, rows, decision.estimate, device, "lphga")
-    return decide(query, rows, replace(decision.estimate, ascending=False), device, forced)
+        return decide(query, rows, decision.estimate, device, "lphga", costs)
+    estimate = replace(decision.estimate, ascending=False)
+    return decide(query, rows, estimate, device, forced, costs)
 
 
 def safe_slots(rows: int) -> int:

@@ -27,6 +27,7 @@ from dask_gpuagg.cuda.call import (
     table_of,
     zero,
 )
+from dask_gpuagg.cuda.costs import known
 from dask_gpuagg.cuda.driver import (
     Device,
     Kernels,
@@ -251,7 +252,10 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
     if decision.kernel == "sgb":
         done = sgb(call, decision, sort=forced == "sgb")
         if done is None:
-            decision = geometry.decide_unsorted(query, call.rows, decision, call.device, forced)
+            costs = known(call.device).costs
+            decision = geometry.decide_unsorted(
+                query, call.rows, decision, call.device, forced, costs
+            )
     if done is None and decision.partitions:
         done = pgb(call, decision)
     elif done is None and decision.shared_slots:
@@ -308,7 +312,8 @@ def _make_words(call: Call) -> None:
 
 def _decide(call: Call, forced: str) -> Decision:
     estimate = estimated(call, forced) if call.rows else None
-    return geometry.decide(call.query, call.rows, estimate, call.device, forced)
+    costs = known(call.device).costs
+    return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs)
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:

@@ -30,6 +30,9 @@ _THINNED = 0.18
 _OVERLAP = 4.0
 # Keys whose range is not wider than so many groups have first slots of their own.
 _DENSE = 4
+# Share of losers that dense keys have of those that chance gives, and accesses that a loser takes.
+_DENSE_MEET = 0.25
+_NEXT = 2.0
 # 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. States that
 # are not here compare, and mostly change nothing.
 _SUMS = {
@@ -119,8 +122,7 @@ def laps(
     Returns
     -------
     dict of str to float
-        By name: ``hgb``, ``scatter``, ``aggregate``, ``lphga``, ``clear``, ``collect``, ``write``;
-        the variants of a kernel have its name.
+        By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     if decision.partitions:
@@ -132,6 +134,8 @@ def laps(
         slots, slot = decision.global_slots, sum(query.slot_bytes)
         if decision.shared_slots:
             main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+        elif decision.kernel == "sp_ega":
+            main = _sp_ega(costs, query, rows, decision, groups)
         else:
             main = {"lphga": _lphga(costs, query, rows, decision, groups)}
         made = {
@@ -155,7 +159,7 @@ def _hgb(
     if decision.estimate is not None and decision.kernel == "hgb_runs":
         work *= 1 - decision.estimate.repeats
     shared = rows * work * _passes(slices) * multiprocessors / decision.blocks * 1e-9
-    accesses = decision.blocks * groups / slices * (1 + len(query.kept))
+    accesses = decision.blocks * groups / slices * _touched_fields(query)
     return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
 
 
@@ -190,27 +194,61 @@ def _aggregate(
 
 def _lphga(costs: Costs, query: Query, rows: int, decision: Decision, groups: int) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
-    accesses = 1 + len(query.kept)
+    work = rows * _accesses(costs, query, decision, groups) + groups * costs.claim_ps
+    return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
+
+
+def _sp_ega(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int
+) -> dict[str, float]:
+    slots = decision.global_slots
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    each = _accesses(costs, query, decision, groups)
+    load = min(1.0, groups / slots)
+    # by chance, groups that are not the first of their slot; dense keys meet so seldom
+    lost = 1 - (1 - math.exp(-load)) / load
+    if _dense(query, decision.estimate, groups):
+        lost *= _DENSE_MEET
+    first = max(rows * (1 - lost) * each, _in_line(costs, rows, decision))
+    return {
+        "first_place": _overlapped(memory, first * 1e-9),
+        "list_free": 8 * slots / costs.table_bandwidth * 1e-6,
+        # they look at several slots, and read their rows by number
+        "next_place": rows * lost * _NEXT * each * 1e-9,
+    }
+
+
+def _accesses(costs: Costs, query: Query, decision: Decision, groups: int) -> float:
+    """Picoseconds of what a row looks up and updates in a global table."""
+    accesses = _touched_fields(query)
     # what is touched of the table: whole sectors, until the groups lie closer than these
     fixed, replica = query.slot_bytes
     touched = min(groups * accesses * _SECTOR, decision.global_slots * (fixed + replica))
     missed = max(0.0, 1 - costs.l2_megabytes * 1e6 / touched)
-    work = rows * accesses * (costs.access_ps + missed * costs.miss_ps)
-    work += groups * costs.claim_ps
-    if decision.estimate is not None:
-        # one address takes one atomic after the other
-        work = max(work, rows * decision.estimate.heaviest * costs.same_ps)
-    return _overlapped(memory, work * 1e-9)
+    return accesses * (costs.access_ps + missed * costs.miss_ps)
 
 
-def _find(
-    costs: Costs, query: Query, estimate: Estimate | None, groups: int, load: float
-) -> float:
-    if estimate is not None and query.family == "Packed" and len(query.keys) == 1:
-        least, greatest = estimate.bounds
-        if greatest - least < _DENSE * groups:
-            return costs.find_ps
+def _touched_fields(query: Query) -> int:
+    """Arrays of a global table that a row goes to: the words, and what its states are made of."""
+    return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
+
+
+def _in_line(costs: Costs, rows: int, decision: Decision) -> float:
+    """Picoseconds of the most frequent key: one address takes one atomic after the other."""
+    return rows * decision.estimate.heaviest * costs.same_ps if decision.estimate else 0.0
+
+
+def _find(costs: Costs, query: Query, estimate: Estimate | None, groups: int, load: float) -> float:
+    if _dense(query, estimate, groups):
+        return costs.find_ps
     return costs.find_ps + costs.crowd_ps * math.sqrt(load)
+
+
+def _dense(query: Query, estimate: Estimate | None, groups: int) -> bool:
+    if estimate is None or query.family != "Packed" or len(query.keys) > 1:
+        return False
+    least, greatest = estimate.bounds
+    return greatest - least < _DENSE * groups
 
 
 def _update(costs: Costs, query: Query, conflict: float) -> float:
@@ -239,7 +277,7 @@ def _value_bytes(query: Query) -> int:
 
 
 def _read_bytes(query: Query) -> float:
-    masked = sum(column.masked for column in (*query.keys, *query.inputs))
+    masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8
 
 

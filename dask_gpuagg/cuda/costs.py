@@ -1,0 +1,146 @@
+"""Constants of the cost model: those that ship, and those that were measured on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dask_gpuagg.cuda.compiler import cache_directory, sources_hash, write_whole
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.model import Costs
+
+
+@dataclass(frozen=True)
+class Known:
+    """Constants of a device, and where they come from: ``measured`` or ``derived``, and how."""
+
+    costs: Costs
+    source: str
+
+
+# Fitted by `python -m benchmarks.choice --fit` to the device times of 100 million rows.
+_H200 = Costs(
+    bandwidth=4500,
+    table_bandwidth=3080,
+    l2_megabytes=50,
+    launch_us=10.3,
+    find_ps=0.86,
+    crowd_ps=3.2,
+    add_ps=4.1,
+    compare_ps=0.69,
+    slot_ps=0.87,
+    load_ps=1.5,
+    move_ps=2.9,
+    run_ps=41,
+    access_ps=9.6,
+    miss_ps=39,
+    claim_ps=115,
+    # a bound from cuDF's times with few groups, not fitted
+    same_ps=600,
+)
+
+
+def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
+    """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
+
+    What the multiprocessors and the L2 cache do goes by the first, what memory does by the second.
+    """
+    scaled = {"bandwidth": memory, "table_bandwidth": memory, "miss_ps": 1 / memory}
+    for name in asdict(_H200):
+        if name.endswith("_ps") and name != "miss_ps":
+            scaled[name] = 1 / cores
+    made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
+    how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
+    return Known(replace(_H200, **made, l2_megabytes=l2_megabytes), f"{how}times its bandwidth")
+
+
+# NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
+# H200 has 132, 1.98 and 4.8. The longest name that fits wins.
+_PUBLISHED = {
+    "A100": (108, 1.41, 1.555, 40),
+    "A100-SXM4-80GB": (108, 1.41, 2.039, 40),
+    "H100": (132, 1.98, 3.35, 50),
+    "H100 PCIe": (114, 1.755, 2.0, 50),
+    "B200": (148, 1.965, 7.7, 126),
+}
+
+
+@cache
+def shipped(device: Device) -> Known:
+    """The constants that come with the package.
+
+    Parameters
+    ----------
+    device : Device
+
+    Returns
+    -------
+    Known
+        Of a device that is not known, the H200's by the number of multiprocessors.
+    """
+    if "H200" in device.name:
+        return Known(_H200, "measured on an H200")
+    fitting = [name for name in _PUBLISHED if name in device.name]
+    if not fitting:
+        share = device.multiprocessors / 132
+        return _derived(share, share, _H200.l2_megabytes * share)
+    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(fitting, key=len)]
+    return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
+
+
+@cache
+def known(device: Device) -> Known:
+    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped."""
+    path = path_of(device)
+    measured = read(path, device) if path is not None else None
+    return measured or shipped(device)
+
+
+def path_of(device: Device) -> Path | None:
+    """Where the constants of a device are kept: beside the compiled kernels."""
+    directory = cache_directory()
+    name = re.sub(r"\W+", "-", device.name).strip("-").lower()
+    return None if directory is None else directory / f"costs-{name}.json"
+
+
+def read(path: Path, device: Device) -> Known | None:
+    """The constants of a file; None without one, or if it is of another device or other kernels."""
+    try:
+        report = json.loads(path.read_text())
+        if report["device"] != device.name or report["kernels"] != sources_hash():
+            return None
+        if report["multiprocessors"] != device.multiprocessors:
+            return None
+        costs = Costs(**report["costs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # not there, cut short, or of another version
+        return None
+    if not all(isinstance(value, int | float) and value > 0 for value in asdict(costs).values()):
+        return None
+    return Known(costs, f"measured on {report['date']}")
+
+
+def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:
+    """Keep the constants of a device, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    device : Device
+    costs : Costs
+    more : dict
+        What else belongs to the measurement: ``date`` and versions.
+    """
+    report = {
+        **more,
+        "device": device.name,
+        "multiprocessors": device.multiprocessors,
+        "kernels": sources_hash(),
+        "costs": asdict(costs),
+    }
+    write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
+    known.cache_clear()
