@@ -78,6 +78,7 @@ class Args(ctypes.Structure):
         ("taken", ctypes.c_void_p),
         ("groups", ctypes.c_uint32),
         ("extras", ctypes.c_uint32),
+        ("beside", ctypes.c_uint32),
     ]
 
 
@@ -90,7 +91,7 @@ class Run:
     decision : Decision
     rows, groups : int
     spilled : int
-        Rows that found no place in a block's table.
+        Rows that found no place at first.
     restarted : bool
         Whether the estimate was so low that the work was done again with a larger table.
     bytes_read : int

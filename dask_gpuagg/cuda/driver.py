@@ -169,6 +169,15 @@ class Kernels:
             )
         )
 
+    def variable(self, name: str, kernel: str) -> int:
+        """Device address of a global variable, as a kernel sees it: each unit has its own."""
+        from cuda.bindings import driver
+
+        with self._lock:
+            library = self._library(unit_of(kernel))
+        # the size comes after the address
+        return int(_driver(driver.cuLibraryGetGlobal(library, name.encode())[:2]))
+
     def _function(self, name: str) -> Any:
         with self._lock:
             if name not in self._functions:

@@ -23,19 +23,26 @@ class Summary(ctypes.Structure):
 
     _fields_ = [
         ("pairs", ctypes.c_uint64),
-        ("hot", ctypes.c_uint64 * HOT_TOLD),
-        ("hot_counts", ctypes.c_uint32 * HOT_TOLD),
-        ("hots", ctypes.c_uint32),
-        ("met", ctypes.c_uint32),
+        ("least", ctypes.c_uint64),
+        ("greatest", ctypes.c_uint64),
         ("rows", ctypes.c_uint32),
         ("distinct", ctypes.c_uint32),
         ("once", ctypes.c_uint32),
         ("twice", ctypes.c_uint32),
         ("most", ctypes.c_int32),
-        ("least", ctypes.c_uint64),
-        ("greatest", ctypes.c_uint64),
         ("repeats", ctypes.c_uint32),
+        ("met", ctypes.c_uint32),
+        ("hots", ctypes.c_uint32),
         ("falls", ctypes.c_uint32),
+    ]
+
+
+class HotSeen(ctypes.Structure):
+    """``HotSeen`` of kernels/estimate/sample.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * HOT_TOLD),
+        ("counts", ctypes.c_uint32 * HOT_TOLD),
     ]
 
 
@@ -66,23 +73,26 @@ def estimated(call: Call, forced: str) -> Estimate | None:
 def _sampled(call: Call) -> Estimate:
     import rmm
 
-    size = ctypes.sizeof(Summary)
+    size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
     memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
     table, summary = memory.ptr, memory.ptr + 12 * SAMPLE_SLOTS
+    hot = summary + ctypes.sizeof(Summary)
     fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
     pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
     rows = ctypes.c_uint32(call.rows)
     call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
-    call.launch("summarise", SAMPLE_SLOTS // 4 // SMALL_BLOCK, SMALL_BLOCK, *pointers)
+    blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
+    call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(hot))
     seen = Summary()
     read_back(summary, seen, call.handle)
     # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats, hots, met, falls = (
-        (getattr(seen, name) + 1) % 2**32
-        for name in ("rows", "distinct", "once", "twice", "repeats", "hots", "met", "falls")
+    sampled, distinct, once, twice, repeats, met, hots, falls = (
+        (number + 1) & 0xFFFFFFFF
+        for number in (
+            *(seen.rows, seen.distinct, seen.once, seen.twice),
+            *(seen.repeats, seen.met, seen.hots, seen.falls),
+        )
     )
-    told = range(min(hots, HOT_TOLD))
-    rows_of = (1 << SEGMENTS_FROM_BIT) - 1
     half = 1 << 63
     return geometry.estimate_groups(
         call.rows,
@@ -93,14 +103,22 @@ def _sampled(call: Call) -> Estimate:
         max(seen.most, 0),
         repeats,
         met,
-        (seen.pairs + 1) % 2**64,
-        [
-            (seen.hot[i], seen.hot_counts[i] & rows_of, seen.hot_counts[i] >> SEGMENTS_FROM_BIT)
-            for i in told
-        ],
+        (seen.pairs + 1) & ((1 << 64) - 1),
+        lambda: _hot_keys(hot, hots, call),
         (seen.least - half, half - 1 - seen.greatest),
         falls,
     )
+
+
+def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:
+    """Words, rows and segments of the hot keys that were told."""
+    if not hots:
+        return []
+    hot = HotSeen()
+    read_back(address, hot, call.handle)
+    rows_of = (1 << SEGMENTS_FROM_BIT) - 1
+    told = zip(hot.words, hot.counts, range(min(hots, HOT_TOLD)), strict=False)
+    return [(word, n & rows_of, n >> SEGMENTS_FROM_BIT) for word, n, _ in told]
 
 
 def _counted(call: Call) -> int:

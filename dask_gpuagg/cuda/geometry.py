@@ -6,7 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.driver import Device
@@ -115,13 +115,13 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``lphga``, or ``range`` where only the rows' groups
-        are numbered.
+        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range`` where only the
+        groups of the rows are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 for ``lphga``. A partition of ``pgb`` fills its table
+        Of the shared-memory tables; 0 without. A partition of ``pgb`` fills its table
         ``slices`` times.
     global_slots : int
         Of the global table; of ``pgb`` the groups that there is room for at first.
@@ -161,7 +161,7 @@ def estimate_groups(
     repeats: int,
     met: int = 0,
     pairs: int = 0,
-    hot: Sequence[tuple[int, int, int]] = (),
+    hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
     bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
     falls: int = 1,
 ) -> Estimate:
@@ -183,8 +183,8 @@ def estimate_groups(
         Keys of each segment, all together.
     pairs : int
         Ordered pairs of different segments that share a key, for every key.
-    hot : sequence of (int, int, int)
-        Words of frequent keys, their rows and their segments.
+    hot : callable
+        Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
     bounds : tuple of (int, int)
         Least and greatest unmixed word.
     falls : int
@@ -208,8 +208,7 @@ def estimate_groups(
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
     chances = max(1, met * (met - 1))
     uneven = groups * pairs / chances > _UNEVEN
-    hottest = sorted(hot, key=lambda told: -told[1])
-    kept = hottest[:HOT_AT_MOST]
+    kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return Estimate(
         groups,
@@ -247,7 +246,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
 
     Returns
     -------
@@ -266,11 +265,17 @@ def decide(
             return replace(_in_global(rows, estimate, why), kernel="sgb")
         if forced == "sgb":
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
+    if forced == "sp_ega":
+        return _in_two_phases(rows, estimate, "forced")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:
             return decision
-        return _in_global(rows, estimate, f"{expected:,} groups exceed shared memory")
+        why = f"{expected:,} groups exceed shared memory"
+        if forced == "auto" and capacity > 0 and rows >= _PARTITIONED_FROM:
+            # skew, which keeps keys out of partitions, makes estimates too low; this table grows
+            return _in_two_phases(rows, estimate, why)
+        return _in_global(rows, estimate, why)
     slices = min(max(slices, 1), _MOST_SLICES)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -372,9 +377,6 @@ def _in_partitions(
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
         roomy = most_slots
-    # Chao's estimator strays by the square root of the keys that it expects to be seen twice
-    sampled = min(rows, SEGMENT * SEGMENTS)
-    doubt = 4 * math.sqrt(2 * groups) / max(sampled, 1)
     return Decision(
         "pgb",
         "forced" if forced else f"{groups:,} groups exceed shared memory",
@@ -383,7 +385,7 @@ def _in_partitions(
         1,
         parts,
         min(device.multiprocessors, partitions),
-        even(min(rows, int(_margin(groups) * (1 + doubt)) + 1024)),
+        even(min(rows, int(_margin(groups) * (1 + 4 * _doubt(groups, rows))) + 1024)),
         partitions,
         capacity,
         _base(query, estimate),
@@ -437,6 +439,23 @@ def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
     if estimate is not None:
         slots = min(slots, even(int(_margin(estimate.most) / _GLOBAL_LOAD) + 1024))
     return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+
+
+def _in_two_phases(rows: int, estimate: Estimate | None, why: str) -> Decision:
+    """SP-EGA: a table as large as the groups, which grows where they are more."""
+    slots = rows
+    if estimate is not None:
+        doubtful = _margin(estimate.groups) * (1 + 2 * _doubt(estimate.groups, rows))
+        slots = min(rows, int(doubtful))
+    return Decision("sp_ega", why, estimate, 0, 1, 1, 0, even(max(slots, 64)))
+
+
+def _doubt(groups: int, rows: int) -> float:
+    """Relative standard deviation of Chao's estimate.
+
+    It strays by the square root of the keys that it expects to be seen twice.
+    """
+    return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 
 
 def _margin(groups: int) -> int:

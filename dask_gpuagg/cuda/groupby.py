@@ -42,6 +42,7 @@ from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
@@ -132,7 +133,7 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sgb`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
     encoded : bool
@@ -243,7 +244,7 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
     if query.made_words:
         _make_words(call)
     decision = _decide(call, forced)
-    if encoded and decision.kernel in ("pgb", "sgb"):
+    if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
@@ -255,6 +256,8 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
         done = pgb(call, decision)
     elif done is None and decision.shared_slots:
         done = _hgb(call, decision)
+    elif decision.kernel == "sp_ega":
+        done = sp_ega(call, decision)
     if done is None:
         done = _lphga(call, decision)
     run, counters = done
@@ -367,8 +370,8 @@ def _take_spilled(
 
 def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
-    slots = geometry.safe_slots(call.rows) if decision.shared_slots else decision.global_slots
-    restarted = decision.shared_slots > 0
+    restarted = decision.kernel != "lphga"
+    slots = geometry.safe_slots(call.rows) if restarted else decision.global_slots
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None

@@ -77,7 +77,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         return None
     beside = []
     if decision.hot_slots:
-        beside.append(args.target)
+        beside.append(Table.from_buffer_copy(args.target))
     if spilled:
         beside.append(_group_spilled(call, spilled))
     # groups made beside the partitions may all be new
@@ -185,7 +185,7 @@ def _group_spilled(call: Call, spilled: int) -> Table:
     rest = Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
     # half empty, and searched to its end
-    rest.probes = rest.table.slots
+    rest.probes, rest.beside = table.slots, 1
     threads = call.query.threads
     call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
     return table

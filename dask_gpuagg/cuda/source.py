@@ -45,6 +45,7 @@ _PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
     CORE: (),
     "transfer": ("clear_target", "transfer"),
+    "sp_ega": ("first_place", "list_free", "next_place"),
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
@@ -178,6 +179,8 @@ class Query:
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
+    counting : bool
+        Whether the kernels count the slots that rows look at, which slows them down.
     """
 
     keys: tuple[KeyPart, ...]
@@ -187,6 +190,7 @@ class Query:
     outputs: tuple[Output, ...]
     ranged: bool = False
     by_row: bool = False
+    counting: bool = False
 
     @cached_property
     def family(self) -> str:
@@ -367,7 +371,8 @@ class Query:
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        return f"""
+        counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
+        return f"""{counting}
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{

@@ -270,7 +270,7 @@ class Aggregator:
         Parameters
         ----------
         forced : str
-            ``auto``, ``hgb`` or ``lphga``.
+            ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
 

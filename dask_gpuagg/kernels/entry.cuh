@@ -21,6 +21,7 @@
 #include "sgb/range.cuh"
 #include "sgb/runs.cuh"
 #include "sgb/scan.cuh"
+#include "sp_ega/sp_ega.cuh"
 
 namespace gpuagg {
 
@@ -72,6 +73,29 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {
     gpuagg::lphga<GPUAGG_QUERY, GPUAGG_UNROLL>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SP_EGA
+__global__ void __launch_bounds__(256)
+    gpuagg_list_free(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Round r) {
+    gpuagg::list_free(a, r);
+}
+
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_first_place(const __grid_constant__ gpuagg::Args a,
+                       const __grid_constant__ gpuagg::Round r,
+                       const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, true, GPUAGG_UNROLL>(a, r, c.column);
+}
+
+// Of rows that found no place before.
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_next_place(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Round r,
+                      const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::place_rows<GPUAGG_QUERY, false, GPUAGG_UNROLL>(a, r, c.column);
 }
 #endif
 
@@ -255,8 +279,9 @@ __global__ void __launch_bounds__(gpuagg::SEGMENT)
 }
 
 __global__ void __launch_bounds__(256)
-    gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary) {
-    gpuagg::summarise(table, summary);
+    gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary,
+                     gpuagg::HotSeen* hot) {
+    gpuagg::summarise(table, summary, hot);
 }
 #endif
 

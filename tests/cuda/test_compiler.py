@@ -106,6 +106,14 @@ def test_every_kernel_is_looked_for() -> None:
     assert len(NAMES) == (KERNELS / "entry.cuh").read_text().count("__global__")
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_probes_are_counted_only_where_asked(architecture: str) -> None:
+    counting = replace(TABLE["1 aggregation by int64"], counting=True)
+    assert b"gpuagg_looks" in compile_source(counting.source(), architecture)
+    usual = compile_source(TABLE["1 aggregation by int64"].source(), architecture)
+    assert b"gpuagg_looks" not in usual
+
+
 def test_a_refused_source_carries_the_log() -> None:
     with pytest.raises(CompileError, match=r"error.*no_such_thing") as caught:
         compile_source("__global__ void f() { no_such_thing(); }", "sm_90")

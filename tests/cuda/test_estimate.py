@@ -51,7 +51,7 @@ def sampled(keys: np.ndarray) -> Estimate:
         int((segments[:, 1:] == segments[:, :-1]).sum()),
         seen.size,
         int((in_segments * (in_segments - 1)).sum()),
-        hot[:HOT_TOLD],
+        lambda: hot[:HOT_TOLD],
     )
 
 

@@ -73,7 +73,7 @@ def inputs(draw: st.DrawFn) -> tuple[int, Estimate | None]:
     return rows, Estimate(groups, most, draw(st.floats(0, 1)), draw(st.floats(0, 1)))
 
 
-forced_kernels = st.sampled_from(["auto", "hgb", "lphga"])
+forced_kernels = st.sampled_from(["auto", "hgb", "sp_ega", "lphga"])
 
 
 def table_bytes(of: Query, made: Decision) -> int:
@@ -95,7 +95,7 @@ def test_what_is_decided_can_be_launched(
     assert made.global_slots % 2 == 0
     assert 64 <= made.global_slots < 2**32
     assert made.replicas in {1 << i for i in range(9)}
-    if made.kernel == "lphga":
+    if made.kernel in ("lphga", "sp_ega"):
         assert (made.shared_slots, made.replicas, made.slices, made.blocks) == (0, 1, 1, 0)
         assert made.global_slots <= safe_slots(rows)
         return
@@ -203,6 +203,17 @@ def test_few_rows_take_few_blocks() -> None:
     made = decide(query(SUM), 10_000, exact(10), H200)
     assert made.blocks == math.ceil(10_000 / (1_024 * 4))
     assert decide(query(SUM), 10**8, exact(10), H200).blocks == H200.multiprocessors
+
+
+@pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])
+def test_a_table_of_two_phases_is_nearly_full(groups: int) -> None:
+    made = decide(query(SUM), 10**8, exact(groups), H200, "sp_ega")
+    assert made.kernel == "sp_ega"
+    assert 0.85 < groups / made.global_slots <= 0.95
+
+
+def test_a_table_of_two_phases_has_no_more_slots_than_rows() -> None:
+    assert decide(query(SUM), 10**6, exact(10**6), H200, "sp_ega").global_slots == 10**6
 
 
 # ---- safe_slots --------------------------------------------------------------------------------

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import call, encoding, estimate, geometry, partitioned, runs, sorting
+from dask_gpuagg.cuda import (
+    call,
+    encoding,
+    estimate,
+    geometry,
+    partitioned,
+    runs,
+    sorting,
+    two_phase,
+)
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
     SHORT_STRING,
@@ -205,11 +214,13 @@ STRUCTS = {
     "Counters": call.Counters,
     "Args": call.Args,
     "Summary": estimate.Summary,
+    "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
     "Pass": sorting.Pass,
     "Runs": runs.Runs,
     "Range": encoding.Range,
+    "Round": two_phase._Round,
 }
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
-KERNELS = ("auto", "hgb", "pgb", "sgb", "lphga")
+KERNELS = ("auto", "hgb", "pgb", "sgb", "sp_ega", "lphga")
 ROWS = 2_000_000
 
 
@@ -386,7 +386,7 @@ def test_sliced_columns() -> None:
         )
 
 
-@pytest.mark.parametrize("kernel", ["auto", "pgb"])
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "sp_ega"])
 def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
     """The sampled segments hold one key, all other rows a key each."""
     rows = 4_000_000
@@ -395,7 +395,7 @@ def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
         k[rows * i // 256 : rows * i // 256 + 256] = -1
     frame = pd.DataFrame({"k": k} | values(np.random.default_rng(13), rows))
     ours, run = aggregated(frame, ["k"], WANTED, kernel)
-    assert run.decision.kernel.startswith("hgb" if kernel == "auto" else "pgb")
+    assert run.decision.kernel.startswith("hgb" if kernel == "auto" else kernel)
     assert run.spilled > 0 or run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
@@ -464,7 +464,7 @@ def test_a_partition_that_overflows() -> None:
     rng = np.random.default_rng(15)
     k = rng.integers(0, 400_000, ROWS)
     # 256 segments of 256 rows are sampled: the hot key lies between them
-    between = np.arange(ROWS) % (ROWS // 256) > 300
+    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
     k[between & (rng.random(ROWS) < 0.03)] = 7
     v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
     frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
@@ -484,3 +484,31 @@ def test_many_groups_are_partitioned() -> None:
     ours, run = aggregated(frame, ["k"], wanted)
     assert (run.decision.kernel, run.spilled, run.restarted) == ("pgb", 0, False)
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+def test_a_full_table() -> None:
+    """As many keys as slots: every slot is found."""
+    rng = np.random.default_rng(17)
+    rows = 1_000_000
+    frame = pd.DataFrame({"k": rng.permutation(rows) * 3, "s": rng.permutation(rows)})
+    frame["s"] = frame["s"].astype(str)
+    frame = frame.assign(**values(rng, rows))
+    for key in ("k", "s"):
+        ours, run = aggregated(frame, [key], WANTED, "sp_ega")
+        assert (run.decision.global_slots, run.restarted) == (rows, False)
+        assert_equal(ours, by_pandas(frame, [key], WANTED))
+
+
+def test_equal_homes_that_exceed_the_estimate() -> None:
+    """The table must grow, and its keys all want one slot of the larger one."""
+    rng = np.random.default_rng(18)
+    rows = 1 << 20
+    clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(8_000)], dtype=np.uint64)
+    k = rng.choice(clustered, rows)
+    sampled = np.arange(rows) % (rows // 256) < 256
+    k[sampled] = rng.choice(clustered[:2_000], sampled.sum())
+    frame = pd.DataFrame({"k": k} | values(rng, rows))
+    ours, run = aggregated(frame, ["k"], WANTED, "sp_ega")
+    assert run.restarted
+    assert run.decision.global_slots < 8_000
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))

@@ -45,7 +45,25 @@ struct Args {
     u32* taken;         // of absorb: the groups of the target that the dense area has
     u32 groups;         // of write and whatever else follows them: how many
     u32 extras;         // Counters::extras, once the host knows them
+    u32 beside;         // of lphga: not 0 if its rows are what a few partitions did not take
 };
+
+// Where a key is looked for first in a table beside the partitions: rows of one partition have the
+// high bits of their words in common, by which other tables go.
+GPUAGG_INLINE Probe beside(Probe probe) {
+    probe.home = static_cast<u32>(scramble(probe.word));
+    return probe;
+}
+
+// Slots of global tables that rows looked at, in a build that counts them (benchmarks/probes.py).
+#ifdef GPUAGG_COUNT_PROBES
+extern "C" {
+__device__ u64 gpuagg_looks;
+}
+GPUAGG_INLINE void count_look() { atomicAdd(&gpuagg_looks, 1ull); }
+#else
+GPUAGG_INLINE void count_look() {}
+#endif
 
 // Where a group's states are. Without a list the groups are the first slots, and then those behind
 // the table.
@@ -80,6 +98,7 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
     u32 slot = first_slot(probe.home, slots);
 #pragma unroll 1
     for (u32 i = 0; i < probes; ++i) {
+        count_look();
         u64 held = peek(words + slot);
         if (held == EMPTY) {
             if (peek(claimed) >= limit) return NONE;
@@ -112,7 +131,7 @@ struct Limited {
 // thread has probes in all, much less than its unluckiest rows have one after the other. The bits of
 // those that found none.
 template <class K, u32 UNROLL, class Claims>
-GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims claims, const Column* columns,
+GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims&& claims, const Column* columns,
                          const Probe (&probe)[UNROLL], u32 (&slot)[UNROLL], u32 left) {
     Probe wanted{EMPTY, 0u, Kind::drop};
     u32 at = 0, tries = 0, lost = 0;
@@ -123,6 +142,7 @@ GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims claims, const
             at = slot[j];
         }
     while (left) {
+        count_look();
         u64 held = peek(words + at);
         bool end = false;
         if (held == EMPTY) {

@@ -29,19 +29,22 @@ constexpr u32 HOT_TOLD = 512;
 
 struct Summary {
     u64 pairs;     // of segments that share a key, both ways round and for every key
-    u64 hot[HOT_TOLD];         // words of hot keys
-    u32 hot_counts[HOT_TOLD];  // and their counts
-    u32 hots;      // hot keys, told or not
-    u32 met;       // keys of each segment, all together
+    u64 least;     // of unmixed words, from the least signed number on
+    u64 greatest;  // likewise, counted down from the greatest
     u32 rows;      // sampled rows that belong to a group
     u32 distinct;
     u32 once;      // keys seen in one segment
     u32 twice;     // keys seen in two
     i32 most;      // rows of the most frequent key, -1 for none
-    u64 least;     // of unmixed words, from the least signed number on
-    u64 greatest;  // likewise, counted down from the greatest
     u32 repeats;   // rows whose key is that of the row before
+    u32 met;       // keys of each segment, all together
+    u32 hots;      // hot keys, told or not
     u32 falls;     // rows whose key is less than that of the row before
+};
+
+struct HotSeen {
+    u64 words[HOT_TOLD];
+    u32 counts[HOT_TOLD];
 };
 
 // One block a segment; segments lie evenly over the input.
@@ -113,7 +116,8 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
     }
 }
 
-__device__ __forceinline__ void summarise(const Sample* table, Summary* summary) {
+__device__ __forceinline__ void summarise(const Sample* table, Summary* summary,
+                                         HotSeen* hot) {
     const u32 lane = threadIdx.x % WARP;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
          i += gridDim.x * blockDim.x) {
@@ -126,8 +130,8 @@ __device__ __forceinline__ void summarise(const Sample* table, Summary* summary)
         if (rows >= HOT_ROWS && segments >= HOT_SEGMENTS && table->words[i] != OTHER) {
             const u32 at = atomicAdd(&summary->hots, 1u) + 1;
             if (at < HOT_TOLD) {
-                summary->hot[at] = table->words[i];
-                summary->hot_counts[at] = n;
+                hot->words[at] = table->words[i];
+                hot->counts[at] = n;
             }
         }
         const u32 pairs = __reduce_add_sync(ALL_LANES, segments ? segments * (segments - 1) : 0u);

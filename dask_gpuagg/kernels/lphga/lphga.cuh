@@ -16,6 +16,29 @@ template <class Q> __device__ void clear_table(const Table& t) {
     }
 }
 
+// Where there are millions of groups, an atomic on one address for each of them takes longer than
+// all else, so the claims of a warp's tile are counted together. In a smaller table that would be
+// too late to stop at its limit.
+struct ClaimsOfTile {
+    static constexpr u32 MILLION = 1u << 20;
+    Limited each;
+    u32 room, mine;
+    GPUAGG_INLINE ClaimsOfTile(u32* claimed, u32 limit) : each{claimed, limit}, room(0), mine(0) {
+        const u32 before = peek(claimed);
+        if (before < limit) room = limit - before;
+    }
+    GPUAGG_INLINE bool may() const { return each.limit < MILLION ? each.may() : mine < room; }
+    GPUAGG_INLINE void made() {
+        if (each.limit < MILLION) each.made();
+        else ++mine;
+    }
+    // by the whole warp
+    GPUAGG_INLINE void count() const {
+        const u32 all = __reduce_add_sync(ALL_LANES, mine);
+        if (threadIdx.x % WARP == 0 && all) atomicAdd(each.claimed, all);
+    }
+};
+
 // Rows of a range, of a list, or those that the warps of an earlier kernel left alone, in which
 // case the grid is that kernel's.
 template <class Q, u32 UNROLL>
@@ -34,6 +57,7 @@ __device__ void lphga(const Args& a, const Column* columns) {
         typename Q::Values row[UNROLL];
         u32 number[UNROLL], slot[UNROLL];
         Probe probe[UNROLL];
+        ClaimsOfTile claims(&a.counters->claimed, a.table.limit);
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const u64 i = base + j * WARP + lane;
@@ -41,6 +65,7 @@ __device__ void lphga(const Args& a, const Column* columns) {
             if (i < a.rows) {
                 number[j] = a.list ? a.list[i] : static_cast<u32>(i);
                 probe[j] = K::probe(columns, number[j]);
+                if (a.beside) probe[j] = beside(probe[j]);
                 row[j].read(columns, number[j]);
             }
         }
@@ -55,10 +80,10 @@ __device__ void lphga(const Args& a, const Column* columns) {
                 slot[j] = find_extra(a.table.words, a.table.slots, probe[j].kind);
             }
         }
-        const Limited claims{&a.counters->claimed, a.table.limit};
         homeless += __popc(settle<K, UNROLL>(a.table.words, a.table.slots, a.probes, claims,
                                              columns, probe, slot, left));
         __syncwarp();
+        claims.count();
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)
             if (slot[j] != NONE)

@@ -59,26 +59,38 @@ GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L:
 // Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
 // tells the host all it needs to make the columns.
 template <class Q, class O> __device__ void collect(const Args& a) {
+    constexpr u32 STEPS = 8;  // one atomic for so many times 32 slots
     const u32 all = a.table.slots + EXTRA_SLOTS;
     const auto memory = Q::All::carve(a.table.cells, all, 1);
     const u32 lane = threadIdx.x % WARP;
-    const u32 stride = gridDim.x * blockDim.x;
-    u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * STEPS;
+    u64 base = (blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x - lane) * STEPS;
     for (; base < all; base += stride) {
-        const u64 i = base + lane;
-        const bool is_group = i < all && a.table.words[i] != EMPTY;
-        const u32 groups = __ballot_sync(ALL_LANES, is_group);
-        if (groups == 0) continue;
-        u32 first = 0;
-        if (lane == 0) first = atomicAdd(&a.counters->groups, __popc(groups));
-        first = __shfl_sync(ALL_LANES, first, 0);
-        auto value = Q::All::none();
-        if (is_group) {
-            const u32 slot = static_cast<u32>(i);
-            a.order[first + __popc(groups & ((1u << lane) - 1))] = slot;
-            value = Q::All::read(memory, {slot, slot});
+        u32 mine = 0, found = 0, first = 0;  // lane j keeps the groups of step j
+#pragma unroll
+        for (u32 j = 0; j < STEPS; ++j) {
+            const u64 i = base + j * WARP + lane;
+            const u32 groups = __ballot_sync(ALL_LANES, i < all && a.table.words[i] != EMPTY);
+            if (lane == j) mine = groups;
+            found += __popc(groups);
         }
-        count_outputs<typename Q::All>(O{}, a, value, is_group);
+        if (found == 0) continue;
+        if (lane == 0) first = atomicAdd(&a.counters->groups, found);
+        first = __shfl_sync(ALL_LANES, first, 0);
+#pragma unroll 1
+        for (u32 j = 0; j < STEPS; ++j) {
+            const u32 groups = __shfl_sync(ALL_LANES, mine, j);
+            if (groups == 0) continue;
+            const bool is_group = groups >> lane & 1u;
+            auto value = Q::All::none();
+            if (is_group) {
+                const u32 slot = static_cast<u32>(base + j * WARP + lane);
+                a.order[first + __popc(groups & ((1u << lane) - 1))] = slot;
+                value = Q::All::read(memory, {slot, slot});
+            }
+            first += __popc(groups);
+            count_outputs<typename Q::All>(O{}, a, value, is_group);
+        }
     }
 }
 

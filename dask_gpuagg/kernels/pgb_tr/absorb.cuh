@@ -13,7 +13,7 @@ template <class Q> __device__ void absorb(const Args& a, const Column* columns) 
     const auto other = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
     const u32 stride = gridDim.x * blockDim.x;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
-        const Probe probe = K::again(columns, a.table.words[i]);
+        const Probe probe = beside(K::again(columns, a.table.words[i]));
         u32 slot = first_slot(probe.home, a.target.slots);
         while (a.target.words[slot] != EMPTY && a.target.words[slot] != probe.word)
             if (++slot == a.target.slots) slot = 0;

@@ -75,7 +75,7 @@ template <class Q> struct HotTable {
             auto value = Q::All::read(memory, {s, s * replicas});
             for (u32 r = 1; r < replicas; ++r)
                 Q::All::fold(value, Q::All::read(memory, {s, s * replicas + r}));
-            const Probe probe = asked<K>(columns, words[s], s, slots);
+            const Probe probe = beside(asked<K>(columns, words[s], s, slots));
             const u32 slot = gpuagg::find<K>(a.target.words, a.target.slots, a.target.limit,
                                              &a.counters->claimed, a.probes, columns, probe);
             if (slot == NONE) atomicAdd(&a.counters->homeless, 1u);

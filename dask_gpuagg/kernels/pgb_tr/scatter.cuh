@@ -64,6 +64,31 @@ GPUAGG_INLINE void move_inputs(Cells<I, In, Rest...>*, char* buffer, const Colum
                                 first, route);
 }
 
+// Many columns in a loop over their widths: all of them unrolled would take seconds to compile.
+constexpr u32 UNROLLED_COLUMNS = 4;
+template <u32 THREADS, u32 ITEMS, class... In>
+GPUAGG_INLINE void move_many(Cells<0, In...>*, char* buffer, const Column* columns,
+                             const Column* to, i64 first, const Route<ITEMS>& route) {
+    const u32 bytes[] = {static_cast<u32>(sizeof(typename In::T))..., 0u};
+    const u32 places[] = {In::column..., 0u};
+#pragma unroll 1
+    for (u32 i = 0; i < sizeof...(In); ++i) {
+        const Column from = columns[places[i]];
+        void* const target = const_cast<void*>(to[places[i]].data);
+        const auto move = [&](auto type) {
+            using T = decltype(type);
+            move_column<THREADS, ITEMS, T>(buffer, target, route, [&](u32 j) {
+                return load<T>(from, first + j * THREADS);
+            });
+        };
+        if (bytes[i] == 8) move(u64{});
+        else if (bytes[i] == 4) move(u32{});
+        else if (bytes[i] == 1) move(u8{});
+        else if (bytes[i] == 2) move(u16{});
+        else if constexpr (Inputs<Cells<0, In...>>::widest == 16) move(i128{});
+    }
+}
+
 template <class V, u32 BIT, u32 I>
 GPUAGG_INLINE void valid_bits(Cells<I>*, const Column*, i64, V&) {}
 template <class V, u32 BIT, u32 I, class In, class... Rest>
@@ -92,7 +117,10 @@ GPUAGG_INLINE void move_rest(const Partitions& p, const Column* columns, const C
         move_column<THREADS, ITEMS, u32>(buffer, p.numbers, route, [&](u32 j) {
             return static_cast<u32>(first + j * THREADS);
         });
-    move_inputs<THREADS, ITEMS>(row, buffer, columns, to, first, route);
+    if constexpr (Inputs<Row>::count > UNROLLED_COLUMNS)
+        move_many<THREADS, ITEMS>(row, buffer, columns, to, first, route);
+    else
+        move_inputs<THREADS, ITEMS>(row, buffer, columns, to, first, route);
 }
 
 // The sum of the counts of all threads before this one, and of all.
