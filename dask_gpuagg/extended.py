@@ -8,28 +8,24 @@ specification the collection gets this node instead; nothing else about the quer
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply
 from dask.dataframe.dispatch import make_meta, meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.device_meta import (
+    beside,
+    empty_matrix,
+    is_known,
+    numeric_labels,
+    on_host,
+)
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
-
-# dtypes of sums in cuDF: 64 bits, which pandas' sums of empty frames do not tell
-_WIDE = {
-    **dict.fromkeys(("bool", "int8", "int16", "int32"), "int64"),
-    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint64"),
-    **dict.fromkeys(("boolean", "Int8", "Int16", "Int32"), "Int64"),
-    **dict.fromkeys(("UInt8", "UInt16", "UInt32"), "UInt64"),
-}
 
 Spec = list[tuple[Hashable, Any, Hashable]]
 
@@ -80,7 +76,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
 
     def _lower(self) -> Any:
         if self.stock is not None:
-            return self.stock.expr
+            return self.stock.kept
         names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
         raise RuntimeError(
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
@@ -97,13 +93,15 @@ class Stock:
     """
 
     def __init__(self, expr: Any) -> None:
-        self.expr = expr
+        # not called `expr`: Dask takes whatever has that attribute for a collection, and would
+        # make its expression an input of ours
+        self.kept = expr
 
     def __dask_tokenize__(self) -> Any:
-        return ("dask_gpuagg.Stock", self.expr._name)
+        return ("dask_gpuagg.Stock", self.kept._name)
 
     def __repr__(self) -> str:
-        return f"Stock({self.expr._name})"
+        return f"Stock({self.kept._name})"
 
 
 def extend(
@@ -137,7 +135,6 @@ def extend(
     KeyError
         For columns that the frame does not have.
     """
-    frame = groupby.obj.expr
     spec, scalar = _read_spec(groupby, arg, named)
     requested = []
     if not spec:
@@ -151,10 +148,69 @@ def extend(
             raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
         requested.append(Requested(label, name, column, parameters, custom))
     _refuse_clashes(requested)
+    result_meta = _result_meta(groupby, requested, scalar)
+    return _node(groupby, requested, result_meta, flags, stock)
+
+
+def extend_method(
+    groupby: Any,
+    name: str,
+    parameters: tuple[tuple[str, Any], ...],
+    flags: dict[str, Any],
+    numeric_only: bool = False,
+    stock: Any | None = None,
+) -> ExtendedAggregation:
+    """Expression for a method of a group-by whose metadata stock Dask cannot make.
+
+    Parameters
+    ----------
+    groupby : dask.dataframe GroupBy
+    name : str
+        Of the registry.
+    parameters : tuple of (str, object)
+        Of the aggregation.
+    flags : dict
+        ``split_every``, ``split_out`` and ``shuffle_method``.
+    numeric_only : bool
+    stock : collection, optional
+        The same result by other means.
+
+    Returns
+    -------
+    ExtendedAggregation
+    """
+    meta = groupby.obj._meta
+    scalar = type(groupby._meta).__name__ == "SeriesGroupBy"
+    if scalar:
+        labels = [meta.name if meta.ndim == 1 else groupby._slice]
+    else:
+        by = [b for b in groupby.by if not hasattr(b, "_meta")]
+        wanted = groupby._slice if groupby._slice is not None else meta.columns
+        labels = [c for c in wanted if c not in by]
+        labels = numeric_labels(meta, labels) if numeric_only else labels
+    if name == "size":
+        labels, scalar = [labels[0] if scalar else None], True
+    requested = [
+        Requested(label, name, None if name == "size" else label, parameters) for label in labels
+    ]
+    if not requested:
+        raise Unsupported(f"no column is left for {name}", name)
+    if name in ("cov", "corr"):
+        frame, keys = _made_up(groupby)
+        made = empty_matrix(frame, keys, labels)
+        result_meta = beside(meta, made, [Requested(c, "mean", c) for c in labels])
+    else:
+        result_meta = _result_meta(groupby, requested, scalar)
+    return _node(groupby, requested, result_meta, flags, stock)
+
+
+def _node(
+    groupby: Any, requested: Sequence[Requested], meta: Any, flags: dict[str, Any], stock: Any
+) -> ExtendedAggregation:
     return ExtendedAggregation(
-        frame,
+        groupby.obj.expr,
         tuple(requested),
-        _result_meta(groupby, requested, scalar),
+        meta,
         groupby.observed,
         groupby.dropna,
         flags["split_every"],
@@ -252,55 +308,42 @@ def _function_label(function: Any) -> str:
 
 def _result_meta(groupby: Any, requested: Sequence[Requested], scalar: bool) -> Any:
     """Empty result: dtypes by pandas on non-empty metadata, labels as pandas gives them."""
-    # one row: the second one of nullable dtypes is null
-    frame = _on_host(meta_nonempty(groupby.obj._meta)).iloc[:1]
-    by = [_on_host(meta_nonempty(b._meta))[:1] if hasattr(b, "_meta") else b for b in groupby.by]
-    by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
-    keys = [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
+    frame, keys = _made_up(groupby)
     dropna = True if groupby.dropna is None else groupby.dropna
     columns = []
     for request in requested:
         # a tuple is a label here, which indexing a group-by would take for several
-        column = frame if frame.ndim == 1 else frame[request.column]
+        if frame.ndim == 2:
+            # rows are counted alike whatever the column
+            column = frame.iloc[:, 0] if request.column is None else frame[request.column]
+        else:
+            column = frame
         one = column.groupby(keys[0] if len(keys) == 1 else keys, observed=True, dropna=dropna)
-        columns.append(_meta_of(one, request))
+        if is_known(groupby.obj._meta, request):
+            columns.append(one.size().iloc[:0])
+        else:
+            columns.append(_meta_of(one, request))
     labels = [r.label for r in requested]
     if scalar:
-        return make_meta(_beside(groupby.obj._meta, columns[0].rename(labels[0]), requested))
+        # the counts of values have a name of their own
+        own_name = requested[0].aggregation == "value_counts"
+        named = columns[0] if own_name else columns[0].rename(labels[0])
+        return make_meta(beside(groupby.obj._meta, named, requested))
     result = pd.concat(columns, axis=1)
     if all(isinstance(label, tuple) for label in labels):
         result.columns = pd.MultiIndex.from_tuples(labels)
     else:
         result.columns = pd.Index(labels)
-    return _beside(groupby.obj._meta, result.iloc[:0], requested)
+    return beside(groupby.obj._meta, result.iloc[:0], requested)
 
 
-def _on_host(meta: Any) -> Any:
-    return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
-
-
-def _beside(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
-    """An empty pandas result in the library of the input's metadata, with its dtypes."""
-    if engine_name(meta) != DEVICE:
-        return result
-    frame = result.to_frame() if result.ndim == 1 else result
-    for i, request in enumerate(requested):
-        wide = _cudf_dtype(request, frame.dtypes.iloc[i])
-        if wide is not None:
-            frame.isetitem(i, frame.iloc[:, i].astype(wide))
-    result = frame.iloc[:, 0].rename(result.name) if result.ndim == 1 else frame
-    library = importlib.import_module("cudf")
-    return library.from_pandas(result)
-
-
-def _cudf_dtype(request: Requested, dtype: Any) -> str | None:
-    """The dtype that cuDF gives where pandas gives this one; None where it is the same."""
-    if request.custom is not None:
-        return None
-    rule = REGISTRY[request.aggregation].result
-    if rule == "float" and dtype == np.float32:
-        return "float64"
-    return _WIDE.get(str(dtype)) if rule == "sum" else None
+def _made_up(groupby: Any) -> tuple[Any, list[Any]]:
+    """A row of pandas' of the frame's dtypes, and its keys."""
+    # one row: the second one of nullable dtypes is null
+    frame = on_host(meta_nonempty(groupby.obj._meta)).iloc[:1]
+    by = [on_host(meta_nonempty(b._meta))[:1] if hasattr(b, "_meta") else b for b in groupby.by]
+    by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
+    return frame, [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
 
 
 def _is_column(by: Any, frame: pd.DataFrame) -> bool:

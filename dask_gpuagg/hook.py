@@ -27,7 +27,7 @@ from dask_gpuagg import logical
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.extended import extend, needs_extension
+from dask_gpuagg.extended import extend, extend_method, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
@@ -40,6 +40,13 @@ _originals: dict[tuple[type, str], Any] = {}
 
 # arguments of aggregations
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
+
+# methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
+_METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
+_METHODS = _METHODS_OF_OURS | {
+    "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
+    "median",
+}  # fmt: skip
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
 # another one they are combined with, each with the error of ours that is behind it, if any; no
@@ -71,6 +78,10 @@ def enable() -> None:
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
         _wrap(G.GroupBy, "aggregate", _aggregate)
         _wrap(G.GroupBy, "__init__", _init)
+        _wrap(G.SeriesGroupBy, "__init__", _init)
+        for owner in (G.GroupBy, G.SeriesGroupBy):
+            for name in sorted(_METHODS & vars(owner).keys()):
+                _wrap(owner, name, functools.partial(_method, name))
     dask.config.set({"gpuagg.enabled": True})
 
 
@@ -201,6 +212,11 @@ def _init(
         ours = (owner, "aggregate") in _originals
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
             _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+    if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
+        # cuDF's own group-by refuses it, even for the metadata
+        _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
+        self.observed = False
+        return
     keys = by if isinstance(by, list | tuple) else [by]
     if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
         cleaned = [G._clean_by_expr(obj, key) for key in keys]
@@ -237,7 +253,7 @@ def _aggregate_cudf(
     flags |= {name: kwargs[name] for name in names if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
     stock = None
-    if arg is not None:
+    if arg is not None and self.observed:
         with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
             stock = original(self, arg, **kwargs)
     try:
@@ -247,10 +263,54 @@ def _aggregate_cudf(
         refused = [refusal]
     if not refused:
         return new_collection(extended)
-    if arg is None:
+    if arg is None or not self.observed:
         raise UnsupportedGroupBy(refused[0].reason)
     # lowering will say why it runs stock; or dask_cudf's own error surfaces
     return stock if stock is not None else original(self, arg, **kwargs)
+
+
+def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method of a group-by of cuDF frames as our own node, where theirs has no metadata."""
+    # there are no matrices of one column; Dask says so
+    matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
+    if matrix or engine_name(self.obj._meta) != DEVICE:
+        return original(self, *args, **kwargs)
+    stock: Any = None
+    error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
+    if self.observed:
+        try:
+            stock = original(self, *args, **kwargs)
+        except Exception as refused_by_stock:
+            # what it raises has many types: cuDF's of its metadata code among them
+            error = refused_by_stock
+        if stock is not None and name not in _METHODS_OF_OURS:
+            return stock
+    try:
+        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
+    except Unsupported as refusal:
+        if stock is not None:
+            return stock  # lowering will say why
+        error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
+        raise error from None
+
+
+def _extended_method(
+    name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    given |= given.pop("kwargs", {})
+    if given.get("min_count"):
+        raise Unsupported(f"{name} with min_count", name)
+    flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
+    flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
+    parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
+    numeric_only = bool(given.get("numeric_only"))
+    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
+    for refusal in logical.refusals(extended):
+        raise refusal
+    return extended
 
 
 def _as_list(arg: Any) -> Any:

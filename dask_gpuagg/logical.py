@@ -115,18 +115,19 @@ def read(expr: Any) -> Query:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
-    name = _SINGLE.get(type(expr))
+    name = _SINGLE.get(type(expr)) or requested[0].aggregation
     if name in ("cov", "corr"):
         if not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
-        wanted = [c for c in columns if c.label in list(expr._meta.columns)]
+        of_label = {c.label: c for c in columns}
+        wanted = [of_label[label] for label in expr._meta.columns]
         plan = make_matrix_plan(keys, wanted, name, _matrix_parameters(expr), **flags)
     else:
         plan = make_plan(keys, columns, requested, **flags)
         if plan.shape == "values" and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
     if engine_name(expr.frame._meta) == DEVICE:
-        refusal = device_refusal(plan, list(expr.by))
+        refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
         if refusal is not None:
             raise refusal
     return Query(
@@ -188,6 +189,8 @@ def key_column(by: Any, meta: Any) -> Column:
     if meta.ndim == 2 and _is_label(by, meta.columns):
         return Column(by, meta[by].dtype)
     if isinstance(by, Callable):  # type: ignore[arg-type]
+        if engine_name(meta) == DEVICE:
+            raise Unsupported("a key is a function, which would run on the host")
         probe = meta.index[:0].map(by)
         return Column(meta.index.name, probe.dtype)
     if _is_label(by, meta.index.names):
@@ -246,5 +249,7 @@ def _parameters(expr: Any, name: str) -> tuple[tuple[str, Any], ...]:
 
 
 def _matrix_parameters(expr: Any) -> tuple[tuple[str, Any], ...]:
+    if isinstance(expr, ExtendedAggregation):
+        return tuple(expr.requested[0].parameters)
     kwargs = expr.operand("aggregate_kwargs") or {}
     return tuple(sorted(kwargs.items()))

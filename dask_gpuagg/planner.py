@@ -17,6 +17,7 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.cardinality import dtype_bound
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines.support import one_pass
 from dask_gpuagg.expressions import (
     PARTITION,
     GroupByDirect,
@@ -109,11 +110,11 @@ def physical(query: Query, decision: Decision) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
-    if decision.route is Route.ALIGNED:
+    if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, False, *query.by)
         return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
-    alone = query.frame.npartitions == outputs == 1 and plan.tables == ("groups",)
-    if alone and engine_name(query.meta) == DEVICE:
+    alone = query.frame.npartitions == outputs == 1
+    if alone and engine_name(query.meta) == DEVICE and one_pass(plan):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, False, *query.by)
@@ -137,8 +138,10 @@ def _must_complete_at_once(query: Query) -> bool:
     has to know every level of every key: the metadata must tell the categories of all of them.
     """
     keys = query.plan.keys
-    if query.plan.observed or not any(isinstance(k.dtype, pd.CategoricalDtype) for k in keys):
+    if query.plan.observed or not any(dtype_class(k.dtype) == "category" for k in keys):
         return False
+    if engine_name(query.meta) == DEVICE:  # its engine completes one whole result
+        return True
     if not query.plan.dropna:  # null is a level where it occurs, which no output knows alone
         return True
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)

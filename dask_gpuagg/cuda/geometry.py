@@ -116,7 +116,7 @@ class Decision:
     ----------
     kernel : str
         ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range`` where only the
-        groups of the rows are numbered.
+        rows' groups are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
@@ -258,6 +258,8 @@ def decide(
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
+    if forced == "sp_ega":
+        return _in_two_phases(rows, estimate, "forced")
     ascending = estimate is not None and estimate.ascending and slices != 1
     if forced == "sgb" or (forced == "auto" and ascending):
         if _admits_runs(query):
@@ -265,8 +267,6 @@ def decide(
             return replace(_in_global(rows, estimate, why), kernel="sgb")
         if forced == "sgb":
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
-    if forced == "sp_ega":
-        return _in_two_phases(rows, estimate, "forced")
     if forced == "pgb" or (forced == "auto" and not 1 <= slices <= _MOST_SLICES):
         decision = _in_partitions(query, rows, estimate, device, forced == "pgb")
         if decision is not None:

@@ -245,7 +245,7 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
         _make_words(call)
     decision = _decide(call, forced)
     if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
-        # they leave no table in which rows could be looked up
+        # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
     if decision.kernel == "sgb":
@@ -256,7 +256,7 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
         done = pgb(call, decision)
     elif done is None and decision.shared_slots:
         done = _hgb(call, decision)
-    elif decision.kernel == "sp_ega":
+    elif done is None and decision.kernel == "sp_ega":
         done = sp_ega(call, decision)
     if done is None:
         done = _lphga(call, decision)

@@ -133,11 +133,16 @@ class Aggregator:
         """
         ctype, dtype = ctype_of(column), column.type()
         if ctype == "i128":
-            self._add_reduced("WideSum", "WideField", ctype, dtype, column)
+            self.wide_sum(column)
         elif ctype in _FLOATS:
             self.float_sum(column)
         else:
             self._add_reduced("IntegerSum", "Field", *_wide(ctype, dtype), column)
+
+    def wide_sum(self, column: plc.Column) -> None:
+        """Sums of a decimal as decimal128; null for groups without values."""
+        dtype = DataType(TypeId.DECIMAL128, column.type().scale())
+        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
 
     def float_sum(self, column: plc.Column) -> None:
         """Sums in float64 whatever the column is; null for groups without values."""
@@ -207,6 +212,18 @@ class Aggregator:
         code = f"Mean<{self._state('FloatSum', column)}, {self._counted(column)}>"
         self._add(code, "f64", FLOAT64, True)
 
+    def exact_mean(self, column: plc.Column) -> None:
+        """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
+        ctype = ctype_of(column)
+        code = f"WideMean<{self._state('WideSum', column)}, {self._counted(column)}, {ctype}>"
+        self._add(code, ctype, column.type(), True)
+
+    def limbs(self, column: plc.Column) -> None:
+        """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
+        state = self._state("WideSum", column)
+        self._add(f"WideUpper<{state}>", "i64", INT64, False)
+        self._add(f"WideLower<{state}>", "i64", INT64, False)
+
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
         code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
@@ -217,6 +234,21 @@ class Aggregator:
         total = self._state("FloatSum", sums)
         code = f"Mean<{total}, {self._state('IntegerSum', counts)}>"
         self._add(code, "f64", FLOAT64, True)
+
+    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means of decimals, in the type of the sums and rounded towards zero."""
+        ctype = ctype_of(sums)
+        count = self._state("IntegerSum", counts)
+        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}>"
+        self._add(code, ctype, sums.type(), True)
+
+    def merged_limb_mean(
+        self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
+    ) -> None:
+        """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
+        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
+        code = f"LimbMean<{', '.join(states)}, i64>"
+        self._add(code, "i64", dtype, True)
 
     def merged_spread(
         self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int

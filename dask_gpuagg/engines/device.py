@@ -1,35 +1,56 @@
 """The device engine: cuDF partitions in, cuDF results out, by our kernels.
 
-A partial has the tables and the columns of the host engine's (see ``host.py``). Reductions run
-in the kernels; what is left per group (joining tables of one result, sorting, casting) is
-cuDF's.
+A partial has the tables and the columns of the host engine's (see ``host.py``). What the kernels
+do not make (see ``support.py``) is libcudf's, group by group (``device_reduce.py``); joining
+tables of one result, sorting and casting are cuDF's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cudf
 import cupy as cp
-import dask
-import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.columns import Aggregator
-from dask_gpuagg.engines.device_states import finish, finish_rows, merge, update, view
+from dask_gpuagg.engines import device_reduce as reduce
+from dask_gpuagg.engines.device_categories import complete, occurring
+from dask_gpuagg.engines.device_groups import (
+    Grouping,
+    Numbering,
+    array_of,
+    is_own,
+    like,
+    nans_to_nulls,
+    plain,
+    present,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device_results import (
+    Shape,
+    from_libcudf,
+    index_of,
+    matrix_of,
+    shape_of,
+    shaped,
+    values_of,
+)
+from dask_gpuagg.engines.device_states import finish, finish_rows, merge, selects, update
 from dask_gpuagg.engines.host import ORDINAL
-from dask_gpuagg.engines.sorted import SortedRows, can_sort, counts, serves
+from dask_gpuagg.engines.sorted import can_sort, counts, serves
+from dask_gpuagg.engines.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
-from dask_gpuagg.runs import note_run
 from dask_gpuagg.states import STATES
+
+__all__ = [
+    "Shape", "bucket_of", "combine", "direct", "finalize", "gather", "partial", "select",
+    "shape_of", "split",
+]  # fmt: skip
 
 Partial = dict[str, Any]
 
@@ -42,22 +63,21 @@ def partial(
     ordinal: int | None = None,
 ) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
+    if plan.shape == "values":
+        # the value joins the keys, and rows without one leave
+        kept = present(nans_to_nulls(view(columns[0])))
+        keys = [_rows(k, kept) for k in (*keys, columns[0])]
+        columns = []
     tables: Partial = {}
-    views = [view(c) for c in columns]
+    dropna = plan.dropna and not plan.drops_late
     if plan.grouped:
-        grouping = _Grouping(keys, not plan.dropna)
-        for use in plan.states:
-            update(grouping.aggregator, use, [views[c] for c in use.columns])
-        tables["groups"] = grouping.table(_state_columns(plan))
+        tables["groups"] = _states(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
-        tables[f"pairs{c}"] = _distinct(keys, columns[c], plan.dropna)
+        tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
     if plan.rows:
-        whole = {f"k{i}": k.reset_index(drop=True) for i, k in enumerate(keys)}
-        whole |= {f"v{c}": columns[c].reset_index(drop=True) for c in plan.rows}
-        rows = cudf.DataFrame(whole)
-        if plan.dropna:
-            rows = rows.dropna(subset=[f"k{i}" for i in range(len(keys))])
-        tables["rows"] = rows
+        whole = {f"k{i}": k for i, k in enumerate(keys)}
+        rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
+        tables["rows"] = _without_null_keys(rows) if dropna else rows
     if ordinal is not None:
         tables = {name: t.assign(**{ORDINAL: ordinal}) for name, t in tables.items()}
     return tables
@@ -68,14 +88,10 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     tables: Partial = {}
     for name in plan.tables:
         stacked = _stack([p[name] for p in partials])
-        keys = _keys_of(stacked, plan)
         if name == "groups":
-            grouping = _Grouping(keys, keep_nulls=True)
-            for i, use in enumerate(plan.states):
-                merge(grouping.aggregator, use, stacked, f"s{i}.")
-            stacked = grouping.table(_state_columns(plan))
+            stacked = _merged(stacked, plan)
         elif name.startswith("pairs"):
-            stacked = _distinct(keys, stacked["v"], dropna=False)
+            stacked = _distinct(_keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
         tables[name] = stacked
     return tables
 
@@ -86,57 +102,38 @@ def finalize(
     meta: Any,
     bucket: tuple[int, int] | None = None,
 ) -> Any:
-    """Merge partials and make the outputs; see ``host.finalize``."""
-    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
-    result = None
-    mergeable = [i for i, o in enumerate(plan.outputs) if o.kind is Kind.MERGEABLE]
-    if plan.grouped:
-        grouping = _Grouping(_keys_of(stacked["groups"], plan), keep_nulls=True)
-        for i in mergeable:
-            finish(grouping.aggregator, plan.outputs[i], plan, stacked["groups"])
-        result = grouping.table([f"o{i}" for i in mergeable])
-    elif plan.states_from_rows and mergeable:
-        rows = stacked["rows"]
-        grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
-        views = {c: view(rows[f"v{c}"]) for c in plan.rows}
-        for i in mergeable:
-            finish_rows(grouping.aggregator, plan.outputs[i], plan, views)
-        result = grouping.table([f"o{i}" for i in mergeable])
-    by_sorting = cache(lambda: _sorted_rows(stacked["rows"], plan))
-    for i, output in enumerate(plan.outputs):
-        if output.kind is not Kind.MERGEABLE:
-            column = _whole(output, stacked, plan, f"o{i}", by_sorting)
-            result = column if result is None else _join(result, column, plan)
-    return _shaped(result, plan, shape_of(meta))
+    """Merge partials and make the outputs; see ``host.finalize``.
 
-
-@dataclass(frozen=True)
-class Shape:
-    """What the metadata promises of a result, read once when the query is planned.
-
-    Attributes
-    ----------
-    index : tuple
-        Names of the index levels.
-    labels : pandas.Index or hashable
-        Column labels, or the name of a Series.
-    dtypes : tuple of dtypes
-        Of the columns.
-    series : bool
+    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed.
     """
-
-    index: tuple[Any, ...]
-    labels: Any
-    dtypes: tuple[Any, ...]
-    series: bool
-
-
-def shape_of(meta: Any) -> Shape:
-    """The shape of results with this metadata."""
-    names = tuple(meta.index.names)
-    if meta.ndim == 1:
-        return Shape(names, meta.name, (meta.dtype,), True)
-    return Shape(names, meta.columns, tuple(meta.dtypes), False)
+    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    if plan.states_from_rows and plan.states:
+        rows = stacked["rows"]
+        columns = {c: rows[f"v{c}"] for c in plan.rows}
+        stacked["groups"] = _states(_keys_of(rows), columns, None, plan, True)
+    for name in plan.tables:
+        if name.startswith("pairs"):
+            pairs = stacked[name]
+            stacked[name] = _distinct(_keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
+    every_key = _keys_of(next(iter(stacked.values())))
+    if plan.drops_late:
+        stacked = {name: _without_null_keys(t) for name, t in stacked.items()}
+    numberings: dict[str, Numbering] = {}
+    if "groups" in stacked:
+        groups = _finished(stacked["groups"], plan)
+    else:
+        name = next(iter(stacked))
+        groups, numbering = _numbered(_keys_of(stacked[name]))
+        if numbering is not None and plan.observed:
+            numberings[name] = numbering
+    if plan.shape == "values":
+        return values_of(groups, plan, meta)
+    if plan.shape == "matrix":
+        return matrix_of(groups, plan, meta)
+    if not plan.observed:
+        groups = complete(groups, every_key, plan.dropna)
+    made = _with_outputs(groups, stacked, plan, meta, numberings)
+    return shaped(made, plan, shape_of(meta))
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
@@ -147,44 +144,26 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     keys, columns : sequence of Series
         Of the partition's rows, as the plan names them.
     plan : Plan
-        Of mergeable outputs only.
+        For which ``support.one_pass`` holds.
     shape : Shape
 
     Returns
     -------
     DataFrame or Series
     """
-    grouping = _Grouping(keys, not plan.dropna)
-    views = {i: view(column) for i, column in enumerate(columns)}
+    grouping = Grouping(keys, not plan.dropna)
     for output in plan.outputs:
-        finish_rows(grouping.aggregator, output, plan, views)
+        column = None if output.column is None else view(columns[output.column])
+        finish_rows(grouping.aggregator, output, plan, column)
     labels = [f"o{i}" for i in range(len(plan.outputs))]
-    if grouping.gathered or plan.sort:
-        return _shaped(grouping.table(labels), plan, shape)
-    made_keys, outputs = grouping.run()
-    if len(made_keys) == 1:
-        column = cudf.Series.from_pylibcudf(made_keys[0])
-        index = cudf.Index(column, name=shape.index[0])
-    else:
-        names = [f"k{i}" for i in range(len(made_keys))]
-        index = cudf.MultiIndex.from_frame(_frame(made_keys, names), names=shape.index)
-    outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
-    if shape.series:
-        return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})
-    result = cudf.DataFrame.from_pylibcudf(
-        plc.Table(outputs), {"columns": list(shape.labels), "index": index}
-    )
-    if isinstance(shape.labels, pd.MultiIndex):
-        result.columns = shape.labels
-    return result
-
-
-def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
-    """Cast to a promised NumPy dtype, where the values are of another one."""
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
-        return column
-    wanted = plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
-    return column if column.type() == wanted else plc.unary.cast(column, wanted)
+    dtypes = {
+        label: columns[o.column].dtype
+        for label, o in zip(labels, plan.outputs, strict=True)
+        if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
+    }
+    if grouping.gathered or plan.sort or not all(is_own(d) for d in shape.dtypes):
+        return shaped(grouping.table(labels, dtypes), plan, shape)
+    return from_libcudf(*grouping.run(), shape)
 
 
 def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
@@ -192,8 +171,13 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     columns = {}
     for i, key in enumerate(keys):
         column = cudf.Series(key).reset_index(drop=True)
+        if dtype_class(column.dtype) == "category":
+            # partitions may number their categories differently
+            column = column.astype(column.dtype.categories.dtype)
         if getattr(column.dtype, "kind", "") == "f":
-            column = column.astype("float64") + 0.0  # -0.0 and 0.0 are one key
+            column = column.astype("float64")
+            # NaN and null are one key, and so are -0.0 and 0.0
+            column = like(nans_to_nulls(view(column)), column.dtype) + 0.0
         columns[f"k{i}"] = column
     hashes = hash_object_dispatch(cudf.DataFrame(columns), index=False)
     return (hashes.astype("uint64") % buckets).astype("int64")
@@ -202,11 +186,11 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
 def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, table in tables.items():
-        of_row = bucket_of(_keys_of(table, plan), buckets).values
+    for name, whole in tables.items():
+        of_row = bucket_of(_keys_of(whole)[: len(plan.keys)], buckets).values
         order = cp.argsort(of_row, kind="stable")
         ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
-        ordered = table.take(order)
+        ordered = whole.take(order)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             part[name] = ordered.iloc[start:end].reset_index(drop=True)
     return parts
@@ -225,157 +209,191 @@ def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
 
 
-class _Grouping:
-    """One pass of the kernels over some rows, with the keys as users know them."""
-
-    def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
-        self._keys = list(keys)
-        self.aggregator = Aggregator([view(k) for k in keys], keep_nulls)
-        # libcudf knows no categories and no time zones: such keys are gathered by cuDF
-        self.gathered = not all(_is_libcudfs_own(k.dtype) for k in keys)
-        if self.gathered:
-            self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
-
-    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
-        """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"))
-        note_run(run)
-        return keys, outputs
-
-    def table(self, labels: Sequence[str]) -> Any:
-        """The groups: key columns ``k0``, …, then the outputs by label."""
-        keys, outputs = self.run()
-        names = [f"k{i}" for i in range(len(self._keys))]
-        if self.gathered:
-            rows = cudf.Series.from_pylibcudf(outputs.pop(0))
-            whole = cudf.DataFrame(
-                {n: k.reset_index(drop=True) for n, k in zip(names, self._keys, strict=True)}
-            )
-            table = whole.take(rows).reset_index(drop=True)
-            return cudf.concat([table, _frame(outputs, labels)], axis=1) if labels else table
-        return _frame([*keys, *outputs], [*names, *labels])
+def _states(
+    keys: Sequence[Any], columns: Mapping[int, Any], index: Any, plan: Plan, keep_nulls: bool
+) -> Any:
+    """One row per group of some rows: the keys, then the fields of every state."""
+    grouping = Grouping(keys, keep_nulls)
+    labels, dtypes = [], {}
+    for i, use in enumerate(plan.states):
+        if not in_kernels(use, plan):
+            continue
+        update(grouping.aggregator, use, [view(columns[c]) for c in use.columns])
+        fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
+        labels += fields
+        if selects(use.state) and not is_own(columns[use.columns[0]].dtype):
+            dtypes[fields[0]] = columns[use.columns[0]].dtype
+    groups = grouping.table(labels, dtypes)
+    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
+    if uses:
+        numbering = Numbering(keys, _keys_of(groups))
+        for i, use in uses:
+            made = reduce.update(numbering, use, [columns[c] for c in use.columns], index)
+            for name, values in made.items():
+                groups[f"s{i}.{name}"] = values
+    return groups
 
 
-def _frame(columns: Sequence[plc.Column], names: Sequence[str]) -> Any:
-    return cudf.DataFrame.from_pylibcudf(plc.Table(list(columns)), {"columns": list(names)})
+def _merged(stacked: Any, plan: Plan) -> Any:
+    """The same from the rows of several partials."""
+    grouping = Grouping(_keys_of(stacked), keep_nulls=True)
+    labels: list[str] = []
+    for i, use in enumerate(plan.states):
+        if in_kernels(use, plan):
+            merge(grouping.aggregator, use, stacked, f"s{i}.")
+            labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+    dtypes = {n: stacked[n].dtype for n in labels if selects(n.partition(".")[2])}
+    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
 
 
-def _is_libcudfs_own(dtype: Any) -> bool:
-    """Whether a column of libcudf comes back as this dtype by itself."""
-    return isinstance(dtype, np.dtype | pd.StringDtype)
+def _finished(stacked: Any, plan: Plan) -> Any:
+    """Outputs that the kernels finish, and the merged states of all others."""
+    grouping = Grouping(_keys_of(stacked), keep_nulls=True)
+    labels, dtypes = [], {}
+    if plan.shape == "values":
+        merge(grouping.aggregator, plan.states[0], stacked, "s0.")
+        return grouping.table(["n"])
+    for i, output in enumerate(plan.outputs):
+        if _finished_in_kernels(output, plan):
+            finish(grouping.aggregator, output, plan, stacked)
+            labels.append(f"o{i}")
+            state = f"s{output.states[0]}.{output.aggregation}"
+            if selects(output.aggregation):
+                dtypes[f"o{i}"] = stacked[state].dtype
+    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
 
 
-def _everywhere(column: plc.Column) -> plc.Column:
-    """A view of a column of which every row counts as present."""
-    return column.with_mask(None, 0)
+def _finished_in_kernels(output: Output, plan: Plan) -> bool:
+    # the outputs of a matrix name no states
+    return bool(output.states) and all(in_kernels(plan.states[i], plan) for i in output.states)
 
 
-def _state_columns(plan: Plan) -> list[str]:
-    return [f"s{i}.{f}" for i, use in enumerate(plan.states) for f in STATES[use.state].fields]
+def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
+    if uses:
+        numbering = Numbering(_keys_of(stacked), _keys_of(groups))
+        for i, use in uses:
+            for name, values in reduce.merge(numbering, use, stacked, f"s{i}.").items():
+                groups[f"s{i}.{name}"] = values
+    return groups
 
 
-def _keys_of(table: Any, plan: Plan) -> list[Any]:
-    return [table[f"k{i}"] for i in range(len(plan.keys))]
-
-
-def _distinct(keys: Sequence[Any], values: Any, dropna: bool) -> Any:
-    """Distinct (key, value) pairs; a null value is a value."""
-    names = [f"k{i}" for i in range(len(keys))]
-    grouping = _Grouping([*keys, values], keep_nulls=True)
-    pairs = grouping.table([])
-    pairs.columns = [*names, "v"]
-    return pairs.dropna(subset=names) if dropna else pairs
-
-
-def _sorted_rows(rows: Any, plan: Plan) -> tuple[Any, SortedRows] | None:
-    """The groups of some rows, and the rows sorted by group; None without kernels for it."""
-    grouping = _Grouping(_keys_of(rows, plan), keep_nulls=True)
+def _numbered(keys: Sequence[Any]) -> tuple[Any, Numbering | None]:
+    """The groups of some rows, and the rows' numbers if the kernels could tell them."""
+    grouping = Grouping(keys, keep_nulls=True)
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
-    return (groups, SortedRows(codes, len(groups))) if codes is not None and can_sort() else None
+    return groups, None if codes is None else Numbering.of_codes(array_of(codes), len(groups))
 
 
-def _whole(
-    output: Output,
-    tables: dict[str, Any],
-    plan: Plan,
-    label: str,
-    by_sorting: Callable[[], tuple[Any, SortedRows] | None],
+def _with_outputs(
+    groups: Any, tables: Partial, plan: Plan, meta: Any, numberings: dict[str, Numbering]
 ) -> Any:
-    """Keys and one output of the kinds that need pairs or whole rows."""
-    names = [f"k{i}" for i in range(len(plan.keys))]
-    if output.kind is Kind.DISTINCT:
-        pairs = tables[f"pairs{output.column}"]
-        in_order = _sorted_rows(pairs, plan) if counts(pairs["v"].dtype, len(pairs)) else None
-        if in_order is not None:
-            groups, sorted_pairs = in_order
-            made = cudf.Series.from_pylibcudf(sorted_pairs.nunique(view(pairs["v"])))
-            return groups.assign(**{label: made})
-        distinct = _distinct(_keys_of(pairs, plan), pairs["v"], dropna=False)
-        grouping = _Grouping(_keys_of(distinct, plan), keep_nulls=True)
-        grouping.aggregator.count(view(distinct["v"]))
-        return grouping.table([label])
-    rows = tables["rows"]
-    values = rows[f"v{output.column}"]
-    in_order = by_sorting() if serves(output, values.dtype, len(rows)) else None
-    if in_order is not None:
-        groups, sorted_rows = in_order
-        made = cudf.Series.from_pylibcudf(sorted_rows.output(output, view(values)))
-        return groups.assign(**{label: made})
-    grouped = rows.groupby(names, dropna=False, sort=False)[f"v{output.column}"]
-    parameters = dict(output.parameters)
-    if output.aggregation == "list":
-        made = grouped.agg(list)
-    elif output.aggregation == "quantile":
-        made = grouped.quantile(**({"q": 0.5} | parameters))
+    """The groups with every output, those that no row has included.
+
+    ``numberings`` of the rows of some tables are known already.
+    """
+    keys = _keys_of(groups)
+    made = {f"k{i}": key for i, key in enumerate(keys)}
+    for i, output in enumerate(plan.outputs):
+        label = f"o{i}"
+        if label in groups.columns:
+            values = groups[label]
+        elif output.kind is Kind.MERGEABLE:
+            prefix = f"s{output.states[0]}."
+            fields = {
+                n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)
+            }
+            values = reduce.finish(output, fields, index_of(keys, meta.index.names))
+        else:
+            distinct = output.kind is Kind.DISTINCT
+            name = f"pairs{output.column}" if distinct else "rows"
+            if name not in numberings:
+                numberings[name] = Numbering(_keys_of(tables[name]), keys)
+            column = tables[name]["v" if distinct else f"v{output.column}"]
+            values = _of_rows(output, numberings[name], column)
+        if output.aggregation in _OF_NOTHING:
+            values = values.fillna(_OF_NOTHING[output.aggregation])
+        made[label] = values
+    return table(made)
+
+
+def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
+    """One output from pairs or whole rows: sorted by the kernels where they can, else libcudf's."""
+    counted = output.aggregation == "nunique"
+    rows = len(column)
+    sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
+    if not sorts or not can_sort():
+        return reduce.whole(output, numbering, column)
+    if counted:
+        return plain(numbering.sorted(rows).nunique(view(column)))
+    made = numbering.sorted(rows).output(output, view(column))
+    return like(made, cudf.ListDtype(column.dtype)) if output.aggregation == "list" else plain(made)
+
+
+# of groups without rows; all else is null
+_OF_NOTHING = {"size": 0, "count": 0, "nunique": 0, "any": False, "all": True}
+
+
+def _keys_of(groups: Any) -> list[Any]:
+    return [groups[c] for c in groups.columns if c.startswith("k")]
+
+
+def _rows(column: Any, kept: cp.ndarray) -> Any:
+    """The rows of a Series for which a condition holds."""
+    mask = view(cudf.Series(kept))
+    made = plc.stream_compaction.apply_retention_mask(plc.Table([view(column)]), mask)
+    return like(made.columns()[0], column.dtype)
+
+
+def _without_null_keys(rows: Any) -> Any:
+    kept = occurring(_keys_of(rows))
+    return table({name: _rows(rows[name], kept) for name in rows.columns})
+
+
+def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool) -> Any:
+    """Distinct (key, value) pairs; a null value is a value, and NaN is another."""
+    names = [f"k{i}" for i in range(len(keys))]
+    ordered = any(o.aggregation == "unique" and o.column == c for o in plan.outputs)
+    if ordered or dtype_class(values.dtype) == "float":
+        # in order of appearance; the kernels would take NaN for null
+        columns = [*(nans_to_nulls(view(k)) for k in keys), view(values)]
+        made = plc.stream_compaction.stable_distinct(
+            plc.Table(columns),
+            list(range(len(columns))),
+            plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST,
+            plc.types.NullEquality.EQUAL,
+            plc.types.NanEquality.ALL_EQUAL,
+        )
+        dtypes = [*(k.dtype for k in keys), values.dtype]
+        pairs = table(
+            {n: like(m, d) for n, m, d in zip([*names, "v"], made.columns(), dtypes, strict=True)}
+        )
     else:
-        made = getattr(grouped, output.aggregation)(**parameters)
-    return made.rename(label).reset_index()
-
-
-def _join(left: Any, right: Any, plan: Plan) -> Any:
-    names = [f"k{i}" for i in range(len(plan.keys))]
-    return left.merge(right, on=names, how="left")
-
-
-def _shaped(table: Any, plan: Plan, shape: Shape) -> Any:
-    """Labels, dtypes, index and order that the metadata and the plan promise."""
-    names = [f"k{i}" for i in range(len(plan.keys))]
-    if plan.sort:
-        table = table.sort_values(names, na_position="last", ignore_index=True)
-    index: Any
-    if len(names) == 1:
-        index = cudf.Index(table[names[0]], name=shape.index[0])
-    else:
-        index = cudf.MultiIndex.from_frame(table[names], names=shape.index)
-    columns = []
-    for i, dtype in enumerate(shape.dtypes):
-        column = table[f"o{i}"]
-        columns.append(column if column.dtype == dtype else _cast(column, dtype))
-    if shape.series:
-        result = columns[0]
-        result.index = index
-        result.name = shape.labels
-        return result
-    result = cudf.DataFrame(dict(enumerate(columns)))
-    result.index = index
-    result.columns = shape.labels
-    return result
-
-
-def _cast(column: Any, dtype: Any) -> Any:
-    if dtype_class(column.dtype) in ("category", "decimal", "other"):
-        return column  # categories, precisions and lists are known only now
-    return column.astype(dtype)
+        pairs = Grouping([*keys, values], keep_nulls=True).table([])
+        pairs.columns = [*names, "v"]
+    return _without_null_keys(pairs) if dropna else pairs
 
 
 def _stack(tables: list[Any]) -> Any:
     """Concatenate in order of the partitions; categories are united."""
     if len(tables) > 1:
         tables = [t for t in tables if len(t)] or tables[:1]
-    stacked = tables[0] if len(tables) == 1 else cudf.concat(tables, ignore_index=True)
+    stacked = tables[0] if len(tables) == 1 else _concatenated(tables)
     if ORDINAL in stacked.columns:
-        stacked = stacked.sort_values(ORDINAL, kind="stable", ignore_index=True)
-        stacked = stacked.drop(columns=ORDINAL)
+        order = cp.argsort(array_of(view(stacked[ORDINAL])), kind="stable")
+        stacked = stacked.take(order).reset_index(drop=True).drop(columns=ORDINAL)
+    return stacked
+
+
+def _concatenated(tables: list[Any]) -> Any:
+    """Tables one behind the other. cuDF forgets that categories are ordered."""
+    stacked = cudf.concat(tables, ignore_index=True)
+    for name, dtype in tables[0].dtypes.items():
+        if dtype_class(dtype) != "category" or not dtype.ordered:
+            continue
+        if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
+            raise TypeError("the partitions' ordered categories differ")
+        stacked[name] = like(view(stacked[name]), dtype)
     return stacked

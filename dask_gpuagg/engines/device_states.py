@@ -6,16 +6,48 @@ from collections.abc import Sequence
 from typing import Any
 
 import pylibcudf as plc
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import DataType, TypeId
 
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.columns import Aggregator
+from dask_gpuagg.engines.device_groups import view
 from dask_gpuagg.plan import Output, Plan, StateUse
+from dask_gpuagg.states import STATES
 
 _POWERS = {"var": 0, "std": 1, "sem": 2}
+_DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
 
 
-def view(column: Any) -> plc.Column:
-    """The column as libcudf has it."""
-    return column.to_pylibcudf()[0]
+def selects(name: str) -> bool:
+    """Whether a state or an aggregation is one of the values, in their own dtype."""
+    return name in ("min", "max", "first", "last")
+
+
+def _numbers(column: plc.Column) -> plc.Column:
+    """Decimals in float64, as moments are made of them; all else as it is."""
+    if column.type().id() not in _DECIMALS:
+        return column
+    return plc.unary.cast(column, DataType(TypeId.FLOAT64))
+
+
+def _truths(column: plc.Column) -> plc.Column:
+    """Which strings are not empty; all else as it is."""
+    if column.type().id() is not TypeId.STRING:
+        return column
+    return plc.binaryop.binary_operation(
+        plc.strings.attributes.count_bytes(column),
+        plc.Scalar.from_py(0, DataType(TypeId.INT32)),
+        plc.binaryop.BinaryOperator.GREATER,
+        DataType(TypeId.BOOL8),
+    )
+
+
+def _is_exact(output: Output, plan: Plan) -> bool:
+    """Whether a mean is made in the unit of the values."""
+    assert output.column is not None
+    cls = dtype_class(plan.columns[output.column].dtype)
+    return cls in ("datetime", "timedelta", "decimal")
 
 
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
@@ -25,13 +57,19 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
         return
     (column,) = columns
     match use.state:
+        case "osum" if column.type().id() is TypeId.DECIMAL64:
+            aggregator.wide_sum(column)
         case "isum" | "osum":
             aggregator.sum(column)
         case "fsum":
             aggregator.float_sum(column)
         case "iprod" | "fprod":
             aggregator.prod(column)
-        case "count" | "min" | "max" | "first" | "last" | "any" | "all" | "moments":
+        case "any" | "all":
+            getattr(aggregator, use.state)(_truths(column))
+        case "moments":
+            aggregator.moments(_numbers(column))
+        case "count" | "min" | "max" | "first" | "last" | "limbs":
             getattr(aggregator, use.state)(column)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
@@ -48,6 +86,9 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
             aggregator.prod(view(table[prefix + "prod"]))
         case "min" | "max" | "first" | "last" | "any" | "all":
             getattr(aggregator, use.state)(view(table[prefix + use.state]))
+        case "limbs":
+            aggregator.sum(view(table[prefix + "hi"]))
+            aggregator.sum(view(table[prefix + "lo"]))
         case "moments":
             aggregator.merged_moments(*(view(table[prefix + f]) for f in ("n", "mean", "m2")))
         case other:
@@ -57,11 +98,15 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
 def finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> None:
     """One output from the states of partials."""
     if output.aggregation == "mean":
-        names = {plan.states[i].state: i for i in output.states}
-        sums, counts = (
-            view(table[f"s{names[n]}.{f}"]) for n, f in (("fsum", "sum"), ("count", "n"))
-        )
-        aggregator.merged_mean(sums, counts)
+        fields = {f: view(table[f"s{i}.{f}"]) for i in output.states for f in _fields(plan, i)}
+        if "hi" in fields:
+            assert output.column is not None
+            dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
+            aggregator.merged_limb_mean(fields["hi"], fields["lo"], fields["n"], dtype)
+        elif _is_exact(output, plan):
+            aggregator.merged_exact_mean(fields["sum"], fields["n"])
+        else:
+            aggregator.merged_mean(fields["sum"], fields["n"])
     elif output.aggregation in _POWERS:
         (i,) = output.states
         n, mean, m2 = (view(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
@@ -72,20 +117,23 @@ def finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> No
         merge(aggregator, plan.states[i], table, f"s{i}.")
 
 
+def _fields(plan: Plan, state: int) -> tuple[str, ...]:
+    return STATES[plan.states[state].state].fields
+
+
 def finish_rows(
-    aggregator: Aggregator, output: Output, plan: Plan, views: dict[int, plc.Column]
+    aggregator: Aggregator, output: Output, plan: Plan, column: plc.Column | None
 ) -> None:
     """One output from whole rows."""
-    if output.aggregation == "size":
+    if column is None:
         aggregator.size()
-        return
-    assert output.column is not None
-    column = views[output.column]
-    if output.aggregation == "mean":
+    elif output.aggregation == "mean" and _is_exact(output, plan):
+        aggregator.exact_mean(column)
+    elif output.aggregation == "mean":
         aggregator.mean(column)
     elif output.aggregation in _POWERS:
         ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.spread(column, ddof, _POWERS[output.aggregation])
+        aggregator.spread(_numbers(column), ddof, _POWERS[output.aggregation])
     else:
         (i,) = output.states
         update(aggregator, plan.states[i], [column])

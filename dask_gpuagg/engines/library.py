@@ -48,6 +48,8 @@ _NO_ROW = 0x7FFFFFFF
 _INT64 = DataType(TypeId.INT64)
 _FLOAT64 = DataType(TypeId.FLOAT64)
 _BOOL8 = DataType(TypeId.BOOL8)
+_DECIMAL128 = DataType(TypeId.DECIMAL128, 0)
+_LIMB = 1 << 32
 
 
 def aggregate(
@@ -166,6 +168,12 @@ class _Groups:
     def _floats(self, i: int) -> plc.Column:
         return plc.unary.cast(self._plain(i), _FLOAT64)
 
+    def _wide(self, i: int) -> plc.Column:
+        """Integers, durations and decimals as integers of 128 bits."""
+        if self._query.inputs[i].ctype == "i128":
+            return retyped(self._sorted(i), _DECIMAL128)
+        return plc.unary.cast(self._plain(i), _DECIMAL128)
+
     def _truths(self, i: int) -> plc.Column:
         return retyped(plc.unary.cast(self._plain(i), _BOOL8), DataType(TypeId.UINT8))
 
@@ -212,7 +220,7 @@ class _Groups:
             case "FloatSum":
                 return (self._sum(self._floats(*of)),)
             case "WideSum":
-                return (self._sum(self._sorted(*of)),)
+                return (self._sum(self._wide(*of)),)
             case "IntegerProduct":
                 return (self._reduced(self._integers(*of), agg.product()),)
             case "FloatProduct":
@@ -242,6 +250,21 @@ class _Groups:
         off = _of("SUB", values, _taken(mean, self._numbers))
         return n, mean, self._sum(_of("MUL", off, off))
 
+    def _limbs(self, i: int) -> tuple[plc.Column, plc.Column]:
+        """Sums of 64-bit integers in two halves."""
+        values = self._integers(i)
+        low = self._sum(_lower(values))
+        high = _of("ADD", self._sum(_upper(values)), _upper(low), _INT64)
+        return _filled(high, 0), _filled(_lower(low), 0)
+
+    def _exact_mean(self, i: int, n: plc.Column) -> plc.Column:
+        ctype = self._query.inputs[i].ctype
+        if ctype == "i128":
+            count = plc.unary.cast(n, _DECIMAL128)
+            mean = _of("DIV", self._sum(self._wide(i)), count, _DECIMAL128)
+            return _where(mean, _positive(n))
+        return plc.unary.cast(_limb_mean(*self._limbs(i), n), DataType(_PLAIN[ctype]))
+
     def _merged_moments(self, n: int, mean: int, m2: int) -> tuple[plc.Column, ...]:
         weights = self._floats(n)
         total = self._sum(self._integers(n))
@@ -265,6 +288,15 @@ class _Groups:
                 return self._extreme(state[0], arguments[2])
             case "RowNumber":
                 return _filled(state[0], _NO_ROW)
+            case "WideUpper" | "WideLower":
+                (i,) = self._query.states[int(arguments[0])].inputs
+                return self._limbs(i)[policy == "WideLower"]
+            case "WideMean":
+                (i,) = self._query.states[int(arguments[0])].inputs
+                return self._exact_mean(i, self._state(int(arguments[1]))[0])
+            case "LimbMean":
+                upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
+                return _limb_mean(upper, lower, n)
             case "MomentRows":
                 return state[0]
             case "MomentMean":
@@ -331,6 +363,30 @@ def _of(operator: str, left: Any, right: Any, dtype: DataType = _FLOAT64) -> plc
 
 def _scalar(value: float, like: plc.Column) -> plc.Scalar:
     return plc.Scalar.from_py(value, like.type())
+
+
+def _upper(column: plc.Column) -> plc.Column:
+    return _of("SHIFT_RIGHT", column, _scalar(32, column), _INT64)
+
+
+def _lower(column: plc.Column) -> plc.Column:
+    return _of("BITWISE_AND", column, _scalar(_LIMB - 1, column), _INT64)
+
+
+def _limb_mean(upper: plc.Column, lower: plc.Column, n: plc.Column) -> plc.Column:
+    """Quotients rounded towards zero of sums in two halves, by long division."""
+    first, rest = _of("FLOOR_DIV", upper, n, _INT64), _of("PYMOD", upper, n, _INT64)
+    lower = _of("ADD", _shifted(rest), lower, _INT64)
+    second, rest = _of("FLOOR_DIV", lower, n, _INT64), _of("PYMOD", lower, n, _INT64)
+    quotient = _of("ADD", _shifted(first), second, _INT64)
+    negative = _of("LESS", quotient, _scalar(0, quotient), _BOOL8)
+    inexact = _of("NOT_EQUAL", rest, _scalar(0, rest), _BOOL8)
+    up = plc.unary.cast(_of("LOGICAL_AND", negative, inexact, _BOOL8), _INT64)
+    return _where(_of("ADD", quotient, up, _INT64), _positive(n))
+
+
+def _shifted(column: plc.Column) -> plc.Column:
+    return _of("MUL", column, _scalar(_LIMB, column), _INT64)
 
 
 def _filled(column: plc.Column, value: float) -> plc.Column:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
 from dask_gpuagg.cuda.driver import unavailable
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.plan import Column, Plan, Unsupported
+from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
 
 _NUMERIC = ("bool", "int", "uint", "float")
-_FIXED = (*_NUMERIC, "datetime", "timedelta", "decimal")
+_TEMPORAL = ("datetime", "timedelta")
+# cuDF's columns of dtype object hold strings
+_TEXT = ("string", "object")
+_FIXED = (*_NUMERIC, *_TEMPORAL, "decimal")
 
-# The states that kernels make, by the classes of the columns that they make them of.
-DEVICE_STATES: dict[str, tuple[str, ...]] = {
+# The states that our kernels make, by the classes of the columns that they make them of.
+KERNEL_STATES: dict[str, tuple[str, ...]] = {
     "size": DTYPE_CLASSES,
     "count": DTYPE_CLASSES,
     "isum": _NUMERIC,
@@ -22,47 +24,83 @@ DEVICE_STATES: dict[str, tuple[str, ...]] = {
     "osum": ("timedelta", "decimal"),
     "iprod": _NUMERIC,
     "fprod": _NUMERIC,
-    "min": _FIXED,
-    "max": _FIXED,
-    "first": tuple(c for c in DTYPE_CLASSES if c != "category"),
-    "last": tuple(c for c in DTYPE_CLASSES if c != "category"),
-    "any": _NUMERIC,
-    "all": _NUMERIC,
-    "moments": _NUMERIC,
+    "min": (*_FIXED, "category"),
+    "max": (*_FIXED, "category"),
+    "first": DTYPE_CLASSES,
+    "last": DTYPE_CLASSES,
+    "any": (*_NUMERIC, *_TEXT),
+    "all": (*_NUMERIC, *_TEXT),
+    "moments": (*_NUMERIC, "decimal"),
+    "limbs": _TEMPORAL,
 }
-# Aggregations of other kinds, by the classes they take.
-DEVICE_WHOLE: dict[str, tuple[str, ...]] = {
-    "nunique": DTYPE_CLASSES,
-    "median": ("int", "uint", "float"),
-    "quantile": ("int", "uint", "float"),
-    "list": DTYPE_CLASSES,
+# Those that libcudf makes. Kernels have no atomic that orders decimal128.
+LIBRARY_STATES: dict[str, tuple[str, ...]] = {
+    "min": (*_TEXT, "decimal"),
+    "max": (*_TEXT, "decimal"),
+    "concat": _TEXT,
+    "idxmin": (*_NUMERIC, *_TEMPORAL),
+    "idxmax": (*_NUMERIC, *_TEMPORAL),
+    "comoments": _NUMERIC,
+    "custom": DTYPE_CLASSES,
 }
+# The most digits of a decimal of 64 bits.
+_DIGITS_OF_64_BITS = 18
+
+
+def in_kernels(use: StateUse, plan: Plan) -> bool:
+    """Whether our kernels make a state; else libcudf does."""
+    if use.state not in KERNEL_STATES:
+        return False
+    dtypes = [plan.columns[c].dtype for c in use.columns]
+    if use.state in ("min", "max") and any(_is_decimal128(dtype) for dtype in dtypes):
+        return False
+    return all(dtype_class(dtype) in KERNEL_STATES[use.state] for dtype in dtypes)
+
+
+def _is_decimal128(dtype: Any) -> bool:
+    return getattr(dtype, "precision", 0) > _DIGITS_OF_64_BITS
+
+
+def one_pass(plan: Plan) -> bool:
+    """Whether one pass of the kernels over the only partition gives the finished groups."""
+    return (
+        plan.shape == "groups"
+        and plan.tables == ("groups",)
+        and not _has_unobserved(plan)
+        and all(in_kernels(use, plan) for use in plan.states)
+    )
+
+
+def _has_unobserved(plan: Plan) -> bool:
+    """Whether groups that no row has belong to the result."""
+    return not plan.observed and any(dtype_class(k.dtype) == "category" for k in plan.keys)
 
 
 def _classes(name: str) -> tuple[str, ...]:
     """The dtype classes of which the device engine makes an aggregation."""
     record = REGISTRY[name]
-    if name in ("cov", "corr", "value_counts"):  # another shape than one row per group
-        return ()
     if record.kind is not Kind.MERGEABLE:
-        return tuple(c for c in DEVICE_WHOLE.get(name, ()) if c in record.accepts)
-    made = tuple(
+        return tuple(c for c in DTYPE_CLASSES if c in record.accepts)
+    if name == "value_counts":  # the values become an index
+        return tuple(c for c in DTYPE_CLASSES if c in record.accepts and c != "decimal")
+    return tuple(
         cls
         for cls, states in record.states.items()
-        if all(cls in DEVICE_STATES.get(state, ()) for state in states)
+        if all(
+            cls in (*KERNEL_STATES.get(state, ()), *LIBRARY_STATES.get(state, ()))
+            for state in states
+        )
     )
-    # durations and decimals need exact division
-    return tuple(c for c in made if c in _NUMERIC) if name == "mean" else made
 
 
-def device_refusal(plan: Plan, by: Sequence[Any]) -> Unsupported | None:
+def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
     """Why the device engine cannot run a plan; None if it can.
 
     Parameters
     ----------
     plan : Plan
-    by : sequence
-        The keys as the user gave them.
+    labels : int
+        Levels of the frame's index.
 
     Returns
     -------
@@ -71,36 +109,31 @@ def device_refusal(plan: Plan, by: Sequence[Any]) -> Unsupported | None:
     obstacle = unavailable()
     if obstacle is not None:
         return Unsupported(f"the device engine cannot run here: {obstacle}")
-    if plan.shape != "groups":
-        name = plan.outputs[0].aggregation
-        return Unsupported(f"{name} is not yet made on the device", name)
-    if any(callable(b) and not hasattr(b, "_meta") for b in by):
-        return Unsupported("a key is a function, which would run on the host")
-    if not plan.observed and any(dtype_class(k.dtype) == "category" for k in plan.keys):
-        return Unsupported("observed=False on the device")
     for key in plan.keys:
-        if dtype_class(key.dtype) in ("other", "object"):
+        if dtype_class(key.dtype) == "other":
             return Unsupported(f"keys of dtype {key.dtype} on the device")
+        if dtype_class(key.dtype) == "decimal":
+            return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
     for output in plan.outputs:
-        refusal = _output_refusal(plan, output)
+        refusal = _output_refusal(plan, output, labels)
         if refusal is not None:
             return refusal
     return None
 
 
-def _output_refusal(plan: Plan, output: Any) -> Unsupported | None:
-    if output.custom is not None:
-        return Unsupported("user-defined aggregations on the device", output.custom.name)
-    name = output.aggregation
-    column: Column | None = None if output.column is None else plan.columns[output.column]
-    cls = "int" if column is None else dtype_class(column.dtype)
-    label = None if column is None else column.label
-    allowed = _classes(name)
-    if name in ("min", "max") and getattr(getattr(column, "dtype", None), "precision", 0) > 18:
-        allowed = ()
-    if cls not in allowed:
-        dtype = None if column is None else column.dtype
-        return Unsupported(f"{name} of dtype {dtype} is not made on the device", name, label)
+def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | None:
+    if output.column is None or output.custom is not None:
+        return None
+    name, column = output.aggregation, plan.columns[output.column]
+    cls = dtype_class(column.dtype)
+    if cls not in _classes(name):
+        return Unsupported(
+            f"{name} of dtype {column.dtype} is not made on the device", name, column.label
+        )
+    if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
+        return Unsupported(f"{name} of categories that have no order", name, column.label)
+    if name in ("idxmin", "idxmax") and labels > 1:
+        return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
     return None
 
 

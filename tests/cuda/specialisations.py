@@ -77,6 +77,12 @@ class Builder:
             self.output(code, "i128", True)
         elif name == "mean":
             self.output(f"Mean<{self.state('FloatSum', i)}, {self.counted(i)}>", "f64", True)
+        elif name == "wide mean":
+            code = f"WideMean<{self.state('WideSum', i)}, {self.counted(i)}, {ctype}>"
+            self.output(code, ctype, True)
+        elif name == "limbs":
+            self.output(f"WideUpper<{self.state('WideSum', i)}>", "i64")
+            self.output(f"WideLower<{self.state('WideSum', i)}>", "i64")
         elif name in ("var", "std", "sem"):
             power = ("var", "std", "sem").index(name)
             self.output(f"Spread<{self.state('Moments', i)}, 1, {power}>", "f64", True)
@@ -195,6 +201,14 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     merged = Builder(*INT64)
     merged.moments(merged.state("MergedMoments", *(merged.input(c) for c in ("i64", "f64", "f64"))))
     yield "merged moments alone", merged.query
+    limbs = Builder(*INT64)
+    sums = [limbs.state("IntegerSum", limbs.input("i64")) for _ in range(3)]
+    limbs.output(f"LimbMean<{', '.join(map(str, sums))}, i64>", "i64", True)
+    yield "mean of merged limbs alone", limbs.query
+    for ctype in ("i32", "i64", "i128"):
+        exact = {(ctype, True): ["wide mean", "wide sum or null"], (ctype, False): ["wide mean"]}
+        yield f"exact means of {ctype}", of(INT64, exact)
+    yield "limbs alone", of(INT64, {("i64", True): ["limbs", "count"]})
     present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
     yield "validity alone", of(INT64, present)
     yield "wide sum or null alone", of(INT64, {("i128", True): ["wide sum or null"]})
@@ -246,6 +260,9 @@ COVERING = [
     "products of f64",
     "sum of decimal128 masked",
     "merged moments alone",
+    "mean of merged limbs alone",
+    "exact means of i64",
+    "limbs alone",
     "nothing but the groups",
     "20 aggregations by int64",
     "20 aggregations by strings",

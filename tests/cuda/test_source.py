@@ -217,10 +217,10 @@ STRUCTS = {
     "HotSeen": estimate.HotSeen,
     "HotKeys": partitioned._HotKeys,
     "Partitions": partitioned._Partitions,
+    "Round": two_phase._Round,
     "Pass": sorting.Pass,
     "Runs": runs.Runs,
     "Range": encoding.Range,
-    "Round": two_phase._Round,
 }
 
 

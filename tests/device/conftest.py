@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,3 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.device)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def raising() -> Iterator[None]:
+    """The plugin on, synchronous, and a fallback is an error."""
+    import dask
+
+    import dask_gpuagg
+
+    with (
+        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+    ):
+        yield

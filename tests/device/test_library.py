@@ -155,8 +155,8 @@ def test_other_types(name: str, broken: Callable[[], None]) -> None:
     columns = columns_of(table(4, 0.3))
     names = {
         "s": ["count", "first", "last"],
-        "t": ["count", "min", "max", "first", "last"],
-        "d": ["count", "sum", "min", "max", "first", "last"],
+        "t": ["count", "min", "max", "first", "last", "limbs", "exact_mean"],
+        "d": ["count", "sum", "min", "max", "first", "last", "limbs", "exact_mean"],
     }
 
     def add(aggregator: Any) -> None:
@@ -190,6 +190,28 @@ def test_partials_merge(broken: Callable[[], None]) -> None:
     same([columns["k"]], False, add, broken)
 
 
+def test_exact_partials_merge(broken: Callable[[], None]) -> None:
+    import pyarrow as pa
+    import pylibcudf as plc
+
+    rng = np.random.default_rng(13)
+    counts = rng.integers(0, 4, ROWS)
+    counts[:2_000] = 0
+    limbs = {"hi": rng.integers(-(1 << 33), 1 << 33, ROWS), "lo": rng.integers(0, 1 << 34, ROWS)}
+    wide = pa.array(rng.integers(-(10**9), 10**9, ROWS), mask=counts == 0)
+    narrow = wide.cast(pa.decimal128(38, 0)).cast(pa.decimal128(38, 2))
+    columns = {n: plc.Column.from_arrow(pa.array(v * (counts > 0))) for n, v in limbs.items()}
+    n, sums = plc.Column.from_arrow(pa.array(counts)), plc.Column.from_arrow(narrow)
+    ticks = plc.DataType(plc.TypeId.TIMESTAMP_NANOSECONDS)
+
+    def add(aggregator: Any) -> None:
+        aggregator.merged_limb_mean(columns["hi"], columns["lo"], n, ticks)
+        aggregator.merged_exact_mean(sums, n)
+
+    key = plc.Column.from_arrow(pa.array(np.arange(ROWS) // 5))
+    same([key], False, add, broken)
+
+
 @pytest.mark.parametrize("digits", [18, 38])
 def test_decimals(digits: int, broken: Callable[[], None]) -> None:
     import pyarrow as pa
@@ -203,6 +225,8 @@ def test_decimals(digits: int, broken: Callable[[], None]) -> None:
 
     def add(aggregator: Any) -> None:
         aggregator.sum(value)
+        aggregator.wide_sum(value)
+        aggregator.exact_mean(value)
         aggregator.count(value)
         if digits < 38:
             aggregator.min(value)

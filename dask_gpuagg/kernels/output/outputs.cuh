@@ -69,6 +69,26 @@ template <u32 S, u32 COUNT> struct WideFieldOf {
     }
 };
 
+// A 128-bit sum of 64-bit values in two fields that sum in 64 bits again: below 2**31 partials of
+// below 2**31 rows each, neither half overflows.
+template <u32 S> struct WideUpper {
+    using T = i64;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const auto& x = Nth<S, L>::of(v);
+        out = static_cast<i64>((x.high << 32) | (x.low >> 32));
+        return true;
+    }
+};
+template <u32 S> struct WideLower {
+    using T = i64;
+    static constexpr bool nullable = false;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        out = static_cast<i64>(Nth<S, L>::of(v).low & 0xffffffffull);
+        return true;
+    }
+};
+
 // Fields of partial moments. A group of no values has mean NaN and second moment 0.
 template <u32 S> struct MomentRows {
     using T = i64;
@@ -104,6 +124,29 @@ template <u32 SUM, u32 COUNT> struct Mean {
         const f64 n = static_cast<f64>(Nth<COUNT, L>::of(v).x);
         out = static_cast<f64>(Nth<SUM, L>::of(v).x) / n;
         return n > 0.0;
+    }
+};
+// In the values' own unit, rounded towards zero as the division of integers is.
+template <u32 SUM, u32 COUNT, class T_> struct WideMean {
+    using T = T_;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        i128 sum;
+        WideField<SUM>::template make<L>(v, sum);
+        const i128 n = static_cast<i128>(Nth<COUNT, L>::of(v).x);
+        out = static_cast<T>(n == 0 ? n : sum / n);
+        return n != 0;
+    }
+};
+template <u32 UPPER, u32 LOWER, u32 COUNT, class T_> struct LimbMean {
+    using T = T_;
+    static constexpr bool nullable = true;
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const i128 upper = static_cast<i64>(Nth<UPPER, L>::of(v).x);
+        const i128 lower = static_cast<i64>(Nth<LOWER, L>::of(v).x);
+        const i128 n = static_cast<i128>(Nth<COUNT, L>::of(v).x);
+        out = static_cast<T>(n == 0 ? n : (upper * (i128(1) << 32) + lower) / n);
+        return n != 0;
     }
 };
 // Power 0: variance; 1: standard deviation; 2: standard error of the mean.
