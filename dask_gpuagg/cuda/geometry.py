@@ -358,8 +358,7 @@ def _in_partitions(
         least = min(_HOT / partitions, _HOT_ANYWHERE)
         hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
-    null_slot = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
-    null_slot = null_slot and TYPE_BYTES[query.keys[0].ctype] == 8
+    null_slot = _null_slot(query)
     hot_slots, hot_replicas = 0, 0
     while (hot or null_slot) and not hot_slots:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
