@@ -425,23 +425,26 @@ def _in_partitions(
     partitions = math.ceil(wanted / parts / step) * step
     if rows < _PARTITIONED_FROM and not forced:
         return None
-    hot: tuple[int, ...] = ()
-    alike = 1 / groups
+    hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and estimate.uneven:
         least = min(_HOT / partitions, _HOT_ANYWHERE)
-        hot = tuple(word for word, share in estimate.hot if share > least)
-        left_in = [share for _, share in estimate.hot[len(hot) :]]
-        alike = max(alike, estimate.alike + sum(share**2 for share in left_in))
-    # the rows of a partition vary with the number of its keys, and with how frequent these are
-    spread = partitions * alike + partitions / max(rows, 1)
-    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+        hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
     null_slot = _null_slot(query)
     hot_slots, hot_replicas = 0, 0
-    if hot or null_slot:
+    while (hot or null_slot) and not hot_slots:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
-        if hot_slots == 0:
+        if not hot_slots and not hot:
             return None
+        if not hot_slots:  # room for the hottest of them, perhaps
+            hot = hot[: len(hot) // 2]
+    alike = 1 / groups
+    if estimate is not None and estimate.uneven:
+        left_in = (share**2 for _, share in estimate.hot[len(hot) :])
+        alike = max(alike, estimate.alike + sum(left_in))
+    # the rows of a partition vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
     fits = hot_slots or scatter_tile(query, device, partitions)[1]
     if not fits or partitions * capacity > _MOST_PLACES:
         return None
@@ -461,7 +464,7 @@ def _in_partitions(
         partitions,
         capacity,
         _base(query, estimate),
-        hot,
+        tuple(word for word, _ in hot),
         hot_slots,
         hot_replicas,
     )

@@ -284,7 +284,9 @@ def prepare(query: Query, *units: str) -> None:
     KernelsUnavailable
     """
     for form in forms_of(query):
-        kernels_of(form, current_device()).prepare(*units)
+        # what finds out about a form and what it needs first comes with whatever is called then
+        always = [u for u in ("longest", "ranges", "words", "verify") if u in form.units]
+        kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
 
 
 def _verified(call: Call, counters: Counters) -> Counters:

@@ -88,7 +88,7 @@ NARROW: dict[str, Any] = {
     "int64": lambda k: {"a": k * 3 - 10**15},
     "uint64": lambda k: {"a": k.astype("uint64") + 2**63},
     "int32 with nulls": lambda k: {"a": pd.Series(k - 50_000, dtype="Int32").mask(k % 11 == 0)},
-    "two columns": lambda k: {"a": (k // 300 - 70).astype("int8"), "b": (k % 300).astype("int16")},
+    "two columns": lambda k: {"a": (k // 200).astype("int16"), "b": (k % 200).astype("uint8")},
 }
 
 
@@ -448,14 +448,10 @@ def test_collections() -> None:
         grouped = dask_cudf.from_cudf(gdf, npartitions=4).groupby(["k", "s"])
         medians = grouped[["v", "f"]].median().compute()
         mixed = grouped.agg(spec).compute()
-        lists = grouped.v.agg("collect").compute()
     theirs = gdf.groupby(["k", "s"])
     for ours, other in (
         (medians, theirs[["v", "f"]].median()),
         (mixed, theirs.agg(spec)),
     ):
         ours, other = (x.to_pandas().sort_index().astype("Float64") for x in (ours, other))
-        pd.testing.assert_frame_equal(ours, other, check_column_type=False)
-    ours, other = (x.to_pandas().sort_index() for x in (lists, theirs.v.agg(list)))
-    for a, b in zip(ours, other, strict=True):
-        assert [None if pd.isna(x) else x for x in a] == [None if pd.isna(x) else x for x in b]
+        pd.testing.assert_frame_equal(ours, other, check_column_type=False, check_index_type=False)

@@ -67,7 +67,7 @@ def test_cardinalities(kind: str, groups: int, kernel: str) -> None:
     frame = pd.DataFrame(keys | values(rng, ROWS))
     ours, run = aggregated(frame, list(keys), WANTED, kernel)
     assert_equal(ours, by_pandas(frame, list(keys), WANTED))
-    if kernel != "auto":
+    if kernel not in ("auto", "sgb"):  # only keys of one word are sorted
         assert run.decision.kernel.startswith(kernel)
 
 
