@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.grid import AGGREGATIONS
 from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.calibrate import plain
 from dask_gpuagg.cuda.compiler import sources_hash
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
@@ -80,7 +81,7 @@ def cases(path: Path) -> Iterator[Case]:
             made = Measured(
                 decision_of(run["decision"], cell), run["kernels_ms"], run.get("restarted", False)
             )
-            if name != "auto" and made.decision.kernel in MODELLED:
+            if name != "auto" and made.decision.kernel in MODELLED and holds(made.decision):
                 kernels[name] = made
         label = " ".join(
             str(cell[k])
@@ -90,6 +91,13 @@ def cases(path: Path) -> Iterator[Case]:
         yield Case(
             label, query, int(cell.get("rows", report["rows"])), device, kernels, cell.get("made")
         )
+
+
+def holds(decision: Decision) -> bool:
+    """Whether tables in shared memory are as large as the sample asks for, or not the question."""
+    if decision.kernel != "hgb" or decision.estimate is None:
+        return True
+    return decision.estimate.groups <= decision.slices * decision.shared_slots
 
 
 def query_of(cell: dict[str, Any], runs: dict[str, Any]) -> Query:
@@ -144,10 +152,7 @@ def decision_of(text: str, cell: dict[str, Any]) -> Decision:
 
 def observation(case: Case, measured: Measured) -> Observation:
     """What the model is fitted to."""
-    laps: dict[str, float] = {}
-    for name, ms in measured.laps.items():
-        plain = name.partition("_")[0]
-        laps[plain if plain in ("hgb", "scatter", "aggregate") else name] = ms
+    laps = {plain(name): ms for name, ms in measured.laps.items()}
     tile = geometry.tile_of(case.query, case.device, measured.decision)
     return Observation(
         case.query, case.rows, measured.decision, case.device.multiprocessors, tile, laps
@@ -197,6 +202,22 @@ def table(found: list[Case], costs: Costs) -> str:
             shown = f"**{name}**" if name == chosen else name
             expected = expected_ms(case, made, costs)
             lines.append(f"| {case.label} | {shown} | {expected:.2f} | {made.ms:.2f} |")
+    return "\n".join(lines)
+
+
+def side_by_side(found: list[Case], costs: Costs) -> str:
+    """A line for each cell that several kernels were measured on, as Markdown, for the docs."""
+    names = ("hgb", "pgb", "sp_ega", "lphga")
+    lines = [f"| keys, groups, aggregations | {' | '.join(names)} |", "|" + " --- |" * 5]
+    for case in found:
+        if len(case.kernels) < 2 or case.misjudged:
+            continue
+        chosen, cells = judged(case, costs)[0], []
+        for name in names:
+            made = case.kernels.get(name)
+            cell = "" if made is None else f"{expected_ms(case, made, costs):.3g}, {made.ms:.3g}"
+            cells.append(f"**{cell}**" if name == chosen else cell)
+        lines.append(f"| {case.label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

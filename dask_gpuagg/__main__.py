@@ -1,4 +1,8 @@
-"""Run a script or module with the plugin enabled: ``python -m dask_gpuagg script.py [args]``."""
+"""Run a script or module with the plugin enabled: ``python -m dask_gpuagg script.py [args]``.
+
+``dask-gpuagg`` is the same command. ``dask-gpuagg calibrate`` measures the constants by which
+kernels are chosen on this machine's GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="python -m dask_gpuagg",
-        description="Run a Python script with Dask's group-bys going through dask_gpuagg.",
+        description="Run a Python script with Dask's group-bys going through dask_gpuagg, or, as "
+        "`calibrate`, measure what kernels cost on this machine's GPU.",
     )
     parser.add_argument("--version", action="version", version=dask_gpuagg.__version__)
     # whatever follows the script or -m is the program's own, options included
@@ -30,6 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
     program = options.module or options.script
     if not program:
         parser.error("give a script, or -m and a module")
+    if options.script == ["calibrate"]:
+        # imports of the GPU's libraries, which scripts may not need
+        from dask_gpuagg.cuda.calibrate import calibrate
+
+        sys.exit(calibrate())
     dask_gpuagg.enable()
     sys.argv = list(program)
     if options.module:

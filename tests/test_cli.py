@@ -130,6 +130,14 @@ def test_nothing_to_run_is_a_usage_error():
     assert "usage: python -m dask_gpuagg" in ran.stderr
 
 
+def test_calibrate_without_a_gpu_says_so_once():
+    ran = gpuagg("calibrate", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("dask-gpuagg calibrate: nothing to measure: ")
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout == ""
+
+
 def test_version():
     assert gpuagg("--version").stdout.strip() == dask_gpuagg.__version__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -22,7 +23,7 @@ class Known:
     source: str
 
 
-# Fitted by `python -m benchmarks.choice --fit` to the device times of 100 million rows.
+# Fitted by benchmarks/choice.py to device times of 100 million rows.
 _H200 = Costs(
     bandwidth=4500,
     table_bandwidth=3080,
@@ -119,8 +120,9 @@ def read(path: Path, device: Device) -> Known | None:
     except (OSError, ValueError, KeyError, TypeError):
         # not there, cut short, or of another version
         return None
-    if not all(isinstance(value, int | float) and value > 0 for value in asdict(costs).values()):
-        return None
+    for value in asdict(costs).values():
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            return None
     return Known(costs, f"measured on {report['date']}")
 
 

@@ -68,6 +68,20 @@ def _device(ordinal: int) -> Device:
     )
 
 
+def l2_bytes(device: Device) -> int:
+    """Size of a device's L2 cache."""
+    from cuda.bindings import runtime
+
+    return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
+
+
+def driver_version() -> int:
+    """The CUDA version that the driver supports, as 13000 for 13.0."""
+    from cuda.bindings import runtime
+
+    return int(_runtime(runtime.cudaDriverGetVersion()))
+
+
 def unavailable() -> str | None:
     """Why kernels cannot run in this process; None if they can."""
     try:

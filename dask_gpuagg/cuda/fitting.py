@@ -92,3 +92,14 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
             if damping > 1e8:
                 break
     return costs(x)
+
+
+def error_of(observations: Sequence[Observation], costs: Costs) -> float:
+    """The median relative error of the kernels that take more than the stopwatch's resolution."""
+    errors = [
+        abs(ms / seen.laps[name] - 1)
+        for seen in observations
+        for name, ms in seen.expected(costs).items()
+        if seen.laps[name] > 5 * _RESOLUTION
+    ]
+    return float(np.median(errors)) if errors else 0.0

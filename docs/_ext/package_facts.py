@@ -2,8 +2,8 @@
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
-configuration file with its comments, and ``benchmark.md``, ``kernels.md`` and ``first_use.md`` from
-the committed results of the benchmarks.
+configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``first_use.md`` and
+``choice.md`` from the committed results of the benchmarks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import yaml
 from sphinx.application import Sphinx
 
 import dask_gpuagg
+from benchmarks import choice
 from dask_gpuagg import aggregations
+from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.engines.support import device_table
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
+_CHOICES = _KERNELS.parent / "choice.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -129,6 +132,22 @@ def first_use(text: str) -> str:
     return "\n".join(lines)
 
 
+def expectations(path: Path) -> str:
+    """Markdown table of expected and measured times from ``benchmarks/choice.py``.
+
+    Parameters
+    ----------
+    path : Path
+        Its JSON file.
+
+    Returns
+    -------
+    str
+    """
+    found = list(choice.cases(path))
+    return choice.side_by_side(found, shipped(found[0].device).costs)
+
+
 def _sections(text: str) -> Iterator[str]:
     defaults = yaml.safe_load(text)
     path: list[str] = []
@@ -176,6 +195,7 @@ def _write(app: Sphinx) -> None:
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
         "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
+        "choice.md": expectations(_CHOICES),
     }
     for name, text in parts.items():
         (folder / name).write_text(text, encoding="utf-8")

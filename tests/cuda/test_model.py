@@ -1,0 +1,167 @@
+"""The cost model: what it must be whatever the constants, and how well those of an H200 choose."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.choice import Case, cases, expected_ms, judged
+from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+
+H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
+COSTS = shipped(H200).costs
+KERNELS = ("hgb", "pgb", "sp_ega", "lphga")
+KEY = KeyPart("i64", False)
+SUM = Query((KEY,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
+# kernels and inputs of which 100 million rows were measured: benchmarks/choice.py --keep
+TABLE = Path(__file__).parents[2] / "benchmarks/results/nvidia-h200/choice.json"
+MEASURED = [case for case in cases(TABLE) if not case.misjudged]
+
+policies = st.sampled_from(
+    [
+        *(State(name) for name in ("Size", "AnyRow")),
+        *(State(name, (0,)) for name in ("FloatSum", "WideSum", "Moments", "Any", "FirstRow")),
+        State("MergedMoments", (0, 0, 0)),
+        State("Max", (0,), "f64"),
+    ]
+)
+queries = st.lists(policies, max_size=8, unique=True).map(
+    lambda states: Query((KEY,), False, (ValuePart("f64", True),), tuple(states), ())
+)
+
+
+def about(groups: int) -> Estimate:
+    return Estimate(groups, groups, 0.0, 1 / max(groups, 1), bounds=(0, groups))
+
+
+def told(query: Query, rows: int, groups: int, kernel: str) -> tuple[Decision, float]:
+    decision = geometry.decide(query, rows, about(groups), H200, kernel)
+    return decision, geometry.expected_ms(query, rows, H200, COSTS, decision)
+
+
+# ---- what the shipped constants choose -----------------------------------------------------------
+
+
+def several() -> list[Case]:
+    return [case for case in MEASURED if len(case.kernels) > 1]
+
+
+def test_the_choice_is_seldom_far_from_the_best() -> None:
+    ratios = [judged(case, COSTS)[1] for case in several()]
+    assert len(ratios) >= 20
+    assert statistics.mean(ratio <= 1.1 for ratio in ratios) >= 0.9
+    assert max(ratios) <= 1.5
+
+
+def test_the_expectation_is_near_the_measurement() -> None:
+    errors = [
+        expected_ms(case, made, COSTS) / made.ms
+        for case in MEASURED
+        for made in case.kernels.values()
+    ]
+    assert statistics.mean(1 / 1.25 <= error <= 1.25 for error in errors) >= 0.9
+    # of those that are chosen, so that none is far off
+    chosen = [
+        expected_ms(case, case.kernels[name], COSTS) / case.kernels[name].ms
+        for case in MEASURED
+        for name in [judged(case, COSTS)[0]]
+    ]
+    assert all(1 / 1.75 <= error <= 1.75 for error in chosen)
+
+
+def test_a_wrong_constant_is_noticed() -> None:
+    """The table tells kernels apart: constants that favour the wrong one fail it."""
+    free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
+    assert max(judged(case, free)[1] for case in several()) > 1.5
+
+
+# ---- what holds whatever the constants -----------------------------------------------------------
+
+
+@given(queries, st.integers(0, 2**31 - 1), st.integers(1, 10**8), st.sampled_from(KERNELS))
+def test_expected_times_are_numbers(query: Query, rows: int, groups: int, kernel: str) -> None:
+    _, ms = told(query, rows, min(groups, max(rows, 1)), kernel)
+    assert math.isfinite(ms)
+    assert ms > 0
+
+
+@given(
+    queries,
+    st.integers(1 << 20, 1 << 30),
+    st.integers(1, 1 << 20),
+    st.sampled_from(KERNELS),
+    st.sampled_from(sorted(asdict(COSTS))),
+)
+def test_a_dearer_device_is_slower(
+    query: Query, rows: int, groups: int, kernel: str, constant: str
+) -> None:
+    decision, ms = told(query, rows, groups, kernel)
+    dearer = replace(COSTS, **{constant: 2 * getattr(COSTS, constant)})
+    slower = geometry.expected_ms(query, rows, H200, dearer, decision)
+    if constant in ("bandwidth", "table_bandwidth", "l2_megabytes"):
+        assert slower <= ms
+    else:
+        assert slower >= ms
+
+
+@given(st.integers(1, 1 << 24), st.sampled_from(KERNELS))
+def test_twice_the_rows_take_longer(groups: int, kernel: str) -> None:
+    rows = 1 << 26
+    assert told(SUM, rows, groups, kernel)[1] <= told(SUM, 2 * rows, groups, kernel)[1]
+
+
+# ---- the decision --------------------------------------------------------------------------------
+
+
+@given(queries, st.integers(1 << 20, 1 << 30), st.integers(1, 1 << 26))
+def test_no_other_kernel_is_expected_to_be_much_faster(
+    query: Query, rows: int, groups: int
+) -> None:
+    groups = min(groups, rows)
+    chosen = geometry.decide(query, rows, about(groups), H200)
+    assert chosen.expected_ms == geometry.expected_ms(query, rows, H200, COSTS, chosen)
+    others = [geometry.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
+    for other in others:
+        # a table that does not hold the groups is no choice, whatever it would cost
+        holds = other.kernel != "hgb" or other.slices * other.shared_slots > groups
+        if holds and other.kernel != chosen.kernel:
+            ms = geometry.expected_ms(query, rows, H200, COSTS, other)
+            assert chosen.expected_ms * 0.9 <= ms * 1.0001
+
+
+def test_the_reason_names_the_expectations() -> None:
+    made = geometry.decide(SUM, 10**8, about(10**6), H200)
+    assert made.kernel == "pgb"
+    why = "1,000,000 groups exceed shared memory: 1.7 ms expected, sp_ega 2.2, lphga 2.1"
+    assert made.why == why
+
+
+def test_the_constants_decide() -> None:
+    global_is_free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
+    scatter_is_free = replace(COSTS, move_ps=0.01, load_ps=0.01, run_ps=0.01, find_ps=0.01)
+    query = replace(SUM, states=(State("FloatSum", (0,)), State("Max", (0,), "f64")))
+    assert geometry.decide(query, 10**8, about(10**6), H200, costs=global_is_free).kernel != "pgb"
+    assert geometry.decide(query, 10**8, about(10**6), H200, costs=scatter_is_free).kernel == "pgb"
+
+
+def test_uneven_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
+    free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01, same_ps=0.01)
+    uneven = replace(about(10**6), uneven=True)
+    assert geometry.decide(SUM, 10**8, about(10**6), H200, costs=free).kernel == "lphga"
+    assert geometry.decide(SUM, 10**8, uneven, H200, costs=free).kernel == "sp_ega"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_forced_kernels_ask_no_model(kernel: str) -> None:
+    made = geometry.decide(SUM, 10**8, about(5_000), H200, kernel)
+    assert (made.kernel, made.why, made.expected_ms) == (kernel, "forced", None)
