@@ -305,9 +305,10 @@ def _cheapest(
     if 1 <= slices <= _MOST_SLICES:
         why = f"{expected:,} groups fit shared memory"
         candidates.append(_in_shared(query, rows, estimate, device, slices, why))
-        if candidates[0].kernel == "hgb_runs":
-            # the others have nothing to gain from runs
-            return candidates[0]
+        if slices == 1:
+            # the same updates as in partitions, and nothing moved first
+            ms = expected_ms(query, rows, device, costs, candidates[0])
+            return replace(candidates[0], why=f"{why}: {ms:.2g} ms expected", expected_ms=ms)
     partitioned = _in_partitions(query, rows, estimate, device, False)
     if partitioned is not None:
         candidates.append(partitioned)
