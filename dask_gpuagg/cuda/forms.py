@@ -114,9 +114,9 @@ def verified(call: Call, counters: Counters) -> Counters:
     """The counters after every row was compared with the first one of its group."""
     groups = counters.total
     slots = geometry.safe_slots(groups)
-    words = call.allocate(12 * slots).ptr
-    fill(words, 0xFF, 8 * slots, call.handle)
-    call.args.target = Table(words, words + 8 * slots, slots, slots)
+    index = call.allocate(16 * slots).ptr
+    fill(index, 0xFF, 16 * slots, call.handle)
+    call.args.target = Table(index, None, slots, slots)
     call.args.groups = groups
     blocks = call.spread(max(groups, 1), SMALL_BLOCK)
     call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
