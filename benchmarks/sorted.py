@@ -101,7 +101,7 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
     """The calls to compare, ours and cuDF's first."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.columns import gather
+    from dask_gpuagg.engines.layout import gather
 
     k, v, i = (frame[c].to_pylibcudf()[0] for c in "kvi")
 

@@ -1,4 +1,4 @@
-"""Narrower forms of wide keys, where the data at hand allow them."""
+"""Wide keys: their words, and narrower forms where the data at hand allow them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda import geometry
-from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column
+from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, Table
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.source import SHORT_STRING, Query
 
@@ -108,3 +108,26 @@ def _longest(call: Call) -> int:
     longest = ctypes.c_uint32()
     read_back(buffer.ptr, longest, call.handle)
     return int(longest.value)
+
+
+def verified(call: Call, counters: Counters) -> Counters:
+    """The counters after every row was compared with the first one of its group."""
+    groups = counters.total
+    slots = geometry.safe_slots(groups)
+    index = call.allocate(16 * slots).ptr
+    fill(index, 0xFF, 16 * slots, call.handle)
+    call.args.target = Table(index, None, slots, slots)
+    call.args.groups = groups
+    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    return call.counters()
+
+
+def make_words(call: Call) -> None:
+    """Fill the columns behind the inputs: the witnesses, the words."""
+    for i in range(1, call.query.made_words + 1):
+        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)

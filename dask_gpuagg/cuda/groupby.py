@@ -19,7 +19,6 @@ from dask_gpuagg.cuda.call import (
     Column,
     Counters,
     Run,
-    Table,
     Target,
     collect,
     reset,
@@ -33,12 +32,11 @@ from dask_gpuagg.cuda.driver import (
     Kernels,
     Stopwatch,
     current_device,
-    fill,
     kernels_of,
 )
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import estimated
-from dask_gpuagg.cuda.forms import forms_of, narrowed
+from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, verified
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
@@ -243,7 +241,7 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
             args.counters + Counters.doubt.offset
         )
     if query.made_words:
-        _make_words(call)
+        make_words(call)
     decision = _decide(call, forced)
     if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
@@ -266,7 +264,7 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
         done = _lphga(call, decision)
     run, counters = done
     if query.family == "Hashed":
-        counters = _verified(call, counters)
+        counters = verified(call, counters)
     return None if checked and counters.doubt else (call, run, counters)
 
 
@@ -287,29 +285,6 @@ def prepare(query: Query, *units: str) -> None:
         # what finds out about a form and what it needs first comes with whatever is called then
         always = [u for u in ("longest", "ranges", "words", "verify") if u in form.units]
         kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
-
-
-def _verified(call: Call, counters: Counters) -> Counters:
-    """The counters after every row was compared with the first one of its group."""
-    groups = counters.total
-    slots = geometry.safe_slots(groups)
-    words = call.allocate(12 * slots).ptr
-    fill(words, 0xFF, 8 * slots, call.handle)
-    call.args.target = Table(words, words + 8 * slots, slots, slots)
-    call.args.groups = groups
-    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
-    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
-    return call.counters()
-
-
-def _make_words(call: Call) -> None:
-    """Fill the columns behind the inputs: the witnesses, the words."""
-    for i in range(1, call.query.made_words + 1):
-        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)
 
 
 def _decide(call: Call, forced: str) -> Decision:

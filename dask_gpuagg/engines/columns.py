@@ -1,4 +1,4 @@
-"""Between libcudf's columns and the kernels: views in, columns out, no copies."""
+"""A pass of the kernels over libcudf's columns: views in, columns out, no copies."""
 
 from __future__ import annotations
 
@@ -10,47 +10,28 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
-from dask_gpuagg.cuda.groupby import Aggregated, DeviceColumn, Made, Run, aggregate
-from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.groupby import Aggregated, Run, aggregate
+from dask_gpuagg.cuda.source import Output, Query, State
 from dask_gpuagg.engines import library
-
-_CTYPES: dict[TypeId, str] = {
-    TypeId.INT8: "i8",
-    TypeId.INT16: "i16",
-    TypeId.INT32: "i32",
-    TypeId.INT64: "i64",
-    TypeId.UINT8: "u8",
-    TypeId.UINT16: "u16",
-    TypeId.UINT32: "u32",
-    TypeId.UINT64: "u64",
-    TypeId.FLOAT32: "f32",
-    TypeId.FLOAT64: "f64",
-    TypeId.BOOL8: "u8",
-    TypeId.TIMESTAMP_DAYS: "i32",
-    TypeId.TIMESTAMP_SECONDS: "i64",
-    TypeId.TIMESTAMP_MILLISECONDS: "i64",
-    TypeId.TIMESTAMP_MICROSECONDS: "i64",
-    TypeId.TIMESTAMP_NANOSECONDS: "i64",
-    TypeId.DURATION_DAYS: "i32",
-    TypeId.DURATION_SECONDS: "i64",
-    TypeId.DURATION_MILLISECONDS: "i64",
-    TypeId.DURATION_MICROSECONDS: "i64",
-    TypeId.DURATION_NANOSECONDS: "i64",
-    TypeId.DECIMAL32: "i32",
-    TypeId.DECIMAL64: "i64",
-    TypeId.DECIMAL128: "i128",
-}
-_FLOATS = ("f32", "f64")
-
-INT32 = DataType(TypeId.INT32)
-INT64 = DataType(TypeId.INT64)
-UINT64 = DataType(TypeId.UINT64)
-FLOAT64 = DataType(TypeId.FLOAT64)
-BOOL8 = DataType(TypeId.BOOL8)
-
-
-class UnsupportedType(Exception):
-    """No kernel reads columns of this type, or makes this state of them."""
+from dask_gpuagg.engines.layout import (
+    BOOL8,
+    CTYPES,
+    FLOAT64,
+    FLOATS,
+    INT32,
+    INT64,
+    UnsupportedType,
+    column_of,
+    ctype_of,
+    gather,
+    identity,
+    key_part,
+    masked,
+    sorted_order,
+    value_part,
+    view_of,
+    wide,
+)
 
 
 class Aggregator:
@@ -78,13 +59,13 @@ class Aggregator:
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
         for key in keys:
-            _key_part(key)
+            key_part(key)
 
     # ---- inputs and states -------------------------------------------------------------------
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
         for i, (known, known_present) in enumerate(self._inputs):
-            if _identity(known) == _identity(column) and known_present == present:
+            if identity(known) == identity(column) and known_present == present:
                 return i
         if not present:
             ctype_of(column)
@@ -96,11 +77,11 @@ class Aggregator:
 
     def _of_present(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
-        if column.type().id() in _CTYPES:
+        if column.type().id() in CTYPES:
             # read all the same: only columns of fixed width can be scattered
             return self._state(policy, column)
-        wanted = _identity(column)
-        known = [i for i, (c, _) in enumerate(self._inputs) if _identity(c) == wanted]
+        wanted = identity(column)
+        known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
         return self._kept(State(policy, (known[0] if known else self._input(column, True),)))
 
     def _kept(self, state: State) -> int:
@@ -134,10 +115,10 @@ class Aggregator:
         ctype, dtype = ctype_of(column), column.type()
         if ctype == "i128":
             self.wide_sum(column)
-        elif ctype in _FLOATS:
+        elif ctype in FLOATS:
             self.float_sum(column)
         else:
-            self._add_reduced("IntegerSum", "Field", *_wide(ctype, dtype), column)
+            self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
 
     def wide_sum(self, column: plc.Column) -> None:
         """Sums of a decimal as decimal128; null for groups without values."""
@@ -153,10 +134,10 @@ class Aggregator:
         ctype = ctype_of(column)
         if ctype == "i128":
             raise UnsupportedType("products of decimal128")
-        if ctype in _FLOATS:
+        if ctype in FLOATS:
             self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
         else:
-            self._add_reduced("IntegerProduct", "Field", *_wide(ctype, column.type()), column)
+            self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
 
     def _add_reduced(
         self, policy: str, output: str, made: str, dtype: DataType, column: plc.Column
@@ -287,9 +268,9 @@ class Aggregator:
     def query(self) -> Query:
         """What is compiled."""
         return Query(
-            tuple(_key_part(k) for k in self.keys),
+            tuple(key_part(k) for k in self.keys),
             self.keep_nulls,
-            tuple(_value_part(c, present) for c, present in self._inputs),
+            tuple(value_part(c, present) for c, present in self._inputs),
             tuple(self._states),
             tuple(output for output, _, _ in self._outputs),
         )
@@ -333,14 +314,14 @@ class Aggregator:
             run = made.run
             keys = self._key_columns(made, run.groups)
             pairs = zip(made.outputs, self._outputs, strict=True)
-            plain = [_column(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
+            plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = library.retyped(column, dtype)
             outputs.append(output if of is None else gather([of], output)[0])
         if self._encoded and made is not None:
             # codes that are there already follow the order of the keys
-            order = _sorted_order(keys) if self._in_order and made.codes is None else None
+            order = sorted_order(keys) if self._in_order and made.codes is None else None
             codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
             self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
             if order is not None:
@@ -349,94 +330,6 @@ class Aggregator:
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return gather(self.keys, _column(made.keys[0], INT32, groups))
+            return gather(self.keys, column_of(made.keys[0], INT32, groups))
         pairs = zip(made.keys, self.keys, strict=True)
-        return [_column(m, k.type(), groups) for m, k in pairs]
-
-
-def _identity(column: plc.Column) -> tuple[int, ...]:
-    """What views of the same memory have in common: a Series gives a new view at each request."""
-    spans = (column.data(), column.null_mask())
-    addresses = (span.ptr if span is not None else 0 for span in spans)
-    # empty columns share address 0; they have nothing to tell them apart but themselves
-    own = id(column) if column.size() == 0 else 0
-    return (*addresses, column.offset(), int(column.type().id()), own)
-
-
-def masked(column: plc.Column) -> bool:
-    """Whether rows of the column are null."""
-    return column.null_mask() is not None and column.null_count() > 0
-
-
-def ctype_of(column: plc.Column) -> str:
-    """CUDA C++ name of the column's values.
-
-    Raises
-    ------
-    UnsupportedType
-        For strings, lists, structs and dictionaries.
-    """
-    ctype = _CTYPES.get(column.type().id())
-    if ctype is None:
-        raise UnsupportedType(f"values of type {column.type().id().name}")
-    return ctype
-
-
-def _wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
-    """Type of an integer sum: 64 bits; a duration or a decimal64 stays what it is."""
-    if dtype.id() is TypeId.BOOL8 or ctype[0] == "i":
-        plain = dtype.id() in (TypeId.INT8, TypeId.INT16, TypeId.INT32, TypeId.BOOL8)
-        if dtype.id() is TypeId.DECIMAL32:
-            return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
-        return "i64", INT64 if plain or ctype != "i64" else dtype
-    return "u64", UINT64
-
-
-def _key_part(column: plc.Column) -> KeyPart:
-    if column.type().id() is TypeId.STRING:
-        if column.num_children() == 0:  # no rows and no characters: libcudf leaves offsets out
-            return KeyPart("i32", False, string=True)
-        offsets = column.child(0).type().id()
-        return KeyPart("i64" if offsets is TypeId.INT64 else "i32", masked(column), string=True)
-    return KeyPart(ctype_of(column), masked(column))
-
-
-def _value_part(column: plc.Column, present: bool) -> ValuePart:
-    return ValuePart(PRESENT if present else ctype_of(column), masked(column))
-
-
-def view_of(column: plc.Column) -> DeviceColumn:
-    """Where a column's values and validity bits lie."""
-    mask = column.null_mask()
-    mask_address = mask.ptr if mask is not None and masked(column) else 0
-    data = column.data()
-    address = data.ptr if data is not None else 0
-    if column.type().id() is TypeId.STRING:
-        offsets = column.child(0).data() if column.num_children() else None
-        start = offsets.ptr if offsets is not None else 0
-        size = data.size if data is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address, size)
-    return DeviceColumn(address, mask_address, column.offset())
-
-
-def _sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
-    ascending = [plc.types.Order.ASCENDING] * len(keys)
-    nulls = [plc.types.NullOrder.AFTER] * len(keys)
-    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
-
-
-def _column(made: Made, dtype: DataType, groups: int) -> plc.Column:
-    nulls, mask = made.nulls, made.mask
-    if mask is not None and nulls is None:
-        nulls = plc.null_mask.null_count(mask, 0, groups)
-    return plc.Column(dtype, groups, made.data, mask if nulls else None, nulls or 0, 0, [])
-
-
-def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
-    """Rows of columns by number; null where there is no row of that number."""
-    if not columns:
-        return []
-    table = plc.copying.gather(
-        plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
-    )
-    return list(table.columns())
+        return [column_of(m, k.type(), groups) for m, k in pairs]

@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import library
-from dask_gpuagg.engines.columns import (
+from dask_gpuagg.engines.layout import (
     FLOAT64,
     INT32,
     INT64,

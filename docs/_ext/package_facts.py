@@ -2,8 +2,8 @@
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
-configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``first_use.md`` and
-``choice.md`` from the committed results of the benchmarks.
+configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``grid.md``,
+``first_use.md`` and ``choice.md`` from the committed results of the benchmarks.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
 _CHOICES = _KERNELS.parent / "choice.json"
+_GRID = _KERNELS.parent / "grid.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -102,6 +103,45 @@ def kernels(text: str) -> str:
             f"| {wall['ours']:.2f} | {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
             f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
         )
+    return "\n".join(lines)
+
+
+def grid(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/grid.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By key, nulls, skew and groups: wall time of ours and how many times longer cuDF takes, for
+        each number of aggregations; then the geometric mean and the least of all.
+    """
+    report = json.loads(text)
+    counts = sorted({cell["aggregations"] for cell in report["cells"]})
+    heads = [f"{n} aggregation{'s' if n > 1 else ''}, ms, cuDF / ours" for n in counts]
+    lines = ["| key | groups | " + " | ".join(heads) + " |", "|" + " --- |" * (2 + len(counts))]
+    rows: dict[tuple[str, int], dict[int, str]] = {}
+    for cell in report["cells"]:
+        key = cell["key"]
+        if cell["nulls"]:
+            key += f", {cell['nulls']:.0%} nulls"
+        if cell["zipf"]:
+            key += f", Zipf {cell['zipf']}"
+        shown = f"{cell['median_ms']['ours']:.2f}, {cell['ratio']:.1f}"
+        rows.setdefault((key, cell["made"]), {})[cell["aggregations"]] = shown
+    for (key, groups), shown_of in rows.items():
+        cells = " | ".join(shown_of.get(n, "") for n in counts)
+        lines.append(f"| {key} | {groups:,} | {cells} |")
+    ratios = [cell["ratio"] for cell in report["cells"]]
+    lines.append("")
+    lines.append(
+        f"Geometric mean of all {len(ratios)} ratios: {report['geometric_mean']:.1f}; "
+        f"the least: {min(ratios):.2f}."
+    )
     return "\n".join(lines)
 
 
@@ -194,6 +234,7 @@ def _write(app: Sphinx) -> None:
         "device.md": device_table(),
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
+        "grid.md": grid(_GRID.read_text(encoding="utf-8")),
         "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
         "choice.md": expectations(_CHOICES),
     }

@@ -13,35 +13,46 @@ template <class Q> __device__ void make_words(const Args& a, const Column* colum
     if (!sure) a.counters->doubt = 1;
 }
 
-// The words of the groups, and the first row of each, in a table to look them up in: what is left
-// of a.target once its words are EMPTY.
+// A slot of the index: word and first row of a group lie in one sector of memory.
+struct __align__(16) Indexed {
+    u64 word;
+    u64 row;
+};
+GPUAGG_INLINE Indexed look(const Indexed* slot) {
+    const ulonglong2 both = __ldg(reinterpret_cast<const ulonglong2*>(slot));
+    return {both.x, both.y};
+}
+
+// The words of the groups, and the first row of each, in a table to look them up in: a.target, all of
+// whose bits are set before.
 template <class Q> __device__ void index_groups(const Args& a) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 slots = a.target.slots;
-    u32* rows = reinterpret_cast<u32*>(a.target.cells);
+    Indexed* index = reinterpret_cast<Indexed*>(a.target.words);
     const u32 stride = gridDim.x * blockDim.x;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
         const u32 from = slot_of_group(a, i);
         const u64 word = a.table.words[from];
         u32 slot = first_slot(static_cast<u32>(word >> 32), slots);
-        while (atomicCAS(a.target.words + slot, EMPTY, word) != EMPTY)
+        while (atomicCAS(&index[slot].word, EMPTY, word) != EMPTY)
             if (++slot == slots) slot = 0;
         const auto value = Q::All::read(memory, {from, from});
-        rows[slot] = Nth<Q::Key::state, typename Q::All>::of(value).x;
+        index[slot].row = Nth<Q::Key::state, typename Q::All>::of(value).x;
     }
 }
 
 // Compares every row with the first one of its group, which a.target tells.
 template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Column* columns) {
     using K = typename Q::Key;
-    const u32* rows = reinterpret_cast<const u32*>(a.target.cells);
+    const Indexed* index = reinterpret_cast<const Indexed*>(a.target.words);
     const u32 slots = a.target.slots;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * UNROLL;
     bool sure = true;
     for (u64 base = static_cast<u64>(blockIdx.x) * blockDim.x * UNROLL + threadIdx.x;
          base < a.rows; base += stride) {
         Probe probe[UNROLL];
-        u32 slot[UNROLL], first[UNROLL];
+        Indexed found[UNROLL];
+        u32 slot[UNROLL];
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const u64 i = base + j * blockDim.x;
@@ -49,19 +60,22 @@ template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Colum
             if (i < a.rows) probe[j] = K::probe(columns, static_cast<i64>(i));
             slot[j] = first_slot(probe[j].home, slots);
         }
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) found[j] = look(index + slot[j]);
         // every word has a place
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)
             if (probe[j].kind == Kind::key)
-                while (__ldg(a.target.words + slot[j]) != probe[j].word)
+                while (found[j].word != probe[j].word) {
                     if (++slot[j] == slots) slot[j] = 0;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) first[j] = __ldg(rows + slot[j]);
+                    found[j] = look(index + slot[j]);
+                }
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const i64 i = static_cast<i64>(base + j * blockDim.x);
-            if (probe[j].kind == Kind::key && first[j] != i)
-                sure = K::Rows::equal_rows(columns, first[j], i) && sure;
+            const i64 first = static_cast<i64>(found[j].row);
+            if (probe[j].kind == Kind::key && first != i)
+                sure = K::Rows::equal_rows(columns, first, i) && sure;
         }
     }
     if (!sure) a.counters->doubt = 1;
