@@ -161,7 +161,8 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         for label, o in zip(labels, plan.outputs, strict=True)
         if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
     }
-    if grouping.gathered or plan.sort or not all(is_own(d) for d in shape.dtypes):
+    own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))
+    if plan.sort or not own:
         return shaped(grouping.table(labels, dtypes), plan, shape)
     return from_libcudf(*grouping.run(), shape)
 

@@ -38,8 +38,11 @@ class Grouping:
     def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
         self._keys = list(keys)
         self.aggregator = Aggregator([view(k) for k in keys], keep_nulls)
-        # libcudf knows no categories and no time zones: such keys are gathered by cuDF
-        self.gathered = not all(is_own(k.dtype) for k in keys)
+        # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
+        # one to it, whatever their missing value, and so they are to the kernels.
+        self.gathered = not all(
+            is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
+        )
         if self.gathered:
             self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
 
@@ -64,7 +67,10 @@ class Grouping:
             rows = outputs.pop(0)
             series = [take(k, rows) for k in self._keys]
         else:
-            series = [plain(k) for k in keys]
+            series = [
+                plain(k) if is_own(known.dtype) else like(k, known.dtype)
+                for k, known in zip(keys, self._keys, strict=True)
+            ]
         # a NaN key is a null one
         series = [
             like(nans_to_nulls(view(k)), k.dtype) if k.dtype.kind == "f" else k for k in series

@@ -48,6 +48,7 @@ def aggregated(
                 getattr(aggregator, name)(column)
             labels.append(f"{label}.{name}")
     out_keys, outputs, run = aggregator.run(kernel)
+    assert run.decision.kernel != "libcudf", run.decision.why
     made = pd.DataFrame(
         {k: on_host(c) for k, c in zip(keys, out_keys, strict=True)}
         | {k: on_host(c) for k, c in zip(labels, outputs, strict=True)}

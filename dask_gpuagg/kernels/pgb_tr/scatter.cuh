@@ -64,6 +64,13 @@ GPUAGG_INLINE void move_inputs(Cells<I, In, Rest...>*, char* buffer, const Colum
                                 first, route);
 }
 
+template <u32 THREADS, u32 ITEMS, class T>
+GPUAGG_INLINE void move_values(char* buffer, void* to, const Column& from, i64 first,
+                               const Route<ITEMS>& route) {
+    move_column<THREADS, ITEMS, T>(buffer, to, route,
+                                   [&](u32 j) { return load<T>(from, first + j * THREADS); });
+}
+
 // Many columns in a loop over their widths: all of them unrolled would take seconds to compile.
 constexpr u32 UNROLLED_COLUMNS = 4;
 template <u32 THREADS, u32 ITEMS, class... In>
@@ -75,17 +82,12 @@ GPUAGG_INLINE void move_many(Cells<0, In...>*, char* buffer, const Column* colum
     for (u32 i = 0; i < sizeof...(In); ++i) {
         const Column from = columns[places[i]];
         void* const target = const_cast<void*>(to[places[i]].data);
-        const auto move = [&](auto type) {
-            using T = decltype(type);
-            move_column<THREADS, ITEMS, T>(buffer, target, route, [&](u32 j) {
-                return load<T>(from, first + j * THREADS);
-            });
-        };
-        if (bytes[i] == 8) move(u64{});
-        else if (bytes[i] == 4) move(u32{});
-        else if (bytes[i] == 1) move(u8{});
-        else if (bytes[i] == 2) move(u16{});
-        else if constexpr (Inputs<Cells<0, In...>>::widest == 16) move(i128{});
+        if (bytes[i] == 8) move_values<THREADS, ITEMS, u64>(buffer, target, from, first, route);
+        else if (bytes[i] == 4) move_values<THREADS, ITEMS, u32>(buffer, target, from, first, route);
+        else if (bytes[i] == 1) move_values<THREADS, ITEMS, u8>(buffer, target, from, first, route);
+        else if (bytes[i] == 2) move_values<THREADS, ITEMS, u16>(buffer, target, from, first, route);
+        else if constexpr (Inputs<Cells<0, In...>>::widest == 16)
+            move_values<THREADS, ITEMS, i128>(buffer, target, from, first, route);
     }
 }
 
