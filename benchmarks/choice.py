@@ -19,11 +19,12 @@ from typing import Any
 from benchmarks.grid import AGGREGATIONS
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.calibrate import plain
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.compiler import sources_hash
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, fit
-from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.model import Costs
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 

@@ -8,7 +8,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.groupby import Run
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan

@@ -6,10 +6,10 @@ import ctypes
 import math
 from dataclasses import replace
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.geometry import Estimate
 
 SAMPLE_SLOTS = 1 << 17
 HOT_TOLD = 512
@@ -60,7 +60,7 @@ def estimated(call: Call, forced: str) -> Estimate | None:
         The kernel that is wanted. Uneven keys are counted only where partitions may be made of
         them.
     """
-    if call.rows < geometry.SAMPLED_FROM:
+    if call.rows < cardinality.SAMPLED_FROM:
         return None
     estimate = _sampled(call)
     many = estimate.most > geometry.shared_capacity(call.query, call.device)
@@ -80,7 +80,7 @@ def _sampled(call: Call) -> Estimate:
     fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
     pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
     rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", geometry.SEGMENTS, geometry.SEGMENT, call.columns, rows, *pointers)
+    call.launch("sample", cardinality.SEGMENTS, cardinality.SEGMENT, call.columns, rows, *pointers)
     blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
     call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(hot))
     seen = Summary()
@@ -94,7 +94,7 @@ def _sampled(call: Call) -> Estimate:
         )
     )
     half = 1 << 63
-    return geometry.estimate_groups(
+    return cardinality.estimate_groups(
         call.rows,
         sampled,
         distinct,

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, Table
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.source import SHORT_STRING, Query
@@ -90,7 +90,7 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     # as the kernel keeps them, all ones are the bounds of nothing
     fill(buffer.ptr, 0xFF, 16 * columns, call.handle)
     arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("ranges", geometry.SEGMENTS, geometry.SEGMENT, *arguments)
+    call.launch("ranges", cardinality.SEGMENTS, cardinality.SEGMENT, *arguments)
     seen = Bounds()
     read_back(buffer.ptr, seen, call.handle)
     half = 1 << 63

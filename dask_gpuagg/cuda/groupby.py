@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -153,12 +153,12 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     columns = _Columns(keys, inputs, rows, stream, stopwatch)
-    if encoded and forced == "auto" and rows >= geometry.SAMPLED_FROM and may_be_narrow(query):
+    if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):
         by_range = _by_range(columns.call(query), started)
         if by_range is not None:
             return by_range
     extra: list[Column] = []
-    if query.made_words and rows >= geometry.SAMPLED_FROM:
+    if query.made_words and rows >= cardinality.SAMPLED_FROM:
         query, extra = narrowed(columns.call(query))
     made = _grouped(columns.call(query, extra), forced, encoded)
     if made is None and query.ranged:

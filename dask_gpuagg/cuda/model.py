@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 if TYPE_CHECKING:
-    from dask_gpuagg.cuda.geometry import Decision, Estimate
+    from dask_gpuagg.cuda.cardinality import Estimate
+    from dask_gpuagg.cuda.geometry import Decision
 
 # Bytes that memory moves for a random access.
 _SECTOR = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -42,7 +42,7 @@ class _HotKeys(ctypes.Structure):
     """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
 
     _fields_ = [
-        ("words", ctypes.c_uint64 * geometry.HOT_AT_MOST),
+        ("words", ctypes.c_uint64 * cardinality.HOT_AT_MOST),
         ("count", ctypes.c_uint32),
         ("slots", ctypes.c_uint32),
         ("replicas", ctypes.c_uint32),
@@ -119,12 +119,12 @@ def _scatter(
     shared = geometry.tile_bytes(query, tile, decision.partitions)
     shared += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
     keys = _HotKeys(
-        (ctypes.c_uint64 * geometry.HOT_AT_MOST)(*decision.hot),
+        (ctypes.c_uint64 * cardinality.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
         decision.hot_slots,
         decision.hot_replicas,
     )
-    _clear_beside(call, 4 * geometry.HOT_AT_MOST)
+    _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
     operands = (args, partitions, call.columns, moved, keys)
     call.launch("scatter_hot" + _suffix(decision), blocks, threads, *operands, shared=shared)

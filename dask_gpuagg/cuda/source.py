@@ -217,43 +217,43 @@ class Query:
     def _short(self) -> bool:
         return len(self.keys) == 1 and self.keys[0].short
 
-    @property
+    @cached_property
     def word_bits(self) -> int:
         """Bits of a packed key's word."""
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
         return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
 
-    @property
+    @cached_property
     def may_be_short(self) -> bool:
         """Whether the key is one of strings, which may all turn out to be short."""
         return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
 
-    @property
+    @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
 
-    @property
+    @cached_property
     def key_outputs(self) -> int:
         """Columns in which the keys come out: themselves, or the rows to gather them from."""
         return 1 if self.gathered else len(self.keys)
 
-    @property
+    @cached_property
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
         return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
 
-    @property
+    @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
         return len(self.keys) if self.family == "Ranged" else self.made_words
 
-    @property
+    @cached_property
     def integral(self) -> bool:
         """Whether the values of all key columns are integers of up to 64 bits."""
         return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
 
-    @property
+    @cached_property
     def first_input(self) -> int:
         """Place of the first input in the columns: a string key takes two."""
         return sum(2 if key.string else 1 for key in self.keys)
@@ -283,7 +283,7 @@ class Query:
         columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
         return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
         heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
@@ -294,13 +294,13 @@ class Query:
         """Blocks of an SM that the registers must suffice for."""
         return 1
 
-    @property
+    @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
         keys = 1 if self.made_words else len(self.keys)
         return 4 if len(self.read) <= 4 and keys <= 2 else 2
 
-    @property
+    @cached_property
     def scatter(self) -> tuple[int, int, int]:
         """Of the scatter: threads of a block, and rows of a thread in each tile.
 
@@ -314,12 +314,12 @@ class Query:
         """Bytes of the widest column that a scatter moves, words included."""
         return max([8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.read)])
 
-    @property
+    @cached_property
     def numbered(self) -> bool:
         """Whether a state keeps the number of a row."""
         return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
 
-    @property
+    @cached_property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         missing = {"words"} if not self.made_words else set()

@@ -240,6 +240,8 @@ def _counts() -> Iterator[tuple[str, Query]]:
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+    short = replace(string(), short=True)
+    yield "20 aggregations by short strings", of((short,), twenty | {("i32", False): ["sum"]})
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 

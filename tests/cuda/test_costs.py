@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda import costs, groupby
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Estimate
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dask_gpuagg.cuda.cardinality import HOT_ROWS, Estimate, estimate_groups
 from dask_gpuagg.cuda.estimate import HOT_TOLD, REGISTERS, distinct_keys
-from dask_gpuagg.cuda.geometry import HOT_ROWS, Estimate, estimate_groups
 
 ROWS = 10**8
 SEGMENT = 256

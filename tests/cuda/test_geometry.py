@@ -11,19 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from dask_gpuagg.cuda.cardinality import SAMPLED_FROM, SEGMENT, SEGMENTS, Estimate, estimate_groups
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import (
-    EXTRA_SLOTS,
-    SAMPLED_FROM,
-    SEGMENT,
-    SEGMENTS,
-    Decision,
-    Estimate,
-    decide,
-    estimate_groups,
-    safe_slots,
-    shared_capacity,
-)
+from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision, decide, safe_slots, shared_capacity
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from benchmarks.choice import Case, cases, expected_ms, judged
 from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
@@ -129,11 +130,15 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
 ) -> None:
     groups = min(groups, rows)
     chosen = geometry.decide(query, rows, about(groups), H200)
+    if chosen.kernel == "hgb" and chosen.slices == 1:
+        assert chosen.expected_ms is None
+        return
     assert chosen.expected_ms == geometry.expected_ms(query, rows, H200, COSTS, chosen)
     others = [geometry.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
     for other in others:
         # a table that does not hold the groups is no choice, whatever it would cost
-        holds = other.kernel != "hgb" or other.slices * other.shared_slots > groups
+        room = other.slices * geometry.shared_capacity(query, H200)
+        holds = other.kernel != "hgb" or room >= groups + groups // 16 + 8
         if holds and other.kernel != chosen.kernel:
             ms = geometry.expected_ms(query, rows, H200, COSTS, other)
             assert chosen.expected_ms * 0.9 <= ms * 1.0001

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Decision, Estimate
+from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)

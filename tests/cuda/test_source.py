@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda import (
     call,
+    cardinality,
     encoding,
     estimate,
     geometry,
@@ -179,16 +180,16 @@ def test_different_queries_have_different_sources() -> None:
     [
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
-        ("estimate/sample.cuh", "SEGMENT", geometry.SEGMENT),
+        ("estimate/sample.cuh", "SEGMENT", cardinality.SEGMENT),
         ("sgb/radix.cuh", "DIGITS", sorting.DIGITS),
         ("sgb/radix.cuh", "SORT_THREADS", sorting.SORT_THREADS),
         ("sgb/radix.cuh", "SORT_ITEMS", sorting.SORT_ITEMS),
         ("sgb/runs.cuh", "RUN_ROWS", runs.RUN_ROWS),
         ("sgb/range.cuh", "MARK_TILE", encoding.MARK_TILE),
         ("estimate/sample.cuh", "HOT_TOLD", estimate.HOT_TOLD),
-        ("estimate/sample.cuh", "HOT_ROWS", geometry.HOT_ROWS),
+        ("estimate/sample.cuh", "HOT_ROWS", cardinality.HOT_ROWS),
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
-        ("pgb_tr/hot.cuh", "HOT_AT_MOST", geometry.HOT_AT_MOST),
+        ("pgb_tr/hot.cuh", "HOT_AT_MOST", cardinality.HOT_AT_MOST),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )
@@ -232,7 +233,7 @@ def test_structs_have_one_layout(name: str) -> None:
     checks = [f'static_assert(sizeof(gpuagg::{name}) == {ctypes.sizeof(struct)}, "size");']
     for field, *_ in struct._fields_:
         offset = getattr(struct, field).offset
-        # as the compiler's own offsetof has it: the oldest that we admit knows no other constant one
+        # the compiler's own offsetof: the oldest compiler that we admit knows no other constant one
         address = f"(unsigned long long)__INTADDR__(&(((gpuagg::{name}*)0)->{field}))"
         checks.append(f'static_assert({address} == {offset}, "{field}");')
     query = TABLE["1 aggregation by int64"]

@@ -95,20 +95,16 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
             probe[j] = {EMPTY, 0u, Kind::drop};
         found[j] = find_first<K>(words, a.shared_slots, probe[j], slot[j]);
     }
-    u32 left = 0;
+    // one loop for each row: in roomy tables few rows probe, and one loop for all took longer
+    u32 lost = 0;
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
-        if (found[j]) continue;
-        if (probe[j].kind == Kind::key) {
-            slot[j] = first_slot(probe[j].home, a.shared_slots);
-            left |= 1u << j;
-        } else {
-            slot[j] = find_extra(words, a.shared_slots, probe[j].kind);
+        if (!found[j]) {
+            slot[j] = find<K>(words, a.shared_slots, a.shared_limit, claimed, SHARED_PROBES,
+                              columns, probe[j]);
+            if (slot[j] == NONE && probe[j].kind != Kind::drop) lost |= 1u << j;
         }
     }
-    const Limited claims{claimed, a.shared_limit};
-    u32 lost = settle<K, UNROLL>(words, a.shared_slots, SHARED_PROBES, claims, columns, probe, slot,
-                                 left);
     __syncwarp();
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)

@@ -1,0 +1,130 @@
+"""How many groups there are, and which keys are hot: what a sample of the rows tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+# Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
+SAMPLED_FROM = 1 << 18
+SEGMENT = 256
+SEGMENTS = 256
+# Hot keys that are kept: as many as one table of them takes (kernels/pgb_tr/hot.cuh).
+HOT_AT_MOST = 256
+# Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
+HOT_ROWS = 16
+# A sample in which so many more pairs of rows share a key than the estimate of the groups explains
+# comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
+_UNEVEN = 1.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Groups expected from a sample.
+
+    Attributes
+    ----------
+    groups : int
+        The likely number (Chao 1984).
+    most : int
+        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
+        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
+        exceed it.
+    repeats : float
+        Share of the sampled rows whose key is that of the row before.
+    heaviest : float
+        Share of the most frequent key.
+    uneven : bool
+        Whether some keys are so much more frequent than others that ``groups`` misses many.
+    hot : tuple of (int, float)
+        Words and shares of hot keys, the hottest first.
+    alike : float
+        Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word that the sample saw, as signed numbers.
+    ascending : bool
+        Whether no sampled row has a key less than that of the row before.
+    """
+
+    groups: int
+    most: int
+    repeats: float
+    heaviest: float
+    uneven: bool = False
+    hot: tuple[tuple[int, float], ...] = ()
+    alike: float = 0.0
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
+    ascending: bool = False
+
+
+def estimate_groups(
+    rows: int,
+    sampled: int,
+    distinct: int,
+    once: int,
+    twice: int,
+    most: int,
+    repeats: int,
+    met: int = 0,
+    pairs: int = 0,
+    hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
+    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+    falls: int = 1,
+) -> Estimate:
+    """Estimate the number of groups of an input.
+
+    Parameters
+    ----------
+    rows : int
+        Of the input.
+    sampled : int
+        Rows of the sample that belong to a group.
+    distinct, once, twice : int
+        Keys of the sample, those seen in one segment of it, those seen in two.
+    most : int
+        Rows of its most frequent key.
+    repeats : int
+        Rows whose key is that of the row before.
+    met : int
+        Keys of each segment, all together.
+    pairs : int
+        Ordered pairs of different segments that share a key, for every key.
+    hot : callable
+        Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
+    bounds : tuple of (int, int)
+        Least and greatest unmixed word.
+    falls : int
+        Rows whose key is less than that of the row before.
+
+    Returns
+    -------
+    Estimate
+    """
+    if sampled == 0:
+        return Estimate(0, 0, 0.0, 0.0)
+    chao = distinct + once * (once - 1) // (2 * (twice + 1))
+    guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
+    # the first row of each warp has no neighbour to compare with
+    repeated = min(1.0, repeats / (sampled * 31 / 32))
+    # where equal keys lie side by side there are no more groups than runs of them
+    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
+    groups = min(rows, chao, runs)
+    if falls == 0:
+        # every run is a group
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
+    chances = max(1, met * (met - 1))
+    uneven = groups * pairs / chances > _UNEVEN
+    kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
+    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
+    return Estimate(
+        groups,
+        min(rows, max(groups, guaranteed)),
+        repeated,
+        most / sampled,
+        uneven,
+        tuple((word, n / sampled) for word, n, _ in kept),
+        cold / chances,
+        bounds,
+        falls == 0,
+    )
