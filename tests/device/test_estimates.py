@@ -1,0 +1,86 @@
+"""Estimates and tables that are too small for the keys: full partitions, full tables, growth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import (
+    ROWS,
+    WANTED,
+    aggregated,
+    assert_equal,
+    by_pandas,
+    unmixed,
+    values,
+)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "sp_ega"])
+def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
+    """The sampled segments hold one key, all other rows a key each."""
+    rows = 4_000_000
+    k = np.arange(rows, dtype=np.int64)
+    for i in range(256):
+        k[rows * i // 256 : rows * i // 256 + 256] = -1
+    frame = pd.DataFrame({"k": k} | values(np.random.default_rng(13), rows))
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert run.decision.kernel.startswith("hgb" if kernel == "auto" else kernel)
+    assert run.spilled > 0 or run.restarted
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def test_a_partition_that_overflows() -> None:
+    """Rows of a hot key that found its partition full join the groups made already."""
+    rng = np.random.default_rng(15)
+    k = rng.integers(0, 400_000, ROWS)
+    # 256 segments of 256 rows are sampled: the hot key lies between them
+    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
+    k[between & (rng.random(ROWS) < 0.03)] = 7
+    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
+    frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
+    wanted = WANTED | {"v": ["sum", "min", "first", "last"]}
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.kernel == "pgb"
+    assert run.spilled > 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+def test_many_groups_are_partitioned() -> None:
+    rng = np.random.default_rng(16)
+    rows = 6_000_000
+    frame = pd.DataFrame({"k": rng.integers(0, 2**62, 800_000)[rng.integers(0, 800_000, rows)]})
+    frame["v"] = pd.Series(rng.normal(size=rows)).astype("Float64").mask(rng.random(rows) < 0.1)
+    wanted = {"v": ["sum", "count", "min", "max", "mean", "last"]}
+    ours, run = aggregated(frame, ["k"], wanted)
+    assert (run.decision.kernel, run.spilled, run.restarted) == ("pgb", 0, False)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+def test_a_full_table() -> None:
+    """As many keys as slots: every slot is found."""
+    rng = np.random.default_rng(17)
+    rows = 1_000_000
+    frame = pd.DataFrame({"k": rng.permutation(rows) * 3, "s": rng.permutation(rows)})
+    frame["s"] = frame["s"].astype(str)
+    frame = frame.assign(**values(rng, rows))
+    for key in ("k", "s"):
+        ours, run = aggregated(frame, [key], WANTED, "sp_ega")
+        assert (run.decision.global_slots, run.restarted) == (rows, False)
+        assert_equal(ours, by_pandas(frame, [key], WANTED))
+
+
+def test_equal_homes_that_exceed_the_estimate() -> None:
+    """The table must grow, and its keys all want one slot of the larger one."""
+    rng = np.random.default_rng(18)
+    rows = 1 << 20
+    clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(8_000)], dtype=np.uint64)
+    k = rng.choice(clustered, rows)
+    sampled = np.arange(rows) % (rows // 256) < 256
+    k[sampled] = rng.choice(clustered[:2_000], sampled.sum())
+    frame = pd.DataFrame({"k": k} | values(rng, rows))
+    ours, run = aggregated(frame, ["k"], WANTED, "sp_ega")
+    assert run.restarted
+    assert run.decision.global_slots < 8_000
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
