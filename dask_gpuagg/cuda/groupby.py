@@ -153,14 +153,17 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     columns = _Columns(keys, inputs, rows, stream, stopwatch)
+    decision: Decision | None = None
     if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):
-        by_range = _by_range(columns.call(query), started)
+        call = columns.call(query)
+        decision = _decide(call, forced)
+        by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
     extra: list[Column] = []
     if query.made_words and rows >= cardinality.SAMPLED_FROM:
         query, extra = narrowed(columns.call(query))
-    made = _grouped(columns.call(query, extra), forced, encoded)
+    made = _grouped(columns.call(query, extra), forced, encoded, decision)
     if made is None and query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
@@ -209,10 +212,9 @@ class _Columns:
         )
 
 
-def _by_range(call: Call, started: float) -> Aggregated | None:
+def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
     """Groups and codes from the range of the keys, where a table would not fit shared memory."""
     call.args.rows = call.rows
-    decision = _decide(call, "auto")
     if decision.kernel in ("hgb", "hgb_runs"):
         return None
     found = encode_range(call)
@@ -225,8 +227,13 @@ def _by_range(call: Call, started: float) -> Aggregated | None:
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
-def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counters] | None:
-    """All groups, not yet as columns; None if some word may stand for several keys."""
+def _grouped(
+    call: Call, forced: str, encoded: bool, decision: Decision | None = None
+) -> tuple[Call, Run, Counters] | None:
+    """All groups, not yet as columns; None if some word may stand for several keys.
+
+    ``decision`` is the one for this call where it has been made.
+    """
     query, args = call.query, call.args
     if call.rows == 0:
         return call, Run(_decide(call, forced), 0, 0), Counters()
@@ -242,7 +249,8 @@ def _grouped(call: Call, forced: str, encoded: bool) -> tuple[Call, Run, Counter
         )
     if query.made_words:
         make_words(call)
-    decision = _decide(call, forced)
+    if decision is None:
+        decision = _decide(call, forced)
     if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")

@@ -283,7 +283,7 @@ class Aggregator:
         Parameters
         ----------
         forced : str
-            ``auto``, ``hgb``, ``pgb``, ``sp_ega`` or ``lphga``.
+            ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
 

@@ -129,21 +129,12 @@ GPUAGG_INLINE void move_rest(const Partitions& p, const Column* columns, const C
 template <u32 THREADS> GPUAGG_INLINE u32 sum_before(u32 mine, u32* warp_sums, u32& total) {
     static_assert(THREADS <= WARP * WARP, "one warp sums the warps");
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 sum = mine;
-#pragma unroll
-    for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
-        if (lane >= d) sum += other;
-    }
+    const u32 sum = sum_to_lane(mine);
     if (lane == WARP - 1) warp_sums[warp] = sum;
     __syncthreads();
-    u32 of_warps = lane < THREADS / WARP ? warp_sums[lane] : 0;
-    const u32 own = __shfl_sync(ALL_LANES, of_warps, warp);
-#pragma unroll
-    for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, of_warps, d);
-        if (lane >= d) of_warps += other;
-    }
+    const u32 of_warp = lane < THREADS / WARP ? warp_sums[lane] : 0;
+    const u32 own = __shfl_sync(ALL_LANES, of_warp, warp);
+    const u32 of_warps = sum_to_lane(of_warp);
     total = __shfl_sync(ALL_LANES, of_warps, WARP - 1);
     return __shfl_sync(ALL_LANES, of_warps, warp) - own + sum - mine;
 }

@@ -59,12 +59,7 @@ __device__ void count_digits(const W* words, u32 rows, u32 digits, u32* counts) 
 // The sum of the values of the block's first DIGITS threads before this one; all threads call it.
 GPUAGG_INLINE u32 digits_before(u32 value, u32* warp_sums) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 sum = value;
-#pragma unroll
-    for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
-        if (lane >= d) sum += other;
-    }
+    u32 sum = sum_to_lane(value);
     if (lane == WARP - 1 && warp < DIGITS / WARP) warp_sums[warp] = sum;
     __syncthreads();
     for (u32 w = 0; w < warp && w < DIGITS / WARP; ++w) sum += warp_sums[w];

@@ -56,16 +56,6 @@ template <class Q> __device__ void mark_keys(const Args& a, const Column* column
     }
 }
 
-// Sum of a warp's values up to this lane's.
-GPUAGG_INLINE u32 sum_to_lane(u32 sum) {
-#pragma unroll
-    for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
-        if (threadIdx.x % WARP >= d) sum += other;
-    }
-    return sum;
-}
-
 __device__ __forceinline__ void count_marks(const Mark* marks, u32 count, u32* tiles) {
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * MARK_TILE;

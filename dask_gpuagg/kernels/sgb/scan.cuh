@@ -13,12 +13,7 @@ __device__ __forceinline__ void scan_tiles(u32* counts, u32 tiles, u32* all) {
     for (u32 base = 0; base < tiles; base += WARP * WARP) {
         const u32 at = base + threadIdx.x;
         const u32 mine = at < tiles ? counts[at] : 0;
-        u32 sum = mine;
-#pragma unroll
-        for (u32 d = 1; d < WARP; d *= 2) {
-            const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
-            if (lane >= d) sum += other;
-        }
+        const u32 sum = sum_to_lane(mine);
         if (lane == WARP - 1) of_warps[warp] = sum;
         __syncthreads();
         u32 before = total;
