@@ -47,6 +47,13 @@ _ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in thirty
 # thousand overflows, and the few rows beyond it cost little.
 _PARTITION_SIGMAS = 4
+# Of partitions whose rows are folded in registers: bytes of shared memory for each group (where its
+# rows start, its word, their count), share of the slots that is expected to be claimed, how often
+# shared memory is filled with the widest column, and the most rows, whose places have 16 bits.
+_FOLD_SLOT = 2 + 8 + 4
+_FOLD_LOAD = 0.8
+_FOLD_FILLS = 2
+_FOLD_ROWS = 65_000
 # Narrow words are below this.
 _NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
@@ -91,6 +98,9 @@ class Decision:
         Of the table for these; 0 without one.
     expected_ms : float or None
         Device time by the model (``cuda/model.py``), where it chose among several.
+    folds : bool
+        Of ``pgb``: whether the rows of a partition are brought into the order of their groups and
+        folded in registers; else tables keep the states.
     """
 
     kernel: str
@@ -108,6 +118,7 @@ class Decision:
     hot_slots: int = 0
     hot_replicas: int = 0
     expected_ms: float | None = None
+    folds: bool = False
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -134,7 +145,7 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+        ``auto``, ``hgb``, ``pgb``, ``pgb_fold``, ``sgb``, ``sp_ega`` or ``lphga``.
     costs : Costs, optional
         Constants of the device; those shipped for it by default.
 
@@ -159,9 +170,9 @@ def decide(
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
     if forced == "auto":
         return _cheapest(query, rows, estimate, device, slices, costs or shipped(device).costs)
-    if forced == "pgb":
+    if forced in ("pgb", "pgb_fold"):
         why = f"{expected:,} groups exceed shared memory"
-        decision = _in_partitions(query, rows, estimate, device, True)
+        decision = _in_partitions(query, rows, estimate, device, True, forced == "pgb_fold")
         return decision or _in_global(rows, estimate, why)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -188,9 +199,10 @@ def _cheapest(
             # the same updates as in partitions, and nothing moved first: no time is worth reckoning
             # where the host's own counts most
             return candidates[0]
-    partitioned = _in_partitions(query, rows, estimate, device, False)
-    if partitioned is not None:
-        candidates.append(partitioned)
+    for folds in (False, True):
+        partitioned = _in_partitions(query, rows, estimate, device, False, folds)
+        if partitioned is not None:
+            candidates.append(partitioned)
     if slices and rows >= _PARTITIONED_FROM:
         candidates.append(_in_two_phases(rows, estimate, why))
     if not candidates or not (estimate and estimate.uneven):
@@ -288,23 +300,39 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
 
 
 def _in_partitions(
-    query: Query, rows: int, estimate: Estimate | None, device: Device, forced: bool
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    folds: bool = False,
 ) -> Decision | None:
     """PGB-TR, or None where it cannot or should not run."""
-    fixed, replica = query.slot_bytes
-    most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
-    if query.family == "ByRow" or most_slots < _FEWEST_SLOTS:
+    if query.family == "ByRow" or (folds and not query.folds):
         return None
     if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
+    if rows < _PARTITIONED_FROM and not forced:
+        return None
     groups = max(1, rows if estimate is None else estimate.groups)
-    wanted = math.ceil(_margin(groups) / (most_slots * _PARTITION_LOAD))
-    parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)
+    if folds:
+        most_slots, load = fold_bytes(device) // _FOLD_SLOT, _FOLD_LOAD
+    else:
+        most_slots, load = _shared_bytes(device) // sum(query.slot_bytes), _PARTITION_LOAD
+    most_slots = most_slots // 2 * 2
+    if most_slots < _FEWEST_SLOTS:
+        return None
+    wanted = math.ceil(_margin(groups) / (most_slots * load))
+    parts = 1
+    if folds:
+        wanted = max(wanted, _partitions_of_rows(query, rows, groups, device))
+        if wanted > _MOST_PARTITIONS:
+            return None
+    else:
+        parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)
     # every multiprocessor aggregates as many partitions as the others
     step = device.multiprocessors
     partitions = math.ceil(wanted / parts / step) * step
-    if rows < _PARTITIONED_FROM and not forced:
-        return None
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and estimate.uneven:
         least = min(_HOT / partitions, _HOT_ANYWHERE)
@@ -326,11 +354,11 @@ def _in_partitions(
     spread = partitions * alike + partitions / max(rows, 1)
     capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
     fits = hot_slots or scatter_tile(query, device, partitions)[1]
-    if not fits or partitions * capacity > _MOST_PLACES:
+    if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
     per_partition = _margin(groups) / partitions / parts
     roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
-    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
+    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
         roomy = most_slots
     return Decision(
         "pgb",
@@ -347,7 +375,25 @@ def _in_partitions(
         tuple(word for word, _ in hot),
         hot_slots,
         hot_replicas,
+        folds=folds,
     )
+
+
+def _partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
+    """So many that the widest column of a partition fills shared memory ``_FOLD_FILLS`` times."""
+    # where the groups start, and the nulls
+    beside = 2 * _margin(groups) + (rows / 8 if any(v.masked for v in query.read) else 0)
+    column = query.widest * rows / _FOLD_FILLS
+    partitions = max(1.0, (beside + column) / fold_bytes(device), rows / _FOLD_ROWS)
+    # rows of a partition beyond the mean
+    spread = partitions / groups + partitions / max(rows, 1)
+    return math.ceil(partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread)) + 1)
+
+
+def fold_bytes(device: Device) -> int:
+    """Shared memory that the fold takes: all of it, for keys first and for columns then."""
+    # the block's own counters are some words more than those of others
+    return (_shared_bytes(device) - 192) // 16 * 16
 
 
 def _null_slot(query: Query) -> bool:

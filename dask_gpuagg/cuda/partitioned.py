@@ -23,6 +23,10 @@ from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES
 
 
+# Threads of a block that folds, as kernels/entry.cuh has them.
+_FOLD_THREADS = 1024
+
+
 class _Partitions(ctypes.Structure):
     """``Partitions`` of kernels/pgb_tr/partitions.cuh."""
 
@@ -160,6 +164,9 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
 def _aggregate(
     call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
 ) -> Counters:
+    if decision.folds:
+        _fold(call, decision, partitions, moved)
+        return call.counters()
     fixed, replica = call.query.slot_bytes
     call.launch(
         "aggregate" + _suffix(decision),
@@ -169,6 +176,16 @@ def _aggregate(
         shared=decision.shared_slots * (fixed + replica),
     )
     return call.counters()
+
+
+def _fold(
+    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+) -> None:
+    places = call.allocate(2 * decision.blocks * decision.capacity).ptr
+    operands = (call.args, partitions, moved, ctypes.c_void_p(places))
+    shared = geometry.fold_bytes(call.device)
+    name = "fold" + _suffix(decision)
+    call.launch(name, decision.blocks, _FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:

@@ -39,7 +39,7 @@ SHORT_STRING = 15
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
-_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "fold")
 _NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
 _PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
@@ -313,6 +313,11 @@ class Query:
     def widest(self) -> int:
         """Bytes of the widest column that a scatter moves, words included."""
         return max([8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.read)])
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether each state reads one column at most, so that one after the other may come."""
+        return all(len(state.inputs) <= 1 for state in self.kept)
 
     @cached_property
     def numbered(self) -> bool:

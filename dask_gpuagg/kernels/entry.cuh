@@ -16,6 +16,7 @@
 #include "output/output.cuh"
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
+#include "pgb_tr/fold.cuh"
 #include "pgb_tr/scatter.cuh"
 #include "sgb/encode.cuh"
 #include "sgb/range.cuh"
@@ -233,6 +234,24 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
     gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, GPUAGG_UNROLL>(a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_FOLD
+__global__ void __launch_bounds__(1024, 1)
+    gpuagg_fold(const __grid_constant__ gpuagg::Args a,
+                const __grid_constant__ gpuagg::Partitions p,
+                const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, 4>(a, p, moved.column, places);
+}
+#endif
+
+#ifdef GPUAGG_WITH_FOLD_NARROW
+__global__ void __launch_bounds__(1024, 1)
+    gpuagg_fold_narrow(const __grid_constant__ gpuagg::Args a,
+                const __grid_constant__ gpuagg::Partitions p,
+                const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, 4>(a, p, moved.column, places);
 }
 #endif
 

@@ -47,5 +47,9 @@ template <u32 I, class In, class... Rest>
 GPUAGG_INLINE const Cells<I, In, Rest...>& cell(const Cells<I, In, Rest...>& row) {
     return row;
 }
+template <u32 I, class In, class... Rest>
+GPUAGG_INLINE Cells<I, In, Rest...>& cell(Cells<I, In, Rest...>& row) {
+    return row;
+}
 
 }  // namespace gpuagg

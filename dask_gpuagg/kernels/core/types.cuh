@@ -28,6 +28,9 @@ constexpr u64 EMPTY = ~0ull;
 template <class A, class B> struct Same { static constexpr bool value = false; };
 template <class A> struct Same<A, A> { static constexpr bool value = true; };
 
+template <bool, class A, class B> struct Either { using Type = A; };
+template <class A, class B> struct Either<false, A, B> { using Type = B; };
+
 template <class T> struct Traits {
     static constexpr bool floating = Same<T, f32>::value || Same<T, f64>::value;
     static constexpr bool negative = static_cast<T>(-1) < static_cast<T>(0);

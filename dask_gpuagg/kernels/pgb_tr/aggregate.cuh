@@ -8,9 +8,6 @@
 
 namespace gpuagg {
 
-// A key that is farther from its first slot than this finds the table full.
-constexpr u32 PARTITION_PROBES = 96;
-
 template <class V, u32 BIT, u32 I>
 GPUAGG_INLINE void read_moved(Cells<I>&, const Column*, u32, V) {}
 template <class V, u32 BIT, u32 I, class In, class... Rest>
@@ -21,12 +18,6 @@ GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u
     read_moved<V, BIT + (In::masked ? 1 : 0)>(static_cast<Cells<I + 1, Rest...>&>(row), moved, at,
                                               valid);
 }
-
-// The rows of a partition that one pass takes: all of them, or where its groups exceed the table
-// those whose hash ends in `value`.
-struct Part {
-    u32 mask, value;
-};
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
 template <class Q, bool NARROW, bool WHOLE, u32 UNROLL>
@@ -58,8 +49,7 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     for (u32 j = 0; j < UNROLL; ++j) {
         // no row's word is EMPTY, which here stands for a row to leave out
         u64& word = probe[j].word;
-        if (part.mask && (static_cast<u32>(scramble(word)) & part.mask) != part.value)
-            word = EMPTY;
+        if (!part.has(word)) word = EMPTY;
         slot[j] = first_slot(home_in_partition(word, p.count), slots);
         if (word == EMPTY) slot[j] = NONE;
         else if (peek(words + slot[j]) != word) left |= 1u << j;
@@ -158,19 +148,11 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
         __syncthreads();
         if (full) {
-            // half of this part's keys, by one more bit of their hash
-            part.mask = 2 * part.mask + 1;
+            part.split();
             clean = false;
         } else {
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
-            // on to the other half of the smallest part whose other half is left
-            while (part.mask && (part.value & (part.mask / 2 + 1))) {
-                part.value &= part.mask / 2;
-                part.mask /= 2;
-            }
-            take = part.mask == 0;
-            if (!take) part.value |= part.mask / 2 + 1;
-            if (part.mask < a.slices - 1) part.mask = a.slices - 1;
+            take = !part.next(a.slices);
         }
         __syncthreads();
     }

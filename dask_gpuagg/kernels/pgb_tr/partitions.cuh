@@ -2,9 +2,35 @@
 // and which first slot a key has.
 #pragma once
 
+#include "aggregate/pick.cuh"
 #include "core/query.cuh"
 
 namespace gpuagg {
+
+// A key that is farther from its first slot than this finds its partition's table full.
+constexpr u32 PARTITION_PROBES = 96;
+
+// The rows of a partition that one turn of a table takes: all of them, or where its groups exceed
+// the table those whose hash ends in `value`.
+struct Part {
+    u32 mask, value;
+    // half of this part's keys, by one more bit of their hash
+    GPUAGG_INLINE void split() { mask = 2 * mask + 1; }
+    // On to the other half of the smallest part whose other half is left; false where none is.
+    GPUAGG_INLINE bool next(u32 parts) {
+        while (mask && (value & (mask / 2 + 1))) {
+            value &= mask / 2;
+            mask /= 2;
+        }
+        if (mask == 0) return false;
+        value |= mask / 2 + 1;
+        if (mask < parts - 1) mask = parts - 1;
+        return true;
+    }
+    GPUAGG_INLINE bool has(u64 word) const {
+        return mask == 0 || (static_cast<u32>(scramble(word)) & mask) == value;
+    }
+};
 
 // Column arrays of `capacity` rows for each partition. Values lie where the `Columns` of the
 // partitions say, in the places of the input's own columns.
@@ -41,14 +67,6 @@ template <bool NARROW> GPUAGG_INLINE bool fits(const Partitions& p, u64 word) {
     return !NARROW || (unmix(word) - p.base) >> 32 == 0;
 }
 
-template <class S> struct Numbered { static constexpr bool value = false; };
-template <u32 I> struct Numbered<FirstRow<I>> { static constexpr bool value = true; };
-template <u32 I> struct Numbered<LastRow<I>> { static constexpr bool value = true; };
-template <> struct Numbered<AnyRow> { static constexpr bool value = true; };
-template <class... S> struct Numbered<States<S...>> {
-    static constexpr bool value = (Numbered<S>::value || ... || false);
-};
-
 // The inputs of a row: how many, how many of them masked, and the bytes of the widest, which a
 // key's word is among.
 template <class R> struct Inputs;
@@ -62,6 +80,24 @@ template <u32 I, class In, class... Rest> struct Inputs<Cells<I, In, Rest...>> {
     static constexpr u32 masked = Tail::masked + (In::masked ? 1 : 0);
     static constexpr u32 widest =
         sizeof(typename In::T) > Tail::widest ? sizeof(typename In::T) : Tail::widest;
+};
+
+// Input I of a row: its type, and its bit among those of the masked ones.
+template <u32 I, class R> struct InputAt;
+template <u32 AT, class In, class... Rest> struct InputAt<0, Cells<AT, In, Rest...>> {
+    using Type = In;
+    static constexpr u32 bit = 0;
+};
+template <u32 I, u32 AT, class In, class... Rest> struct InputAt<I, Cells<AT, In, Rest...>> {
+    using Next = InputAt<I - 1, Cells<AT + 1, Rest...>>;
+    using Type = typename Next::Type;
+    static constexpr u32 bit = Next::bit + (In::masked ? 1 : 0);
+};
+
+template <u32 I, class R> struct InputOrNone : InputAt<I, R> {};
+template <class R> struct InputOrNone<NO_INPUT, R> {
+    using Type = Presence<0, false>;
+    static constexpr u32 bit = 0;
 };
 
 // An integer with a bit for each of N masked inputs.

@@ -1,0 +1,281 @@
+// A partition's rows brought into the order of their groups, one column after the other, and folded
+// in registers: for groups of few rows and many states, of which a table holds too few and whose
+// atomics take too long. The table in shared memory holds keys alone.
+#pragma once
+
+#include "output/output.cuh"
+#include "pgb_tr/partitions.cuh"
+
+namespace gpuagg {
+
+// A row of no group that is folded now. Partitions have fewer rows.
+constexpr u32 NO_PLACE = 0xffffu;
+// Rows of a thread whose values are in registers at once.
+constexpr u32 FOLD_BATCH = 8;
+
+// A partition whose rows have places in the order of their groups.
+struct Placed {
+    const u16* places;  // of its rows
+    const u16* starts;  // of its groups, and where the last one ends
+    u32* nulls;         // a bit for each place
+    char* staged;       // one column, as far as `bytes` go
+    u32 bytes, begin, rows, groups;
+    u32 first;  // the place of the first group in the dense area
+    GPUAGG_INLINE u32 placed() const { return starts[groups]; }
+};
+
+// Fetches a column of the partition into the L2 cache.
+template <class T> GPUAGG_INLINE void prefetch(const Column& column, u32 begin, u32 rows) {
+    constexpr u32 LINE = 128;
+    const char* from = static_cast<const char*>(column.data) + sizeof(T) * static_cast<u64>(begin);
+    for (u32 at = threadIdx.x * LINE; at < rows * sizeof(T); at += blockDim.x * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
+// Brings the values of the places from `from` on into shared memory; `read` gives that of a row.
+template <class T, class Read>
+GPUAGG_INLINE void stage(const Placed& o, u32 from, u32 room, Read read) {
+    T* const staged = reinterpret_cast<T*>(o.staged);
+    for (u32 base = threadIdx.x; base < o.rows; base += blockDim.x * FOLD_BATCH) {
+        T value[FOLD_BATCH];
+        u32 to[FOLD_BATCH];
+#pragma unroll
+        for (u32 j = 0; j < FOLD_BATCH; ++j) {
+            const u32 i = base + j * blockDim.x;
+            to[j] = NO_PLACE;
+            if (i < o.rows) {
+                to[j] = o.places[i];
+                value[j] = read(i);
+            }
+        }
+#pragma unroll
+        for (u32 j = 0; j < FOLD_BATCH; ++j)
+            if (to[j] != NO_PLACE && to[j] - from < room) staged[to[j] - from] = value[j];
+    }
+}
+
+// Folds the states of input I that are made of its values, or of the numbers of its rows.
+template <class Q, u32 I, bool NUMBERS>
+GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
+                               const typename Q::All::Memory& dense, const Placed& o) {
+    using Row = typename Q::Values;
+    using Picked = Pick<OfInput<I, NUMBERS>, typename Q::All>;
+    using Some = typename Picked::Type;
+    using At = InputOrNone<I, Row>;
+    using In = typename At::Type;
+    if constexpr (!Same<Some, States<>>::value) {
+        using T = typename Either<NUMBERS, u32, typename In::T>::Type;
+        const auto memory = Picked::of(dense);
+        const u32 room = o.bytes / sizeof(T), placed = o.placed();
+        const T* const staged = reinterpret_cast<const T*>(o.staged);
+        for (u32 from = 0; from < placed; from += room) {
+            if constexpr (In::masked) {
+                using V = typename Bits<Inputs<Row>::masked>::Type;
+                for (u32 i = threadIdx.x; i < (o.rows + 31) / 32; i += blockDim.x) o.nulls[i] = 0;
+                __syncthreads();
+                const V* const valid = static_cast<const V*>(p.validity) + o.begin;
+                for (u32 i = threadIdx.x; i < o.rows; i += blockDim.x) {
+                    const u32 place = o.places[i];
+                    if (place != NO_PLACE && !((valid[i] >> At::bit) & 1u))
+                        atomicOr(o.nulls + place / 32, 1u << place % 32);
+                }
+            }
+            stage<T>(o, from, room, [&](u32 i) {
+                if constexpr (NUMBERS) return __ldcs(p.numbers + o.begin + i);
+                else return load<T>(moved[In::column], static_cast<i64>(o.begin) + i);
+            });
+            __syncthreads();
+            const u32 upto = placed - from < room ? placed : from + room;
+            for (u32 g = threadIdx.x; g < o.groups; g += blockDim.x) {
+                const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
+                if (start >= upto || end <= from || to >= a.table.slots) continue;
+                auto value = Some::none();
+                // a group that the last column's end has cut
+                if (start < from) value = Some::read(memory, {to, to});
+                const u32 last = end < upto ? end : upto;
+                for (u32 at = start < from ? from : start; at < last; ++at) {
+                    Row row;
+                    u32 number = 0;
+                    if constexpr (NUMBERS) number = staged[at - from];
+                    else cell<I>(row).value = staged[at - from];
+                    if constexpr (In::masked)
+                        cell<I>(row).valid = !(o.nulls[at / 32] >> at % 32 & 1u);
+                    else if constexpr (I != NO_INPUT) cell<I>(row).valid = true;
+                    Some::fold_row(value, row, number);
+                }
+                Some::write(memory, {to, to}, value);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+template <class Q, u32 I>
+GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
+                               const typename Q::All::Memory& dense, const Placed& o) {
+    if constexpr (I < Inputs<typename Q::Values>::count) {
+        fold_column<Q, I, false>(a, p, moved, dense, o);
+        fold_column<Q, I, true>(a, p, moved, dense, o);
+        fold_inputs<Q, I + 1>(a, p, moved, dense, o);
+    }
+}
+
+// All states of the partition's groups, as far as the dense area has room for them.
+template <class Q, class O>
+GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* moved,
+                            const Placed& o) {
+    const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    using Sizes = Pick<OfInput<NO_INPUT, false>, typename Q::All>;
+    if constexpr (!Same<typename Sizes::Type, States<>>::value)
+        for (u32 g = threadIdx.x; g < o.groups; g += blockDim.x) {
+            const u32 to = o.first + g;
+            if (to < a.table.slots)
+                Sizes::Type::write(Sizes::of(dense), {to, to},
+                                   {{static_cast<u32>(o.starts[g + 1] - o.starts[g])}, {}});
+        }
+    fold_inputs<Q, 0>(a, p, moved, dense, o);
+    fold_column<Q, NO_INPUT, true>(a, p, moved, dense, o);
+    // a thread reads what it wrote itself
+    for (u32 base = 0; base < o.groups; base += blockDim.x) {
+        const u32 g = base + threadIdx.x, to = o.first + g;
+        const bool is_group = g < o.groups && to < a.table.slots;
+        auto value = Q::All::none();
+        if (is_group) value = Q::All::read(dense, {to, to});
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
+    }
+}
+
+// Slots for the keys of a tile of WARP * UNROLL rows, one warp's, and rows counted by slot. False
+// once a row of the block found the table full.
+template <class Q, bool NARROW, u32 UNROLL>
+GPUAGG_INLINE bool count_rows(const Partitions& p, u64* words, u32* counts, u32 slots, Part part,
+                              u16* places, u32 begin, u32 base, u32 rows, u32* full) {
+    const u32 lane = threadIdx.x % WARP;
+    Probe probe[UNROLL];
+    u32 slot[UNROLL];
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u32 i = base + j * WARP + lane;
+        probe[j] = {EMPTY, 0u, Kind::key};
+        if (i < rows) probe[j].word = load_word<NARROW>(p, begin + i);
+    }
+    u32 left = 0;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        u64& word = probe[j].word;
+        if (!part.has(word)) word = EMPTY;
+        slot[j] = first_slot(home_in_partition(word, p.count), slots);
+        if (word == EMPTY) slot[j] = NONE;
+        else if (peek(words + slot[j]) != word) left |= 1u << j;
+    }
+    const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
+                                                      nullptr, probe, slot, left);
+    __syncwarp();
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u32 i = base + j * WARP + lane;
+        if (slot[j] != NONE) atomicAdd(counts + slot[j], 1u);
+        if (i < rows) places[i] = static_cast<u16>(slot[j]);
+    }
+    if (stop) *full = 1;
+    return !__any_sync(ALL_LANES, stop || peek(full));
+}
+
+// Numbers the groups by slot, and counts become where their rows start. How many groups.
+template <class Q>
+GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u32 slots,
+                                u16* starts, u32* sums, u32* first) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const u32 each = (slots + blockDim.x - 1) / blockDim.x * WARP;
+    const u32 begin = warp * each, end = begin + each < slots ? begin + each : slots;
+    // groups in the high half, rows in the low one
+    u32 mine = 0;
+    for (u32 s = begin + lane; s < end; s += WARP)
+        if (const u32 n = counts[s]) mine += n + (1u << 16);
+    mine = __shfl_sync(ALL_LANES, sum_to_lane(mine), WARP - 1);
+    if (lane == 0) sums[warp] = mine;
+    __syncthreads();
+    const u32 of_warps = sum_to_lane(lane < blockDim.x / WARP ? sums[lane] : 0u);
+    const u32 all = __shfl_sync(ALL_LANES, of_warps, WARP - 1), groups = all >> 16;
+    u32 before = __shfl_sync(ALL_LANES, of_warps, warp) - mine;
+    if (threadIdx.x == 0) {
+        *first = atomicAdd(&a.counters->groups, groups);
+        starts[groups] = static_cast<u16>(all);
+    }
+    __syncthreads();
+    for (u32 base = begin; base < end; base += WARP) {
+        const u32 s = base + lane, n = s < end ? counts[s] : 0u;
+        const u32 upto = before + sum_to_lane(n ? n + (1u << 16) : 0u);
+        before = __shfl_sync(ALL_LANES, upto, WARP - 1);
+        if (n == 0) continue;
+        const u32 g = (upto >> 16) - 1, start = (upto & 0xffffu) - n;
+        starts[g] = static_cast<u16>(start);
+        counts[s] = start;
+        if (*first + g < a.table.slots) a.table.words[*first + g] = words[s];
+    }
+    return groups;
+}
+
+template <class Q, class O, bool NARROW, u32 UNROLL>
+__device__ void fold(const Args& a, const Partitions& p, const Column* moved, u16* all_places) {
+    extern __shared__ u64 shared[];
+    __shared__ u32 partition, full, first, sums[WARP];
+    const u32 slots = a.shared_slots;
+    u16* const starts = reinterpret_cast<u16*>(shared);
+    u64* const words = shared + slots / 4 + 1;
+    u32* const counts = reinterpret_cast<u32*>(words + slots);
+    u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.capacity;
+    u32 bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    constexpr u32 TILE = WARP * UNROLL;
+    Part part{0, 0};
+    bool take = true;
+    Placed o{places, starts};
+    for (;;) {
+        for (u32 s = threadIdx.x; s < slots; s += blockDim.x) {
+            words[s] = EMPTY;
+            counts[s] = 0;
+        }
+        if (threadIdx.x == 0) {
+            full = 0;
+            if (take) partition = atomicAdd(p.ticket, 1u);
+        }
+        __syncthreads();
+        if (partition >= p.count) return;
+        if (take) {
+            take = false;
+            part = {a.slices - 1, 0};
+            o.begin = partition * p.capacity;
+            o.rows = p.rows[partition] < p.capacity ? p.rows[partition] : p.capacity;
+        }
+        bool fits = true;
+        // the trip count is the warp's, so that its lanes meet at every barrier
+        for (u32 base = threadIdx.x / WARP * TILE; fits && base < o.rows;
+             base += blockDim.x * UNROLL)
+            fits = count_rows<Q, NARROW, UNROLL>(p, words, counts, slots, part, places, o.begin,
+                                                 base, o.rows, &full);
+        __syncthreads();
+        if (full) {
+            part.split();
+        } else {
+            o.groups = number_groups<Q>(a, words, counts, slots, starts, sums, &first);
+            __syncthreads();
+            o.first = first;
+            for (u32 i = threadIdx.x; i < o.rows; i += blockDim.x)
+                if (places[i] != NO_PLACE)
+                    places[i] = static_cast<u16>(atomicAdd(counts + places[i], 1u));
+            // the table has done its work, and its place is the columns' now
+            const u32 used = (o.groups + 1 + 7) / 8 * 16;
+            const u32 masks = Inputs<typename Q::Values>::masked ? (o.rows + 127) / 128 * 16 : 0;
+            o.nulls = reinterpret_cast<u32*>(reinterpret_cast<char*>(shared) + used);
+            o.staged = reinterpret_cast<char*>(o.nulls) + masks;
+            o.bytes = (bytes - used - masks) / 16 * 16;
+            __syncthreads();
+            fold_all<Q, O>(a, p, moved, o);
+            take = !part.next(a.slices);
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace gpuagg
