@@ -54,6 +54,7 @@ _FOLD_SLOT = 2 + 8 + 4
 _FOLD_LOAD = 0.8
 _FOLD_FILLS = 2
 _FOLD_ROWS = 65_000
+_FOLD_PARTS = 1
 # Narrow words are below this.
 _NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
@@ -323,10 +324,11 @@ def _in_partitions(
     if most_slots < _FEWEST_SLOTS:
         return None
     wanted = math.ceil(_margin(groups) / (most_slots * load))
-    parts = 1
     if folds:
-        wanted = max(wanted, _partitions_of_rows(query, rows, groups, device))
-        if wanted > _MOST_PARTITIONS:
+        parts = _FOLD_PARTS
+        by_rows = _partitions_of_rows(query, rows, groups, device)
+        wanted = max(wanted, parts * by_rows)
+        if wanted > _MOST_PARTITIONS * parts:
             return None
     else:
         parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)

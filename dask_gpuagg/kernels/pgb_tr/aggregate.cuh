@@ -152,7 +152,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             clean = false;
         } else {
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
-            take = !part.next(a.slices);
+            take = !part.next(0, a.slices - 1);
         }
         __syncthreads();
     }

@@ -4,6 +4,18 @@
 #pragma once
 
 #include "output/output.cuh"
+#ifndef F_SIZES
+#define F_SIZES 1
+#endif
+#ifndef F_PREFETCH
+#define F_PREFETCH 1
+#endif
+#ifndef F_PLACE
+#define F_PLACE 8
+#endif
+#ifndef F_ROTATE
+#define F_ROTATE 1
+#endif
 #include "pgb_tr/partitions.cuh"
 
 namespace gpuagg {
@@ -21,13 +33,14 @@ struct Placed {
     char* staged;       // one column, as far as `bytes` go
     u32 bytes, begin, rows, groups;
     u32 first;  // the place of the first group in the dense area
+    u32 next, next_rows;  // the first row of the block's next partition, and how many
     GPUAGG_INLINE u32 placed() const { return starts[groups]; }
 };
 
 // Fetches a column of the partition into the L2 cache.
-template <class T> GPUAGG_INLINE void prefetch(const Column& column, u32 begin, u32 rows) {
+template <class T> GPUAGG_INLINE void prefetch(const void* column, u32 begin, u32 rows) {
     constexpr u32 LINE = 128;
-    const char* from = static_cast<const char*>(column.data) + sizeof(T) * static_cast<u64>(begin);
+    const char* from = static_cast<const char*>(column) + sizeof(T) * static_cast<u64>(begin);
     for (u32 at = threadIdx.x * LINE; at < rows * sizeof(T); at += blockDim.x * LINE)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
@@ -54,8 +67,21 @@ GPUAGG_INLINE void stage(const Placed& o, u32 from, u32 room, Read read) {
     }
 }
 
+// Fetches what comes after input I: the next one, or the keys of the next partition.
+template <class Q, u32 I, bool NARROW>
+GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const Placed& o) {
+    using Row = typename Q::Values;
+    constexpr u32 after = I == NO_INPUT ? 0 : I + 1;
+    if constexpr (after < Inputs<Row>::count) {
+        using In = typename InputAt<after, Row>::Type;
+        prefetch<typename In::T>(moved[In::column].data, o.begin, o.rows);
+    } else {
+        prefetch<typename Either<NARROW, u32, u64>::Type>(p.words, o.next, o.next_rows);
+    }
+}
+
 // Folds the states of input I that are made of its values, or of the numbers of its rows.
-template <class Q, u32 I, bool NUMBERS>
+template <class Q, u32 I, bool NUMBERS, bool NARROW>
 GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
                                const typename Q::All::Memory& dense, const Placed& o) {
     using Row = typename Q::Values;
@@ -85,6 +111,9 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 else return load<T>(moved[In::column], static_cast<i64>(o.begin) + i);
             });
             __syncthreads();
+#if F_PREFETCH
+            if (placed - from <= room) prefetch_next<Q, I, NARROW>(p, moved, o);
+#endif
             const u32 upto = placed - from < room ? placed : from + room;
             for (u32 g = threadIdx.x; g < o.groups; g += blockDim.x) {
                 const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
@@ -92,8 +121,15 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 auto value = Some::none();
                 // a group that the last column's end has cut
                 if (start < from) value = Some::read(memory, {to, to});
-                const u32 last = end < upto ? end : upto;
-                for (u32 at = start < from ? from : start; at < last; ++at) {
+                const u32 last = end < upto ? end : upto, at0 = start < from ? from : start;
+#if F_ROTATE
+                // lanes whose groups are of the same size begin in different banks
+                constexpr u32 LANES = 128 / (sizeof(T) < 4 ? 4 : sizeof(T));
+                u32 at = at0 + (threadIdx.x % LANES) * (last - at0) / LANES;
+                for (u32 left = last - at0; left; --left, at = at + 1 < last ? at + 1 : at0) {
+#else
+                for (u32 at = at0; at < last; ++at) {
+#endif
                     Row row;
                     u32 number = 0;
                     if constexpr (NUMBERS) number = staged[at - from];
@@ -110,18 +146,18 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     }
 }
 
-template <class Q, u32 I>
+template <class Q, u32 I, bool NARROW>
 GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
                                const typename Q::All::Memory& dense, const Placed& o) {
     if constexpr (I < Inputs<typename Q::Values>::count) {
-        fold_column<Q, I, false>(a, p, moved, dense, o);
-        fold_column<Q, I, true>(a, p, moved, dense, o);
-        fold_inputs<Q, I + 1>(a, p, moved, dense, o);
+        fold_column<Q, I, false, NARROW>(a, p, moved, dense, o);
+        fold_column<Q, I, true, NARROW>(a, p, moved, dense, o);
+        fold_inputs<Q, I + 1, NARROW>(a, p, moved, dense, o);
     }
 }
 
 // All states of the partition's groups, as far as the dense area has room for them.
-template <class Q, class O>
+template <class Q, class O, bool NARROW>
 GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* moved,
                             const Placed& o) {
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -133,8 +169,8 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
                 Sizes::Type::write(Sizes::of(dense), {to, to},
                                    {{static_cast<u32>(o.starts[g + 1] - o.starts[g])}, {}});
         }
-    fold_inputs<Q, 0>(a, p, moved, dense, o);
-    fold_column<Q, NO_INPUT, true>(a, p, moved, dense, o);
+    fold_inputs<Q, 0, NARROW>(a, p, moved, dense, o);
+    fold_column<Q, NO_INPUT, true, NARROW>(a, p, moved, dense, o);
     // a thread reads what it wrote itself
     for (u32 base = 0; base < o.groups; base += blockDim.x) {
         const u32 g = base + threadIdx.x, to = o.first + g;
@@ -143,6 +179,11 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
         if (is_group) value = Q::All::read(dense, {to, to});
         count_outputs<typename Q::All>(O{}, a, value, is_group);
     }
+}
+
+GPUAGG_INLINE u32 rows_of(const Partitions& p, u32 partition) {
+    const u32 rows = p.rows[partition];
+    return rows < p.capacity ? rows : p.capacity;
 }
 
 // Slots for the keys of a tile of WARP * UNROLL rows, one warp's, and rows counted by slot. False
@@ -216,10 +257,78 @@ GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u3
     return groups;
 }
 
+// Sizes of groups that are told apart; the last one is of all from there on.
+constexpr u32 SIZES = 32;
+
+// Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
+// become where their rows start. How many groups.
+template <class Q>
+GPUAGG_INLINE u32 number_by_size(const Args& a, const u64* words, u32* counts, u32 slots,
+                                 u16* starts, u32* sizes, u32* first) {
+    const u32 lane = threadIdx.x % WARP;
+    // groups in the high half, rows in the low one
+    constexpr u32 GROUP = 1u << 16;
+    if (threadIdx.x < SIZES) sizes[threadIdx.x] = 0;
+    __syncthreads();
+    const u32 begin = threadIdx.x - lane;
+    for (u32 base = begin; base < slots; base += blockDim.x) {
+        const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
+        const u32 size = n < SIZES - 1 ? n : SIZES - 1;
+        const u32 peers = __match_any_sync(ALL_LANES, size);
+        if (size == SIZES - 1) atomicAdd(sizes + size, GROUP + n);
+        else if (n && lane == __ffs(peers) - 1) atomicAdd(sizes + size, (GROUP + n) * __popc(peers));
+    }
+    __syncthreads();
+    const u32 mine = sizes[lane];
+    const u32 upto = sum_to_lane(mine);
+    const u32 all = __shfl_sync(ALL_LANES, upto, WARP - 1), groups = all >> 16;
+    __syncthreads();
+    if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
+    if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
+    __syncthreads();
+    for (u32 base = begin; base < slots; base += blockDim.x) {
+        const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
+        const u32 size = n < SIZES - 1 ? n : SIZES - 1;
+        const u32 peers = __match_any_sync(ALL_LANES, size), leader = __ffs(peers) - 1;
+        u32 at = 0;
+        if (size == SIZES - 1) at = atomicAdd(sizes + size, GROUP + n);
+        else if (n && lane == leader) at = atomicAdd(sizes + size, (GROUP + n) * __popc(peers));
+        const u32 led = __shfl_sync(ALL_LANES, at, leader);
+        if (size < SIZES - 1) at = led + (GROUP + n) * __popc(peers & ((1u << lane) - 1));
+        if (n == 0) continue;
+        starts[at >> 16] = static_cast<u16>(s);
+        counts[s] = at & (GROUP - 1);
+    }
+    __syncthreads();
+    for (u32 g = threadIdx.x; g < groups; g += blockDim.x) {
+        const u32 s = starts[g];
+        if (*first + g < a.table.slots) a.table.words[*first + g] = words[s];
+        starts[g] = static_cast<u16>(counts[s]);
+    }
+    if (threadIdx.x == 0) starts[groups] = static_cast<u16>(all);
+    return groups;
+}
+
+// From the slots of the rows to their places; counts hold where the rows of a slot begin.
+GPUAGG_INLINE void place_rows(u32* counts, u16* places, u32 rows) {
+    for (u32 base = threadIdx.x; base < rows; base += blockDim.x * F_PLACE) {
+        u32 slot[F_PLACE];
+#pragma unroll
+        for (u32 j = 0; j < F_PLACE; ++j) {
+            const u32 i = base + j * blockDim.x;
+            slot[j] = i < rows ? places[i] : NO_PLACE;
+        }
+#pragma unroll
+        for (u32 j = 0; j < F_PLACE; ++j)
+            if (slot[j] != NO_PLACE)
+                places[base + j * blockDim.x] = static_cast<u16>(atomicAdd(counts + slot[j], 1u));
+    }
+}
+
 template <class Q, class O, bool NARROW, u32 UNROLL>
 __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u16* all_places) {
     extern __shared__ u64 shared[];
-    __shared__ u32 partition, full, first, sums[WARP];
+    __shared__ u32 ticket, upcoming, full, first, sums[WARP];
     const u32 slots = a.shared_slots;
     u16* const starts = reinterpret_cast<u16*>(shared);
     u64* const words = shared + slots / 4 + 1;
@@ -231,6 +340,7 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
     Part part{0, 0};
     bool take = true;
     Placed o{places, starts};
+    if (threadIdx.x == 0) upcoming = atomicAdd(p.ticket, 1u);
     for (;;) {
         for (u32 s = threadIdx.x; s < slots; s += blockDim.x) {
             words[s] = EMPTY;
@@ -238,15 +348,22 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
         }
         if (threadIdx.x == 0) {
             full = 0;
-            if (take) partition = atomicAdd(p.ticket, 1u);
+            if (take) {
+                ticket = upcoming;
+                upcoming = atomicAdd(p.ticket, 1u);
+            }
         }
         __syncthreads();
-        if (partition >= p.count) return;
+        if (ticket >= p.count * a.slices) return;
         if (take) {
             take = false;
-            part = {a.slices - 1, 0};
-            o.begin = partition * p.capacity;
-            o.rows = p.rows[partition] < p.capacity ? p.rows[partition] : p.capacity;
+            // blocks that run side by side take the parts of the same partition
+            part = {a.slices - 1, ticket % a.slices};
+            o.begin = ticket / a.slices * p.capacity;
+            o.rows = rows_of(p, ticket / a.slices);
+            const u32 next = upcoming / a.slices;
+            o.next = next * p.capacity;
+            o.next_rows = next < p.count ? rows_of(p, next) : 0;
         }
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
@@ -258,12 +375,17 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
         if (full) {
             part.split();
         } else {
+#if F_PREFETCH
+            prefetch_next<Q, NO_INPUT, NARROW>(p, moved, o);
+#endif
+#if F_SIZES
+            o.groups = number_by_size<Q>(a, words, counts, slots, starts, sums, &first);
+#else
             o.groups = number_groups<Q>(a, words, counts, slots, starts, sums, &first);
+#endif
             __syncthreads();
             o.first = first;
-            for (u32 i = threadIdx.x; i < o.rows; i += blockDim.x)
-                if (places[i] != NO_PLACE)
-                    places[i] = static_cast<u16>(atomicAdd(counts + places[i], 1u));
+            place_rows(counts, places, o.rows);
             // the table has done its work, and its place is the columns' now
             const u32 used = (o.groups + 1 + 7) / 8 * 16;
             const u32 masks = Inputs<typename Q::Values>::masked ? (o.rows + 127) / 128 * 16 : 0;
@@ -271,8 +393,8 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
             o.staged = reinterpret_cast<char*>(o.nulls) + masks;
             o.bytes = (bytes - used - masks) / 16 * 16;
             __syncthreads();
-            fold_all<Q, O>(a, p, moved, o);
-            take = !part.next(a.slices);
+            fold_all<Q, O, NARROW>(a, p, moved, o);
+            take = !part.next(a.slices - 1, a.slices - 1);
         }
         __syncthreads();
     }

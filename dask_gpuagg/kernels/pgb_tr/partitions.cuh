@@ -16,15 +16,16 @@ struct Part {
     u32 mask, value;
     // half of this part's keys, by one more bit of their hash
     GPUAGG_INLINE void split() { mask = 2 * mask + 1; }
-    // On to the other half of the smallest part whose other half is left; false where none is.
-    GPUAGG_INLINE bool next(u32 parts) {
-        while (mask && (value & (mask / 2 + 1))) {
+    // On to the other half of the smallest part whose other half is left, down to parts of `least`;
+    // parts have at least the bits of `most`. False where none is.
+    GPUAGG_INLINE bool next(u32 least, u32 most) {
+        while (mask > least && (value & (mask / 2 + 1))) {
             value &= mask / 2;
             mask /= 2;
         }
-        if (mask == 0) return false;
+        if (mask == least) return false;
         value |= mask / 2 + 1;
-        if (mask < parts - 1) mask = parts - 1;
+        if (mask < most) mask = most;
         return true;
     }
     GPUAGG_INLINE bool has(u64 word) const {
