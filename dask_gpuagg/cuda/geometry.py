@@ -51,10 +51,13 @@ _PARTITION_SIGMAS = 4
 # rows start, its word, their count), share of the slots that is expected to be claimed, how often
 # shared memory is filled with the widest column, and the most rows, whose places have 16 bits.
 _FOLD_SLOT = 2 + 8 + 4
-_FOLD_LOAD = 0.8
+_FOLD_LOAD = 0.92
+_FOLD_PARTITIONS = 5_808
 _FOLD_FILLS = 2
 _FOLD_ROWS = 65_000
 _FOLD_PARTS = 1
+_FOLD_BLOCKS = 1
+_FOLD_ROOMY = 4
 # Narrow words are below this.
 _NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
@@ -328,7 +331,7 @@ def _in_partitions(
         parts = _FOLD_PARTS
         by_rows = _partitions_of_rows(query, rows, groups, device)
         wanted = max(wanted, parts * by_rows)
-        if wanted > _MOST_PARTITIONS * parts:
+        if wanted > _FOLD_PARTITIONS * parts:
             return None
     else:
         parts = _power_of_two(2 * math.ceil(wanted / _MOST_PARTITIONS) - 1)
@@ -359,7 +362,7 @@ def _in_partitions(
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
     per_partition = _margin(groups) / partitions / parts
-    roomy = int(_PARTITION_ROOMY * per_partition + 8 * math.sqrt(per_partition))
+    roomy = int((_FOLD_ROOMY if folds else _PARTITION_ROOMY) * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
         roomy = most_slots
     return Decision(
@@ -395,7 +398,7 @@ def _partitions_of_rows(query: Query, rows: int, groups: int, device: Device) ->
 def fold_bytes(device: Device) -> int:
     """Shared memory that the fold takes: all of it, for keys first and for columns then."""
     # the block's own counters are some words more than those of others
-    return (_shared_bytes(device) - 192) // 16 * 16
+    return (_shared_bytes(device) // _FOLD_BLOCKS - 192 - (1024 if _FOLD_BLOCKS > 1 else 0)) // 16 * 16
 
 
 def _null_slot(query: Query) -> bool:

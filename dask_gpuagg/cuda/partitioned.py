@@ -181,11 +181,12 @@ def _aggregate(
 def _fold(
     call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
 ) -> None:
-    places = call.allocate(2 * decision.blocks * decision.capacity).ptr
+    n = geometry._FOLD_BLOCKS
+    places = call.allocate(2 * n * decision.blocks * decision.capacity).ptr
     operands = (call.args, partitions, moved, ctypes.c_void_p(places))
     shared = geometry.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, _FOLD_THREADS, *operands, shared=shared)
+    call.launch(name, n * decision.blocks, _FOLD_THREADS // n, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:

@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 #endif
 
 #ifdef GPUAGG_WITH_FOLD
-__global__ void __launch_bounds__(1024, 1)
+__global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold(const __grid_constant__ gpuagg::Args a,
                 const __grid_constant__ gpuagg::Partitions p,
                 const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(1024, 1)
 #endif
 
 #ifdef GPUAGG_WITH_FOLD_NARROW
-__global__ void __launch_bounds__(1024, 1)
+__global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold_narrow(const __grid_constant__ gpuagg::Args a,
                 const __grid_constant__ gpuagg::Partitions p,
                 const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {

@@ -4,17 +4,14 @@
 #pragma once
 
 #include "output/output.cuh"
-#ifndef F_SIZES
-#define F_SIZES 1
+#ifndef F_AHEAD
+#define F_AHEAD 2
+#endif
+#ifndef F_BATCH
+#define F_BATCH 8
 #endif
 #ifndef F_PREFETCH
-#define F_PREFETCH 1
-#endif
-#ifndef F_PLACE
-#define F_PLACE 8
-#endif
-#ifndef F_ROTATE
-#define F_ROTATE 1
+#define F_PREFETCH 128
 #endif
 #include "pgb_tr/partitions.cuh"
 
@@ -23,7 +20,9 @@ namespace gpuagg {
 // A row of no group that is folded now. Partitions have fewer rows.
 constexpr u32 NO_PLACE = 0xffffu;
 // Rows of a thread whose values are in registers at once.
-constexpr u32 FOLD_BATCH = 8;
+constexpr u32 FOLD_BATCH = F_BATCH;
+// Threads of a block; dask_gpuagg/cuda/geometry.py has the same.
+constexpr u32 FOLD_THREADS = 1024;
 
 // A partition whose rows have places in the order of their groups.
 struct Placed {
@@ -37,33 +36,58 @@ struct Placed {
     GPUAGG_INLINE u32 placed() const { return starts[groups]; }
 };
 
+constexpr u32 LINE = 128;
+
 // Fetches a column of the partition into the L2 cache.
 template <class T> GPUAGG_INLINE void prefetch(const void* column, u32 begin, u32 rows) {
-    constexpr u32 LINE = 128;
+    // of all blocks together they must fit the cache
+    if (rows * sizeof(T) > F_PREFETCH * 1024) rows = F_PREFETCH * 1024 / sizeof(T);
     const char* from = static_cast<const char*>(column) + sizeof(T) * static_cast<u64>(begin);
-    for (u32 at = threadIdx.x * LINE; at < rows * sizeof(T); at += blockDim.x * LINE)
+    for (u32 at = threadIdx.x * LINE; at < rows * sizeof(T); at += FOLD_THREADS * LINE)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
-// Brings the values of the places from `from` on into shared memory; `read` gives that of a row.
-template <class T, class Read>
-GPUAGG_INLINE void stage(const Placed& o, u32 from, u32 room, Read read) {
+// A value that is read once. The partitions' columns are aligned, decimals too.
+template <class T> GPUAGG_INLINE T stream(const T* from) {
+    if constexpr (sizeof(T) <= 8) return __ldcs(from);
+    else return *from;
+}
+
+// Brings the values of N rows of a thread, FOLD_THREADS apart, into shared memory, if their places
+// are among `room` from `from` on.
+template <u32 N, class T>
+GPUAGG_INLINE void stage_rows(const Placed& o, const T* column, u32 from, u32 room, u32 row) {
     T* const staged = reinterpret_cast<T*>(o.staged);
-    for (u32 base = threadIdx.x; base < o.rows; base += blockDim.x * FOLD_BATCH) {
-        T value[FOLD_BATCH];
-        u32 to[FOLD_BATCH];
+    const u16* const places = o.places + row;
+    const T* const values = column + row;
+    T value[N];
+    u32 to[N];
 #pragma unroll
-        for (u32 j = 0; j < FOLD_BATCH; ++j) {
-            const u32 i = base + j * blockDim.x;
-            to[j] = NO_PLACE;
-            if (i < o.rows) {
-                to[j] = o.places[i];
-                value[j] = read(i);
-            }
-        }
+    for (u32 j = 0; j < N; ++j) {
+        to[j] = places[j * FOLD_THREADS];
+        value[j] = stream(values + j * FOLD_THREADS);
+    }
 #pragma unroll
-        for (u32 j = 0; j < FOLD_BATCH; ++j)
-            if (to[j] != NO_PLACE && to[j] - from < room) staged[to[j] - from] = value[j];
+    for (u32 j = 0; j < N; ++j)
+        if (to[j] != NO_PLACE && to[j] - from < room) staged[to[j] - from] = value[j];
+}
+template <class T>
+GPUAGG_INLINE void stage(const Placed& o, const T* column, u32 from, u32 room) {
+    constexpr u32 STEP = FOLD_BATCH * FOLD_THREADS;
+    if (o.rows < STEP) {
+        for (u32 row = threadIdx.x; row < o.rows; row += FOLD_THREADS)
+            stage_rows<1>(o, column, from, room, row);
+        return;
+    }
+    for (u32 base = 0; base < o.rows; base += STEP) {
+#if F_AHEAD
+        const u32 line = base + F_AHEAD * STEP + threadIdx.x * (LINE / sizeof(T));
+        if (threadIdx.x < STEP * sizeof(T) / LINE && line < o.rows)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(column + line));
+#endif
+        // the last rows may come twice, to the same places
+        const u32 begin = base + STEP <= o.rows ? base : o.rows - STEP;
+        stage_rows<FOLD_BATCH>(o, column, from, room, begin + threadIdx.x);
     }
 }
 
@@ -83,7 +107,7 @@ GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const
 // Folds the states of input I that are made of its values, or of the numbers of its rows.
 template <class Q, u32 I, bool NUMBERS, bool NARROW>
 GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
-                               const typename Q::All::Memory& dense, const Placed& o) {
+                               const Placed& o) {
     using Row = typename Q::Values;
     using Picked = Pick<OfInput<I, NUMBERS>, typename Q::All>;
     using Some = typename Picked::Type;
@@ -91,45 +115,42 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     using In = typename At::Type;
     if constexpr (!Same<Some, States<>>::value) {
         using T = typename Either<NUMBERS, u32, typename In::T>::Type;
-        const auto memory = Picked::of(dense);
+        // not worked out for all columns beforehand: there are no registers for that
+        char* cells = a.table.cells;
+        asm volatile("" : "+l"(cells));
+        const auto memory = Picked::of(Q::All::carve(cells, a.table.slots + EXTRA_SLOTS, 1));
         const u32 room = o.bytes / sizeof(T), placed = o.placed();
         const T* const staged = reinterpret_cast<const T*>(o.staged);
         for (u32 from = 0; from < placed; from += room) {
             if constexpr (In::masked) {
                 using V = typename Bits<Inputs<Row>::masked>::Type;
-                for (u32 i = threadIdx.x; i < (o.rows + 31) / 32; i += blockDim.x) o.nulls[i] = 0;
+                for (u32 i = threadIdx.x; i < (o.rows + 31) / 32; i += FOLD_THREADS) o.nulls[i] = 0;
                 __syncthreads();
                 const V* const valid = static_cast<const V*>(p.validity) + o.begin;
-                for (u32 i = threadIdx.x; i < o.rows; i += blockDim.x) {
+                for (u32 i = threadIdx.x; i < o.rows; i += FOLD_THREADS) {
                     const u32 place = o.places[i];
                     if (place != NO_PLACE && !((valid[i] >> At::bit) & 1u))
                         atomicOr(o.nulls + place / 32, 1u << place % 32);
                 }
             }
-            stage<T>(o, from, room, [&](u32 i) {
-                if constexpr (NUMBERS) return __ldcs(p.numbers + o.begin + i);
-                else return load<T>(moved[In::column], static_cast<i64>(o.begin) + i);
-            });
+            const T* column;
+            if constexpr (NUMBERS) column = p.numbers;
+            else column = static_cast<const T*>(moved[In::column].data);
+            stage<T>(o, column + o.begin, from, room);
             __syncthreads();
-#if F_PREFETCH
             if (placed - from <= room) prefetch_next<Q, I, NARROW>(p, moved, o);
-#endif
             const u32 upto = placed - from < room ? placed : from + room;
-            for (u32 g = threadIdx.x; g < o.groups; g += blockDim.x) {
+            for (u32 g = threadIdx.x; g < o.groups; g += FOLD_THREADS) {
                 const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
                 if (start >= upto || end <= from || to >= a.table.slots) continue;
                 auto value = Some::none();
                 // a group that the last column's end has cut
                 if (start < from) value = Some::read(memory, {to, to});
                 const u32 last = end < upto ? end : upto, at0 = start < from ? from : start;
-#if F_ROTATE
                 // lanes whose groups are of the same size begin in different banks
                 constexpr u32 LANES = 128 / (sizeof(T) < 4 ? 4 : sizeof(T));
                 u32 at = at0 + (threadIdx.x % LANES) * (last - at0) / LANES;
                 for (u32 left = last - at0; left; --left, at = at + 1 < last ? at + 1 : at0) {
-#else
-                for (u32 at = at0; at < last; ++at) {
-#endif
                     Row row;
                     u32 number = 0;
                     if constexpr (NUMBERS) number = staged[at - from];
@@ -148,11 +169,11 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
 
 template <class Q, u32 I, bool NARROW>
 GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
-                               const typename Q::All::Memory& dense, const Placed& o) {
+                               const Placed& o) {
     if constexpr (I < Inputs<typename Q::Values>::count) {
-        fold_column<Q, I, false, NARROW>(a, p, moved, dense, o);
-        fold_column<Q, I, true, NARROW>(a, p, moved, dense, o);
-        fold_inputs<Q, I + 1, NARROW>(a, p, moved, dense, o);
+        fold_column<Q, I, false, NARROW>(a, p, moved, o);
+        fold_column<Q, I, true, NARROW>(a, p, moved, o);
+        fold_inputs<Q, I + 1, NARROW>(a, p, moved, o);
     }
 }
 
@@ -163,16 +184,16 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     using Sizes = Pick<OfInput<NO_INPUT, false>, typename Q::All>;
     if constexpr (!Same<typename Sizes::Type, States<>>::value)
-        for (u32 g = threadIdx.x; g < o.groups; g += blockDim.x) {
+        for (u32 g = threadIdx.x; g < o.groups; g += FOLD_THREADS) {
             const u32 to = o.first + g;
             if (to < a.table.slots)
                 Sizes::Type::write(Sizes::of(dense), {to, to},
                                    {{static_cast<u32>(o.starts[g + 1] - o.starts[g])}, {}});
         }
-    fold_inputs<Q, 0, NARROW>(a, p, moved, dense, o);
-    fold_column<Q, NO_INPUT, true, NARROW>(a, p, moved, dense, o);
+    fold_inputs<Q, 0, NARROW>(a, p, moved, o);
+    fold_column<Q, NO_INPUT, true, NARROW>(a, p, moved, o);
     // a thread reads what it wrote itself
-    for (u32 base = 0; base < o.groups; base += blockDim.x) {
+    for (u32 base = 0; base < o.groups; base += FOLD_THREADS) {
         const u32 g = base + threadIdx.x, to = o.first + g;
         const bool is_group = g < o.groups && to < a.table.slots;
         auto value = Q::All::none();
@@ -222,48 +243,13 @@ GPUAGG_INLINE bool count_rows(const Partitions& p, u64* words, u32* counts, u32 
     return !__any_sync(ALL_LANES, stop || peek(full));
 }
 
-// Numbers the groups by slot, and counts become where their rows start. How many groups.
-template <class Q>
-GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u32 slots,
-                                u16* starts, u32* sums, u32* first) {
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const u32 each = (slots + blockDim.x - 1) / blockDim.x * WARP;
-    const u32 begin = warp * each, end = begin + each < slots ? begin + each : slots;
-    // groups in the high half, rows in the low one
-    u32 mine = 0;
-    for (u32 s = begin + lane; s < end; s += WARP)
-        if (const u32 n = counts[s]) mine += n + (1u << 16);
-    mine = __shfl_sync(ALL_LANES, sum_to_lane(mine), WARP - 1);
-    if (lane == 0) sums[warp] = mine;
-    __syncthreads();
-    const u32 of_warps = sum_to_lane(lane < blockDim.x / WARP ? sums[lane] : 0u);
-    const u32 all = __shfl_sync(ALL_LANES, of_warps, WARP - 1), groups = all >> 16;
-    u32 before = __shfl_sync(ALL_LANES, of_warps, warp) - mine;
-    if (threadIdx.x == 0) {
-        *first = atomicAdd(&a.counters->groups, groups);
-        starts[groups] = static_cast<u16>(all);
-    }
-    __syncthreads();
-    for (u32 base = begin; base < end; base += WARP) {
-        const u32 s = base + lane, n = s < end ? counts[s] : 0u;
-        const u32 upto = before + sum_to_lane(n ? n + (1u << 16) : 0u);
-        before = __shfl_sync(ALL_LANES, upto, WARP - 1);
-        if (n == 0) continue;
-        const u32 g = (upto >> 16) - 1, start = (upto & 0xffffu) - n;
-        starts[g] = static_cast<u16>(start);
-        counts[s] = start;
-        if (*first + g < a.table.slots) a.table.words[*first + g] = words[s];
-    }
-    return groups;
-}
-
 // Sizes of groups that are told apart; the last one is of all from there on.
 constexpr u32 SIZES = 32;
 
 // Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
 // become where their rows start. How many groups.
 template <class Q>
-GPUAGG_INLINE u32 number_by_size(const Args& a, const u64* words, u32* counts, u32 slots,
+GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u32 slots,
                                  u16* starts, u32* sizes, u32* first) {
     const u32 lane = threadIdx.x % WARP;
     // groups in the high half, rows in the low one
@@ -271,12 +257,10 @@ GPUAGG_INLINE u32 number_by_size(const Args& a, const u64* words, u32* counts, u
     if (threadIdx.x < SIZES) sizes[threadIdx.x] = 0;
     __syncthreads();
     const u32 begin = threadIdx.x - lane;
-    for (u32 base = begin; base < slots; base += blockDim.x) {
+    for (u32 base = begin; base < slots; base += FOLD_THREADS) {
         const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
         const u32 size = n < SIZES - 1 ? n : SIZES - 1;
-        const u32 peers = __match_any_sync(ALL_LANES, size);
-        if (size == SIZES - 1) atomicAdd(sizes + size, GROUP + n);
-        else if (n && lane == __ffs(peers) - 1) atomicAdd(sizes + size, (GROUP + n) * __popc(peers));
+        if (n) atomicAdd(sizes + size, GROUP + n);
     }
     __syncthreads();
     const u32 mine = sizes[lane];
@@ -286,21 +270,16 @@ GPUAGG_INLINE u32 number_by_size(const Args& a, const u64* words, u32* counts, u
     if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
     if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
     __syncthreads();
-    for (u32 base = begin; base < slots; base += blockDim.x) {
+    for (u32 base = begin; base < slots; base += FOLD_THREADS) {
         const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
         const u32 size = n < SIZES - 1 ? n : SIZES - 1;
-        const u32 peers = __match_any_sync(ALL_LANES, size), leader = __ffs(peers) - 1;
-        u32 at = 0;
-        if (size == SIZES - 1) at = atomicAdd(sizes + size, GROUP + n);
-        else if (n && lane == leader) at = atomicAdd(sizes + size, (GROUP + n) * __popc(peers));
-        const u32 led = __shfl_sync(ALL_LANES, at, leader);
-        if (size < SIZES - 1) at = led + (GROUP + n) * __popc(peers & ((1u << lane) - 1));
         if (n == 0) continue;
+        const u32 at = atomicAdd(sizes + size, GROUP + n);
         starts[at >> 16] = static_cast<u16>(s);
         counts[s] = at & (GROUP - 1);
     }
     __syncthreads();
-    for (u32 g = threadIdx.x; g < groups; g += blockDim.x) {
+    for (u32 g = threadIdx.x; g < groups; g += FOLD_THREADS) {
         const u32 s = starts[g];
         if (*first + g < a.table.slots) a.table.words[*first + g] = words[s];
         starts[g] = static_cast<u16>(counts[s]);
@@ -309,29 +288,44 @@ GPUAGG_INLINE u32 number_by_size(const Args& a, const u64* words, u32* counts, u
     return groups;
 }
 
+// Adds 1 without a branch, so that several are under way at once.
+GPUAGG_INLINE u32 add_one_if(bool wanted, u32* cell) {
+    u32 before = 0;
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(cell));
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %2, 0; @p atom.shared.add.u32 %0, [%1], 1; }"
+        : "+r"(before)
+        : "r"(address), "r"(static_cast<u32>(wanted)));
+    return before;
+}
+
 // From the slots of the rows to their places; counts hold where the rows of a slot begin.
 GPUAGG_INLINE void place_rows(u32* counts, u16* places, u32 rows) {
-    for (u32 base = threadIdx.x; base < rows; base += blockDim.x * F_PLACE) {
-        u32 slot[F_PLACE];
+    for (u32 base = threadIdx.x; base < rows; base += FOLD_THREADS * FOLD_BATCH) {
+        u16* const mine = places + base;
+        u32 slot[FOLD_BATCH];
 #pragma unroll
-        for (u32 j = 0; j < F_PLACE; ++j) {
-            const u32 i = base + j * blockDim.x;
-            slot[j] = i < rows ? places[i] : NO_PLACE;
+        for (u32 j = 0; j < FOLD_BATCH; ++j) {
+            slot[j] = NO_PLACE;
+            if (base + j * FOLD_THREADS < rows) slot[j] = mine[j * FOLD_THREADS];
         }
+        u32 place[FOLD_BATCH];
 #pragma unroll
-        for (u32 j = 0; j < F_PLACE; ++j)
-            if (slot[j] != NO_PLACE)
-                places[base + j * blockDim.x] = static_cast<u16>(atomicAdd(counts + slot[j], 1u));
+        for (u32 j = 0; j < FOLD_BATCH; ++j)
+            place[j] = add_one_if(slot[j] != NO_PLACE, counts + slot[j]);
+#pragma unroll
+        for (u32 j = 0; j < FOLD_BATCH; ++j)
+            if (slot[j] != NO_PLACE) mine[j * FOLD_THREADS] = static_cast<u16>(place[j]);
     }
 }
 
 template <class Q, class O, bool NARROW, u32 UNROLL>
 __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u16* all_places) {
-    extern __shared__ u64 shared[];
-    __shared__ u32 ticket, upcoming, full, first, sums[WARP];
+    extern __shared__ __align__(16) u64 fold_memory[];
+    __shared__ u32 ticket, upcoming, full, first, sizes[SIZES];
     const u32 slots = a.shared_slots;
-    u16* const starts = reinterpret_cast<u16*>(shared);
-    u64* const words = shared + slots / 4 + 1;
+    u16* const starts = reinterpret_cast<u16*>(fold_memory);
+    u64* const words = fold_memory + slots / 4 + 1;
     u32* const counts = reinterpret_cast<u32*>(words + slots);
     u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.capacity;
     u32 bytes;
@@ -342,7 +336,7 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
     Placed o{places, starts};
     if (threadIdx.x == 0) upcoming = atomicAdd(p.ticket, 1u);
     for (;;) {
-        for (u32 s = threadIdx.x; s < slots; s += blockDim.x) {
+        for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
             words[s] = EMPTY;
             counts[s] = 0;
         }
@@ -368,28 +362,22 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (u32 base = threadIdx.x / WARP * TILE; fits && base < o.rows;
-             base += blockDim.x * UNROLL)
+             base += FOLD_THREADS * UNROLL)
             fits = count_rows<Q, NARROW, UNROLL>(p, words, counts, slots, part, places, o.begin,
                                                  base, o.rows, &full);
         __syncthreads();
         if (full) {
             part.split();
         } else {
-#if F_PREFETCH
             prefetch_next<Q, NO_INPUT, NARROW>(p, moved, o);
-#endif
-#if F_SIZES
-            o.groups = number_by_size<Q>(a, words, counts, slots, starts, sums, &first);
-#else
-            o.groups = number_groups<Q>(a, words, counts, slots, starts, sums, &first);
-#endif
+            o.groups = number_groups<Q>(a, words, counts, slots, starts, sizes, &first);
             __syncthreads();
             o.first = first;
             place_rows(counts, places, o.rows);
             // the table has done its work, and its place is the columns' now
             const u32 used = (o.groups + 1 + 7) / 8 * 16;
             const u32 masks = Inputs<typename Q::Values>::masked ? (o.rows + 127) / 128 * 16 : 0;
-            o.nulls = reinterpret_cast<u32*>(reinterpret_cast<char*>(shared) + used);
+            o.nulls = reinterpret_cast<u32*>(reinterpret_cast<char*>(fold_memory) + used);
             o.staged = reinterpret_cast<char*>(o.nulls) + masks;
             o.bytes = (bytes - used - masks) / 16 * 16;
             __syncthreads();

@@ -71,8 +71,9 @@ GPUAGG_INLINE void move_values(char* buffer, void* to, const Column& from, i64 f
                                    [&](u32 j) { return load<T>(from, first + j * THREADS); });
 }
 
-// Many columns in a loop over their widths: all of them unrolled would take seconds to compile.
-constexpr u32 UNROLLED_COLUMNS = 4;
+// More columns in a loop over their widths: all of them unrolled would take seconds to compile, and
+// four already more registers than there are.
+constexpr u32 UNROLLED_COLUMNS = 2;
 template <u32 THREADS, u32 ITEMS, class... In>
 GPUAGG_INLINE void move_many(Cells<0, In...>*, char* buffer, const Column* columns,
                              const Column* to, i64 first, const Route<ITEMS>& route) {
