@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
-KERNELS = ("auto", "hgb", "pgb", "sgb", "sp_ega", "lphga")
+KERNELS = ("auto", "hgb", "direct", "pgb", "sgb", "sp_ega", "lphga")
 ROWS = 2_000_000
 
 
