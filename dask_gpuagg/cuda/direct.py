@@ -43,15 +43,18 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.table = table_of(call, slots)
     args.replicas, args.slices = decision.replicas, 1
     room = room_for_spilled(call, decision.blocks)
-    marks = 4 * math.ceil(keys / 32)
-    window = _Window(decision.base % 2**64, keys, decision.shift, call.allocate(marks).ptr)
-    fill(window.present, 0, marks, call.handle)
+    window = _Window(decision.base % 2**64, keys, decision.shift)
     call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-    kernel = "direct_shared" if decision.shared_slots else "direct_global"
     shared = geometry.direct_bytes(query, decision)
     operands = (args, window, call.columns)
-    call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
-    call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
+    if decision.shared_slots:
+        call.launch("direct_shared", decision.blocks, query.threads, *operands, shared=shared)
+    else:
+        marks = 4 * math.ceil(keys / 32)
+        window.present = call.allocate(marks).ptr
+        fill(window.present, 0, marks, call.handle)
+        call.launch("direct_global", decision.blocks, query.threads, *operands, shared=shared)
+        call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
     counters = collect(call)
     spilled = counters.spilled
     if spilled > args.spill_limit:

@@ -202,12 +202,13 @@ def _cheapest(
         candidates.append(narrow)
     if 1 <= slices <= _MOST_SLICES:
         why = f"{expected:,} groups fit shared memory"
+        if slices == 1 and narrow is not None and narrow.shared_slots and not _in_runs(estimate):
+            return narrow
         shared = _in_shared(query, rows, estimate, device, slices, why)
         if slices == 1:
             # the same updates as in partitions, and nothing moved first: no time is worth reckoning
             # where the host's own counts most
-            better = narrow is not None and narrow.shared_slots and shared.kernel == "hgb"
-            return narrow if narrow is not None and better else shared
+            return shared
         candidates.append(shared)
     partitioned = _in_partitions(query, rows, estimate, device, False)
     if partitioned is not None:
@@ -240,7 +241,7 @@ def _in_shared(
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
     held = min(math.ceil(_margin(expected) / slices), capacity)
-    runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
+    runs = slices == 1 and _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
         held = capacity
@@ -318,6 +319,10 @@ def _in_window(
     blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
     geometry = (held, replicas, 1, max(1, blocks), keys << shift)
     return Decision("direct", why, estimate, *geometry, base=base, shift=shift)
+
+
+def _in_runs(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.repeats >= _RUNS_FROM
 
 
 def _crowded(decision: Decision) -> bool:

@@ -12,7 +12,7 @@ struct Window {
     u64 base;      // the least unmixed word
     u32 keys;      // an even number
     u32 shift;     // of a key's distance to its slot
-    u32* present;  // a bit for each key
+    u32* present;  // a bit for each key, where the states are in global memory
 };
 
 GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
@@ -86,10 +86,12 @@ __device__ void direct(const Args& a, const Window& w, const Column* columns) {
             for (u32 r = 1; r < a.replicas; ++r)
                 Q::All::fold(value, Q::All::read(memory, {s, s * a.replicas + r}));
             Q::All::add(Global{}, global, {s, s}, value);
+            a.table.words[s] = mix(w.base + s);  // every writer writes the same
         }
+    } else {
+        for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
+            if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
     }
-    for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
-        if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
 }
 
 // Gives the slots of the keys that have occurred their words: then the table is like any other.
