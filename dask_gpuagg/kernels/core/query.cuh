@@ -74,11 +74,14 @@ GPUAGG_INLINE u32 slot_of_group(const Args& a, u32 group) {
     return a.table.slots + (a.extras == 2 ? 1u : group - dense);
 }
 
-template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
+// UNTRANSFORMED: partitions hold the numbers of their rows instead of copies of the values (pgb_ur/).
+template <class KEY, class STATES, class ROW, u32 COLUMNS, bool UNTRANSFORMED = false>
+struct Query {
     using Key = KEY;
     using All = STATES;
     using Values = ROW;
     static constexpr u32 columns = COLUMNS;
+    static constexpr bool untransformed = UNTRANSFORMED;
 };
 
 // The slot of a key that has one of its own behind the table, or none.
