@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dask_gpuagg.cuda.cardinality import SEGMENT, SEGMENTS, Estimate
+from dask_gpuagg.cuda.cardinality import ANY_WORD, SEGMENT, SEGMENTS, Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.model import Costs, laps
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.window import null_slot, window
 
 # What may be forced.
-KERNELS = ("hgb", "pgb", "pgb_ur", "sgb", "sp_ega", "lphga")
+KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "sgb", "sp_ega", "lphga")
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
@@ -29,6 +30,14 @@ _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
 
+# Keys of a window for each expected group, at most, and likewise where it is forced.
+_DENSE = 2.0
+_LOOSEST = 64.0
+# Keys of a window in global memory up to which their states lie in sectors of their own, because
+# atomics on one sector wait for each other.
+_APART_BELOW = 1 << 17
+# Copies of a state that uneven keys need.
+_UNEVEN_REPLICAS = 8
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
 # Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
@@ -84,17 +93,21 @@ class Decision:
         Of the shared-memory tables; 0 without. A partition of ``pgb`` or ``pgb_ur`` fills its table
         ``slices`` times.
     global_slots : int
-        Of the global table; of partitions the groups that there is room for at first.
+        Of the global table; of partitions the groups that there is room for at first; of ``direct``
+        the keys of the window.
     partitions, capacity : int
         How many, and the rows of each that there is room for.
     base : int or None
-        Of partitions: what narrow words are counted from; None for whole ones.
+        What narrow words of partitions are counted from, None for whole ones; the window's least
+        word.
     hot : tuple of int
         Words of keys that are kept out of the partitions.
     hot_slots, hot_replicas : int
         Of the table for these; 0 without one.
     gathered : float
         Of ``pgb_ur``: values that are gathered for a row, on average.
+    shift : int
+        Of ``direct``: by how many bits slots are farther apart than keys.
     expected_ms : float or None
         Device time by the model (``cuda/model.py``), where it chose among several.
     """
@@ -114,6 +127,7 @@ class Decision:
     hot_slots: int = 0
     hot_replicas: int = 0
     gathered: float = 0.0
+    shift: int = 0
     expected_ms: float | None = None
 
     def form(self, query: Query) -> Query:
@@ -179,6 +193,9 @@ def decide(
             return replace(_in_global(rows, estimate, why), kernel="sgb")
         if forced == "sgb":
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
+    if forced == "direct":
+        decision = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
+        return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
     if forced == "auto":
         known = costs or shipped(device).costs
         return _cheapest(query, rows, estimate, device, slices, known, values)
@@ -206,13 +223,19 @@ def _cheapest(
     expected = rows if estimate is None else estimate.groups
     why = f"{expected:,} groups exceed shared memory"
     candidates: list[Decision] = []
+    narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
+    if narrow is not None and slices != 1 and not _crowded(narrow):
+        candidates.append(narrow)
     if 1 <= slices <= _MOST_SLICES:
         why = f"{expected:,} groups fit shared memory"
-        candidates.append(_in_shared(query, rows, estimate, device, slices, why))
+        if slices == 1 and narrow is not None and narrow.shared_slots and not _in_runs(estimate):
+            return narrow
+        shared = _in_shared(query, rows, estimate, device, slices, why)
         if slices == 1:
             # the same updates as in partitions, and nothing moved first: no time is worth reckoning
             # where the host's own counts most
-            return candidates[0]
+            return shared
+        candidates.append(shared)
     forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
     for form in forms:
         partitioned = _in_partitions(form, rows, estimate, device, False, values)
@@ -224,12 +247,13 @@ def _cheapest(
         # skew makes estimates too low, and this table does not grow
         candidates.append(_in_global(rows, estimate, why))
     times = [expected_ms(query, rows, device, costs, each) for each in candidates]
-    handicap = [1.0 if each.shared_slots else 1 / _WORTH for each in candidates]
+    handicap = [1.0 if each.shared_slots or each is narrow else 1 / _WORTH for each in candidates]
     best = min(range(len(times)), key=lambda i: times[i] * handicap[i])
     told = [f"{times[best]:.2g} ms expected"]
     told += [f"{c.kernel} {ms:.2g}" for c, ms in zip(candidates, times, strict=True)]
     del told[best + 1]
-    return replace(candidates[best], why=f"{why}: {', '.join(told)}", expected_ms=times[best])
+    chosen = candidates[best]
+    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=times[best])
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
@@ -245,7 +269,7 @@ def _in_shared(
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
     held = min(math.ceil(_margin(expected) / slices), capacity)
-    runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
+    runs = slices == 1 and _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
         held = capacity
@@ -265,7 +289,7 @@ def _in_shared(
     )
 
 
-def decide_unsorted(
+def decide_again(
     query: Query,
     rows: int,
     decision: Decision,
@@ -274,11 +298,66 @@ def decide_unsorted(
     costs: Costs | None = None,
     values: float | None = None,
 ) -> Decision:
-    """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
-    if forced == "sgb" or decision.estimate is None:
+    """Choose another kernel than one that the rows turned out not to admit.
+
+    ``sgb`` found rows that are not sorted, or that it cannot sort, ``direct`` many keys outside of
+    its window.
+    """
+    if forced == decision.kernel or decision.estimate is None:
         return decide(query, rows, decision.estimate, device, "lphga", costs, values)
     estimate = replace(decision.estimate, ascending=False)
+    if decision.kernel == "direct":
+        estimate = replace(estimate, bounds=ANY_WORD)
     return decide(query, rows, estimate, device, forced, costs, values)
+
+
+def direct_bytes(query: Query, decision: Decision) -> int:
+    """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
+    fixed, replica = query.slot_bytes
+    each = fixed - 8 + decision.replicas * replica
+    return ((decision.global_slots >> decision.shift) + 63) // 64 * 8 + decision.shared_slots * each
+
+
+def _in_window(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    why: str,
+    loosest: float = _DENSE,
+) -> Decision | None:
+    """The slot of a key by its distance from the least one, or None where it cannot be."""
+    found = window(query, estimate)
+    if estimate is None or found is None:
+        return None
+    base, keys = found
+    if keys > loosest * estimate.groups + 64:
+        return None
+    fixed, replica = query.slot_bytes
+    room = _shared_bytes(device) - (keys + 63) // 64 * 8
+    each = room // keys - (fixed - 8)
+    replicas, shift, held = 1, 0, 0
+    if room >= 0 and each >= replica:
+        most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
+        replicas, held = _power_of_two(most), keys
+    elif room < 0 or estimate.uneven:
+        # atomics on one address wait for each other
+        return None
+    elif keys < _APART_BELOW:
+        shift = 2
+    blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
+    geometry = (held, replicas, 1, max(1, blocks), keys << shift)
+    return Decision("direct", why, estimate, *geometry, base=base, shift=shift)
+
+
+def _in_runs(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.repeats >= _RUNS_FROM
+
+
+def _crowded(decision: Decision) -> bool:
+    """Whether uneven keys would wait for each other more than hot keys that leave the stream."""
+    uneven = decision.estimate is not None and decision.estimate.uneven
+    return uneven and decision.replicas < _UNEVEN_REPLICAS
 
 
 def safe_slots(rows: int) -> int:
@@ -342,9 +421,9 @@ def _in_partitions(
         least = min(_HOT / partitions, _HOT_ANYWHERE)
         hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
-    null_slot = _null_slot(query)
+    nulls = null_slot(query)
     hot_slots, hot_replicas = 0, 0
-    while (hot or null_slot) and not hot_slots:
+    while (hot or nulls) and not hot_slots:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
         if not hot_slots and not hot:
             return None
@@ -383,14 +462,9 @@ def _in_partitions(
     )
 
 
-def _null_slot(query: Query) -> bool:
-    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
-    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
-
-
 def _admits_runs(query: Query) -> bool:
     # a null key of 64 bits has no word that could be sorted
-    return query.family == "Packed" and not _null_slot(query)
+    return query.family == "Packed" and not null_slot(query)
 
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:

@@ -34,6 +34,8 @@ _DENSE = 4
 # Share of losers that dense keys have of those that chance gives, and accesses that a loser takes.
 _DENSE_MEET = 0.25
 _NEXT = 2.0
+# Atomics that nothing is looked up before come so close together that each takes longer.
+_CLOSE = 1.25
 # 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. States that
 # are not here compare, and mostly change nothing.
 _SUMS = {
@@ -137,7 +139,9 @@ def laps(
         }
     else:
         slots, slot = decision.global_slots, sum(query.slot_bytes)
-        if decision.shared_slots:
+        if decision.kernel == "direct":
+            main = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+        elif decision.shared_slots:
             main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
         elif decision.kernel == "sp_ega":
             main = _sp_ega(costs, query, rows, decision, groups)
@@ -166,6 +170,20 @@ def _hgb(
     shared = rows * work * _passes(slices) * multiprocessors / decision.blocks * 1e-9
     accesses = decision.blocks * groups / slices * _touched_fields(query)
     return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
+
+
+def _direct(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+) -> float:
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    fields = _touched_fields(query) - 1
+    if not decision.shared_slots:
+        work = rows * fields * _CLOSE * costs.access_ps
+        return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
+    # the bit that says that a key has occurred takes the place of the search
+    work = costs.find_ps + _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
+    shared = rows * work * multiprocessors / decision.blocks * 1e-9
+    return _overlapped(memory, shared) + decision.blocks * groups * fields * costs.access_ps * 1e-9
 
 
 def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: int) -> float:

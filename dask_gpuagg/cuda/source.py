@@ -49,6 +49,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
+    "direct_shared": ("direct_shared",),
+    "direct_global": ("direct_global",),
     **{kernel: (kernel,) for kernel in _PARTITIONED},
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
@@ -358,7 +360,7 @@ class Query:
         if self.made_words:
             missing.update(_NARROW_WORDS)
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs"))
+            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:

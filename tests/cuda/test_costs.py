@@ -54,7 +54,7 @@ def test_without_a_file_the_shipped_ones_are_used(cache: Path) -> None:
 
 
 def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = Estimate(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**6))
+    estimate = Estimate(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**9))
     query = Query(
         (KeyPart("i64", False),),
         False,

@@ -96,10 +96,15 @@ def test_values_are_gathered_where_that_is_faster(cell: dict[str, Any]) -> None:
     values = SETS[cell["set"]]
     query = query_of(values)
     present = (1 - values.nulls) * len(values.types)
-    made = geometry.decide(query, 10**8, about(cell["groups"]), H200, costs=COSTS, values=present)
     times = {name: kernel["device_ms"] for name, kernel in cell["kernels"].items()}
-    assert made.kernel in times
-    assert times[made.kernel] <= 1.1 * min(times.values())
+
+    def expected(name: str) -> float:
+        made = geometry.decide(
+            query, 10**8, about(cell["groups"]), H200, name, COSTS, values=present
+        )
+        return geometry.expected_ms(query, 10**8, H200, COSTS, made)
+
+    assert times[min(times, key=expected)] <= 1.1 * min(times.values())
 
 
 # ---- what holds whatever the constants -----------------------------------------------------------
@@ -146,8 +151,9 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
 ) -> None:
     groups = min(groups, rows)
     chosen = geometry.decide(query, rows, about(groups), H200)
-    if chosen.kernel == "hgb" and chosen.slices == 1:
-        assert chosen.expected_ms is None
+    if chosen.expected_ms is None:
+        assert chosen.shared_slots
+        assert groups <= geometry.shared_capacity(query, H200)
         return
     assert chosen.expected_ms == geometry.expected_ms(query, rows, H200, COSTS, chosen)
     others = [geometry.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
@@ -162,8 +168,8 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
 
 def test_the_reason_names_the_expectations() -> None:
     made = geometry.decide(SUM, 10**8, about(10**6), H200)
-    assert made.kernel == "pgb"
-    why = "1,000,000 groups exceed shared memory: 1.7 ms expected, sp_ega 2.2, lphga 2.1"
+    assert made.kernel == "direct"
+    why = "1,000,000 groups of a narrow range: 1.3 ms expected, pgb 1.7, sp_ega 2.2, lphga 2.1"
     assert made.why == why
 
 
@@ -177,8 +183,9 @@ def test_the_constants_decide() -> None:
 
 def test_uneven_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
     free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01, same_ps=0.01)
-    uneven = replace(about(10**6), uneven=True)
-    assert geometry.decide(SUM, 10**8, about(10**6), H200, costs=free).kernel == "lphga"
+    wide = replace(about(10**6), bounds=(0, 10**12))
+    uneven = replace(wide, uneven=True)
+    assert geometry.decide(SUM, 10**8, wide, H200, costs=free).kernel == "lphga"
     assert geometry.decide(SUM, 10**8, uneven, H200, costs=free).kernel == "sp_ega"
 
 

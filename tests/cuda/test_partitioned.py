@@ -86,7 +86,7 @@ def test_words_of_a_narrow_range_are_narrow(
 ) -> None:
     query = replace(SUM, keys=(KeyPart(ctype, False),))
     estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
-    assert geometry.decide(query, 10**8, estimate, H200).base == base
+    assert geometry.decide(query, 10**8, estimate, H200, "pgb").base == base
 
 
 def test_made_words_are_not_narrow() -> None:
@@ -149,7 +149,7 @@ def test_counts_of_strings_are_partitioned() -> None:
 
 
 def chosen(values: float | None, query: Query = MANY, groups: int = 4_000_000) -> Decision:
-    estimate = Estimate(groups, groups, 0.0, 0.0, bounds=(0, groups))
+    estimate = Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**9))
     return geometry.decide(query, 10**8, estimate, H200, values=values)
 
 
@@ -173,5 +173,5 @@ def test_no_other_kernel_gathers() -> None:
 
 @pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
 def test_a_kernel_that_there_is_not(name: str) -> None:
-    with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, pgb, pgb_ur, "):
+    with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
         geometry.decide(SUM, 10**8, None, H200, name)
