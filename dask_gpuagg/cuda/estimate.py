@@ -64,7 +64,7 @@ def estimated(call: Call, forced: str) -> Estimate | None:
         return None
     estimate = _sampled(call)
     many = estimate.most > geometry.shared_capacity(call.query, call.device)
-    if estimate.uneven and many and forced in ("auto", "pgb"):
+    if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur"):
         groups = max(estimate.groups, _counted(call))
         estimate = replace(estimate, groups=groups, most=groups + groups // 16)
     return estimate

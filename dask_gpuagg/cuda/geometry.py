@@ -12,8 +12,11 @@ from dask_gpuagg.cuda.cardinality import ANY_WORD, SEGMENT, SEGMENTS, Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.model import Costs, laps
-from dask_gpuagg.cuda.source import PRESENT, Query
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.window import null_slot, window
+
+# What may be forced.
+KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "sgb", "sp_ega", "lphga")
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
@@ -65,6 +68,8 @@ _HOT_ANYWHERE = 2e-4
 # Slots of a table of hot keys for each of them, and the most copies of their states.
 _HOT_ROOMY = 3
 _HOT_REPLICAS = 8
+# Share of a row's values below which gathering them may be faster than moving all.
+_GATHERED = 0.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -80,25 +85,27 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``direct``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range``
-        where only the rows' groups are numbered.
+        One of ``KERNELS``, ``hgb_runs``, or ``range`` where only the rows' groups are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 without. A partition of ``pgb`` fills its table
+        Of the shared-memory tables; 0 without. A partition of ``pgb`` or ``pgb_ur`` fills its table
         ``slices`` times.
     global_slots : int
-        Of the global table; of ``pgb`` the groups that there is room for at first; of ``direct``
+        Of the global table; of partitions the groups that there is room for at first; of ``direct``
         the keys of the window.
     partitions, capacity : int
-        Of ``pgb``: how many, and the rows of each that there is room for.
+        How many, and the rows of each that there is room for.
     base : int or None
-        What narrow words of ``pgb`` are counted from, None for whole ones; the window's least word.
+        What narrow words of partitions are counted from, None for whole ones; the window's least
+        word.
     hot : tuple of int
-        Of ``pgb``: words of keys that are kept out of the partitions.
+        Words of keys that are kept out of the partitions.
     hot_slots, hot_replicas : int
         Of the table for these; 0 without one.
+    gathered : float
+        Of ``pgb_ur``: values that are gathered for a row, on average.
     shift : int
         Of ``direct``: by how many bits slots are farther apart than keys.
     expected_ms : float or None
@@ -119,8 +126,13 @@ class Decision:
     hot: tuple[int, ...] = ()
     hot_slots: int = 0
     hot_replicas: int = 0
+    gathered: float = 0.0
     shift: int = 0
     expected_ms: float | None = None
+
+    def form(self, query: Query) -> Query:
+        """The query with partitions that hold what this kernel moves."""
+        return query.by_number if self.kernel == "pgb_ur" else query
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -136,6 +148,7 @@ def decide(
     device: Device,
     forced: str = "auto",
     costs: Costs | None = None,
+    values: float | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
@@ -147,14 +160,24 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``direct``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+        ``auto`` or one of ``KERNELS``.
     costs : Costs, optional
         Constants of the device; those shipped for it by default.
+    values : float, optional
+        Values that the states read of a row and that are not null, on average; all by default.
 
     Returns
     -------
     Decision
+
+    Raises
+    ------
+    ValueError
+        If there is no kernel of the forced name.
     """
+    if forced not in ("auto", *KERNELS):
+        raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
+    values = query.values if values is None else values
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
     slices = max(1, math.ceil(_margin(expected) / capacity)) if capacity > 0 else 0
@@ -174,10 +197,12 @@ def decide(
         decision = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
         return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
     if forced == "auto":
-        return _cheapest(query, rows, estimate, device, slices, costs or shipped(device).costs)
-    if forced == "pgb":
+        known = costs or shipped(device).costs
+        return _cheapest(query, rows, estimate, device, slices, known, values)
+    if forced in ("pgb", "pgb_ur"):
         why = f"{expected:,} groups exceed shared memory"
-        decision = _in_partitions(query, rows, estimate, device, True)
+        form = query.by_number if forced == "pgb_ur" else query
+        decision = _in_partitions(form, rows, estimate, device, True, values)
         return decision or _in_global(rows, estimate, why)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -192,6 +217,7 @@ def _cheapest(
     device: Device,
     slices: int,
     costs: Costs,
+    values: float,
 ) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
     expected = rows if estimate is None else estimate.groups
@@ -210,9 +236,11 @@ def _cheapest(
             # where the host's own counts most
             return shared
         candidates.append(shared)
-    partitioned = _in_partitions(query, rows, estimate, device, False)
-    if partitioned is not None:
-        candidates.append(partitioned)
+    forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
+    for form in forms:
+        partitioned = _in_partitions(form, rows, estimate, device, False, values)
+        if partitioned is not None:
+            candidates.append(partitioned)
     if slices and rows >= _PARTITIONED_FROM:
         candidates.append(_in_two_phases(rows, estimate, why))
     if not candidates or not (estimate and estimate.uneven):
@@ -268,6 +296,7 @@ def decide_again(
     device: Device,
     forced: str,
     costs: Costs | None = None,
+    values: float | None = None,
 ) -> Decision:
     """Choose another kernel than one that the rows turned out not to admit.
 
@@ -275,11 +304,11 @@ def decide_again(
     its window.
     """
     if forced == decision.kernel or decision.estimate is None:
-        return decide(query, rows, decision.estimate, device, "lphga", costs)
+        return decide(query, rows, decision.estimate, device, "lphga", costs, values)
     estimate = replace(decision.estimate, ascending=False)
     if decision.kernel == "direct":
         estimate = replace(estimate, bounds=ANY_WORD)
-    return decide(query, rows, estimate, device, forced, costs)
+    return decide(query, rows, estimate, device, forced, costs, values)
 
 
 def direct_bytes(query: Query, decision: Decision) -> int:
@@ -354,6 +383,7 @@ def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, in
 
 def tile_of(query: Query, device: Device, decision: Decision) -> int:
     """Rows of a tile of the decision's scatter."""
+    query = decision.form(query)
     if decision.hot_slots:
         threads, few, _ = query.scatter
         return threads * few
@@ -366,14 +396,17 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
 
 
 def _in_partitions(
-    query: Query, rows: int, estimate: Estimate | None, device: Device, forced: bool
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
 ) -> Decision | None:
-    """PGB-TR, or None where it cannot or should not run."""
+    """PGB-TR, or PGB-UR of a query by number; None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
     if query.family == "ByRow" or most_slots < _FEWEST_SLOTS:
-        return None
-    if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
     groups = max(1, rows if estimate is None else estimate.groups)
     wanted = math.ceil(_margin(groups) / (most_slots * _PARTITION_LOAD))
@@ -411,7 +444,7 @@ def _in_partitions(
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
         roomy = most_slots
     return Decision(
-        "pgb",
+        "pgb_ur" if query.untransformed else "pgb",
         "forced" if forced else f"{groups:,} groups exceed shared memory",
         estimate,
         min(most_slots, max(_FEWEST_SLOTS, roomy // 2 * 2)),
@@ -425,6 +458,7 @@ def _in_partitions(
         tuple(word for word, _ in hot),
         hot_slots,
         hot_replicas,
+        values if query.untransformed else 0.0,
     )
 
 

@@ -39,7 +39,7 @@ from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, verified
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
 from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
 
@@ -62,6 +62,8 @@ class DeviceColumn:
         Rows to skip in both.
     characters, size : int
         Address of a string column's bytes, and how many they are.
+    nulls : int
+        Rows without a value.
     """
 
     data: int
@@ -69,6 +71,7 @@ class DeviceColumn:
     offset: int = 0
     characters: int = 0
     size: int = 0
+    nulls: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``direct``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+        ``auto`` or one of ``geometry.KERNELS``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
     encoded : bool
@@ -200,12 +203,16 @@ class _Columns:
         flat += extra or [Column() for _ in range(query.extra_columns)]
         columns = (Column * max(len(flat), 1))(*flat)
         handle = self.stream.__cuda_stream__()[1]
+        nulls = [
+            c.nulls for c, v in zip(self.inputs, query.inputs, strict=True) if v.ctype != PRESENT
+        ]
         return Call(
             query=query,
             kernels=kernels,
             device=device,
             columns=columns,
             rows=self.rows,
+            values=query.values - sum(nulls) / max(self.rows, 1),
             stream=self.stream,
             handle=handle,
             stopwatch=self.stopwatch,
@@ -251,7 +258,7 @@ def _grouped(
         make_words(call)
     if decision is None:
         decision = _decide(call, forced, encoded)
-    if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
+    if encoded and decision.kernel in ("pgb", "pgb_ur", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
@@ -262,7 +269,9 @@ def _grouped(
             done = direct(call, decision)
         if done is None:
             costs = known(call.device).costs
-            decision = geometry.decide_again(query, call.rows, decision, call.device, forced, costs)
+            decision = geometry.decide_again(
+                query, call.rows, decision, call.device, forced, costs, call.values
+            )
     if done is None and decision.partitions:
         done = pgb(call, decision)
     elif done is None and decision.shared_slots:
@@ -302,7 +311,7 @@ def _decide(call: Call, forced: str, encoded: bool = False) -> Decision:
         # rows are looked up by linear probing, so no other way of finding a slot will do
         estimate = replace(estimate, bounds=cardinality.ANY_WORD)
     costs = known(call.device).costs
-    return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs)
+    return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs, call.values)
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:

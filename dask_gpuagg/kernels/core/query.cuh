@@ -87,11 +87,14 @@ template <u32 UNROLL> GPUAGG_INLINE bool list_lost(const Args& a, u32 lost, u64 
     return __any_sync(ALL_LANES, lost != 0 && begin >= a.spill_limit);
 }
 
-template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
+// UNTRANSFORMED: partitions hold the numbers of their rows instead of copies of the values (pgb_ur/).
+template <class KEY, class STATES, class ROW, u32 COLUMNS, bool UNTRANSFORMED = false>
+struct Query {
     using Key = KEY;
     using All = STATES;
     using Values = ROW;
     static constexpr u32 columns = COLUMNS;
+    static constexpr bool untransformed = UNTRANSFORMED;
 };
 
 // The slot of a key that has one of its own behind the table, or none.
