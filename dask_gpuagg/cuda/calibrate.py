@@ -51,14 +51,14 @@ EXPERIMENTS = tuple(
         (1 << 16, True, ("pgb", "lphga", "sp_ega")),
         (1 << 20, False, ("pgb", "sp_ega")),
         (1 << 20, True, ("pgb", "lphga")),
-        (1 << 23, True, ("pgb", "lphga")),
+        (1 << 23, True, ("pgb", "pgb_ur", "lphga")),
     )
     for kernel in kernels
     for five in (False, True)
 )
 
 # Variants of a kernel, which the model gives the same constants.
-_PLAIN = ("hgb", "scatter", "aggregate")
+_PLAIN = ("hgb", "scatter", "aggregate", "fold")
 
 
 def calibrate(rows: int = ROWS) -> int:
