@@ -428,7 +428,8 @@ def _in_partitions(
     None where it cannot or should not run.
     """
     if folds:
-        most_slots, load = fold_bytes(device) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
+        # beside the slots: where the last group ends
+        most_slots, load = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
     else:
         most_slots = _shared_bytes(device) // sum(query.slot_bytes) // 2 * 2
         load = _PARTITION_LOAD

@@ -340,12 +340,8 @@ class Query:
 
     @cached_property
     def folds(self) -> bool:
-        """Whether each state reads one column at most, so that one after the other may come.
-
-        Columns of which only the validity travels are not among them.
-        """
-        copied = all(value.ctype != PRESENT for value in self.read)
-        return copied and all(len(state.inputs) <= 1 for state in self.kept)
+        """Whether each state reads one column at most, so that one after the other may come."""
+        return all(len(state.inputs) <= 1 for state in self.kept)
 
     @cached_property
     def numbered(self) -> bool:

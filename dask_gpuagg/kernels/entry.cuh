@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
 #ifdef GPUAGG_WITH_FOLD_NARROW
 __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold_narrow(const __grid_constant__ gpuagg::Args a,
-                const __grid_constant__ gpuagg::Partitions p,
-                const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
+                       const __grid_constant__ gpuagg::Partitions p,
+                       const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
     gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, 4>(a, p, moved.column, places);
 }
 #endif

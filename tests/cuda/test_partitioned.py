@@ -114,6 +114,68 @@ def test_keys_by_row_are_not_partitioned() -> None:
     assert not decided(replace(strings, by_row=True), 1_000_000).partitions
 
 
+MINIMA = replace(
+    SUM,
+    inputs=(ValuePart("f64", False), ValuePart("f32", False)),
+    states=(State("FloatSum", (0,)), State("Size"), State("Min", (0,), "f64"),
+            State("Max", (0,), "f64"), State("FloatSum", (1,))),
+)  # fmt: skip
+
+
+def even_keys(groups: int) -> Estimate:
+    """An estimate of keys that lie in no narrow range."""
+    return Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**12))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, MINIMA, WIDE], ids=["sum", "five", "decimal"])
+@pytest.mark.parametrize("rows", [10**6, 10**7, 10**8])
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 1.0])
+def test_folded_partitions_fit(share: float, rows: int, query: Query, device: Device) -> None:
+    groups = int(share * rows)
+    decision = geometry.decide(query, rows, even_keys(groups), device, "pgb_fold")
+    if decision.kernel == "lphga":
+        # the wider a column and the smaller the memory, the more partitions; there are too many here
+        assert (query, rows, device) == (WIDE, 10**8, A100)
+        return
+    assert decision.kernel == "pgb_fold"
+    assert decision.capacity < 1 << 16
+    assert decision.partitions * decision.capacity >= rows
+    assert decision.partitions * decision.slices * decision.shared_slots >= groups
+    # where groups start, their words, their counts
+    assert decision.shared_slots * 14 + 8 <= geometry.fold_bytes(device)
+    assert decision.shared_slots % 2 == 0
+    assert geometry.fold_bytes(device) + 4 * (4 + 32) <= device.shared_bytes
+    assert 1 <= decision.fills <= 4
+    assert geometry.scatter_tile(query, device, decision.partitions)[1] > 0
+
+
+def test_many_states_of_groups_of_few_rows_are_folded() -> None:
+    def kernel(query: Query, groups: int) -> str:
+        return geometry.decide(query, 10**8, even_keys(groups), H200).kernel
+
+    assert kernel(SUM, 1 << 24) == "pgb"
+    assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
+
+
+def test_uneven_keys_are_not_folded() -> None:
+    """One thread would fold all rows of a frequent key."""
+    few = replace(even_keys(1 << 24), uneven=True)
+    assert geometry.decide(MINIMA, 10**8, few, H200).kernel == "pgb"
+
+
+def test_states_of_several_columns_are_not_folded() -> None:
+    merged = replace(
+        MINIMA, inputs=(ValuePart("f64", False),) * 3, states=(State("MergedMoments", (0, 1, 2)),)
+    )
+    assert not merged.folds
+    assert not {"fold", "fold_narrow"} & set(merged.units)
+    assert {"fold", "fold_narrow"} < set(MINIMA.units)
+    made = geometry.decide(merged, 10**8, even_keys(1 << 24), H200, "pgb_fold")
+    assert made.kernel == "lphga"
+    assert "pgb_fold" not in geometry.decide(merged, 10**8, even_keys(1 << 24), H200).why
+
+
 STRINGS = ValuePart(PRESENT, True)
 COUNTS = replace(SUM, inputs=(STRINGS,), states=(State("Count", (0,)), State("FirstRow", (0,))))
 MANY = replace(

@@ -26,7 +26,7 @@ def with_nulls(rng: np.random.Generator) -> pd.Series:
     return v.mask(rng.random(ROWS) < 0.3)
 
 
-@pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "hgb", "lphga"])
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "pgb_fold", "hgb", "lphga"])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.25, 1.5])
 def test_zipf(exponent: float, kernel: str) -> None:
     rng = np.random.default_rng(1)
@@ -61,7 +61,7 @@ def test_null_keys_of_64_bits(dtype: str, nulls: float) -> None:
     k = pd.Series(rng.integers(0, 500_000, ROWS)).astype(dtype).mask(rng.random(ROWS) < nulls)
     frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], WITH_NULLS, "auto", keep_nulls=True)
-    assert run.decision.kernel == "pgb"
+    assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.spilled == 0
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS, keep_nulls=True))
 
@@ -73,7 +73,7 @@ def test_the_empty_pattern_among_many_keys() -> None:
     k[rng.random(ROWS) < 0.001] = unmixed(2**64 - 1)
     frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], WITH_NULLS)
-    assert run.decision.kernel == "pgb"
+    assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.spilled > 0
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
@@ -89,7 +89,7 @@ def test_narrow_words(start: int, outside: int) -> None:
     k[rng.choice(unseen, outside, replace=False)] = rng.integers(-(2**63), 2**63 - 1, outside)
     frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], WITH_NULLS)
-    assert run.decision.kernel == "pgb"
+    assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.decision.base is not None
     assert run.spilled == outside
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
@@ -101,7 +101,8 @@ def test_keys_of_32_bits(dtype: str) -> None:
     k = rng.integers(-(2**31), 2**31, 400_000)[rng.integers(0, 400_000, ROWS)]
     frame = pd.DataFrame({"k": k.astype(dtype), "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], WITH_NULLS)
-    assert (run.decision.kernel, run.decision.base, run.spilled) == ("pgb", 0, 0)
+    assert run.decision.kernel in ("pgb", "pgb_fold")
+    assert (run.decision.base, run.spilled) == (0, 0)
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 

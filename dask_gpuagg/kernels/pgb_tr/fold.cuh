@@ -4,15 +4,6 @@
 #pragma once
 
 #include "output/output.cuh"
-#ifndef F_AHEAD
-#define F_AHEAD 2
-#endif
-#ifndef F_BATCH
-#define F_BATCH 8
-#endif
-#ifndef F_PREFETCH
-#define F_PREFETCH 128
-#endif
 #include "pgb_tr/partitions.cuh"
 
 namespace gpuagg {
@@ -20,7 +11,7 @@ namespace gpuagg {
 // A row of no group that is folded now. Partitions have fewer rows.
 constexpr u32 NO_PLACE = 0xffffu;
 // Rows of a thread whose values are in registers at once.
-constexpr u32 FOLD_BATCH = F_BATCH;
+constexpr u32 FOLD_BATCH = 8;
 // Threads of a block; dask_gpuagg/cuda/geometry.py has the same.
 constexpr u32 FOLD_THREADS = 1024;
 
@@ -36,15 +27,14 @@ struct Placed {
     GPUAGG_INLINE u32 placed() const { return starts[groups]; }
 };
 
+// What is fetched into the L2 cache before it is asked for: one line for each thread, which of all
+// blocks together is a fraction of the cache.
 constexpr u32 LINE = 128;
 
-// Fetches a column of the partition into the L2 cache.
-template <class T> GPUAGG_INLINE void prefetch(const void* column, u32 begin, u32 rows) {
-    // of all blocks together they must fit the cache
-    if (rows * sizeof(T) > F_PREFETCH * 1024) rows = F_PREFETCH * 1024 / sizeof(T);
-    const char* from = static_cast<const char*>(column) + sizeof(T) * static_cast<u64>(begin);
-    for (u32 at = threadIdx.x * LINE; at < rows * sizeof(T); at += FOLD_THREADS * LINE)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+// Fetches the first rows of a partition's column.
+template <class T> GPUAGG_INLINE void prefetch(const T* column, u32 rows) {
+    const u32 row = threadIdx.x * (LINE / sizeof(T));
+    if (row < rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(column + row));
 }
 
 // A value that is read once. The partitions' columns are aligned, decimals too.
@@ -73,34 +63,39 @@ GPUAGG_INLINE void stage_rows(const Placed& o, const T* column, u32 from, u32 ro
 }
 template <class T>
 GPUAGG_INLINE void stage(const Placed& o, const T* column, u32 from, u32 room) {
-    constexpr u32 STEP = FOLD_BATCH * FOLD_THREADS;
+    constexpr u32 STEP = FOLD_BATCH * FOLD_THREADS, AHEAD = 2;
     if (o.rows < STEP) {
         for (u32 row = threadIdx.x; row < o.rows; row += FOLD_THREADS)
             stage_rows<1>(o, column, from, room, row);
         return;
     }
     for (u32 base = 0; base < o.rows; base += STEP) {
-#if F_AHEAD
-        const u32 line = base + F_AHEAD * STEP + threadIdx.x * (LINE / sizeof(T));
-        if (threadIdx.x < STEP * sizeof(T) / LINE && line < o.rows)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(column + line));
-#endif
+        if (threadIdx.x < STEP * sizeof(T) / LINE && base + AHEAD * STEP < o.rows)
+            prefetch(column + base + AHEAD * STEP, o.rows - base - AHEAD * STEP);
         // the last rows may come twice, to the same places
         const u32 begin = base + STEP <= o.rows ? base : o.rows - STEP;
         stage_rows<FOLD_BATCH>(o, column, from, room, begin + threadIdx.x);
     }
 }
 
-// Fetches what comes after input I: the next one, or the keys of the next partition.
+// Whether more than an input's validity is read.
+template <class In> struct HasValues { static constexpr bool value = true; };
+template <u32 COLUMN, bool MASKED> struct HasValues<Presence<COLUMN, MASKED>> {
+    static constexpr bool value = false;
+};
+
+// Fetches the beginning of what comes after input I: the next one, or the next partition's keys.
 template <class Q, u32 I, bool NARROW>
 GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const Placed& o) {
     using Row = typename Q::Values;
     constexpr u32 after = I == NO_INPUT ? 0 : I + 1;
     if constexpr (after < Inputs<Row>::count) {
         using In = typename InputAt<after, Row>::Type;
-        prefetch<typename In::T>(moved[In::column].data, o.begin, o.rows);
+        if constexpr (HasValues<In>::value)
+            prefetch(static_cast<const typename In::T*>(moved[In::column].data) + o.begin, o.rows);
     } else {
-        prefetch<typename Either<NARROW, u32, u64>::Type>(p.words, o.next, o.next_rows);
+        using Word = typename Either<NARROW, u32, u64>::Type;
+        prefetch(static_cast<const Word*>(p.words) + o.next, o.next_rows);
     }
 }
 
@@ -115,11 +110,12 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     using In = typename At::Type;
     if constexpr (!Same<Some, States<>>::value) {
         using T = typename Either<NUMBERS, u32, typename In::T>::Type;
+        constexpr bool VALUES = !NUMBERS && HasValues<In>::value;
         // not worked out for all columns beforehand: there are no registers for that
         char* cells = a.table.cells;
         asm volatile("" : "+l"(cells));
         const auto memory = Picked::of(Q::All::carve(cells, a.table.slots + EXTRA_SLOTS, 1));
-        const u32 room = o.bytes / sizeof(T), placed = o.placed();
+        const u32 placed = o.placed(), room = NUMBERS || VALUES ? o.bytes / sizeof(T) : placed;
         const T* const staged = reinterpret_cast<const T*>(o.staged);
         for (u32 from = 0; from < placed; from += room) {
             if constexpr (In::masked) {
@@ -133,10 +129,9 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                         atomicOr(o.nulls + place / 32, 1u << place % 32);
                 }
             }
-            const T* column;
-            if constexpr (NUMBERS) column = p.numbers;
-            else column = static_cast<const T*>(moved[In::column].data);
-            stage<T>(o, column + o.begin, from, room);
+            if constexpr (NUMBERS) stage(o, p.numbers + o.begin, from, room);
+            if constexpr (VALUES)
+                stage(o, static_cast<const T*>(moved[In::column].data) + o.begin, from, room);
             __syncthreads();
             if (placed - from <= room) prefetch_next<Q, I, NARROW>(p, moved, o);
             const u32 upto = placed - from < room ? placed : from + room;
@@ -146,15 +141,15 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 auto value = Some::none();
                 // a group that the last column's end has cut
                 if (start < from) value = Some::read(memory, {to, to});
-                const u32 last = end < upto ? end : upto, at0 = start < from ? from : start;
+                const u32 begin = start < from ? from : start, last = end < upto ? end : upto;
                 // lanes whose groups are of the same size begin in different banks
                 constexpr u32 LANES = 128 / (sizeof(T) < 4 ? 4 : sizeof(T));
-                u32 at = at0 + (threadIdx.x % LANES) * (last - at0) / LANES;
-                for (u32 left = last - at0; left; --left, at = at + 1 < last ? at + 1 : at0) {
+                u32 at = begin + threadIdx.x % LANES * (last - begin) / LANES;
+                for (u32 left = last - begin; left; --left, at = at + 1 < last ? at + 1 : begin) {
                     Row row;
                     u32 number = 0;
                     if constexpr (NUMBERS) number = staged[at - from];
-                    else cell<I>(row).value = staged[at - from];
+                    if constexpr (VALUES) cell<I>(row).value = staged[at - from];
                     if constexpr (In::masked)
                         cell<I>(row).valid = !(o.nulls[at / 32] >> at % 32 & 1u);
                     else if constexpr (I != NO_INPUT) cell<I>(row).valid = true;
@@ -250,18 +245,14 @@ constexpr u32 SIZES = 32;
 // become where their rows start. How many groups.
 template <class Q>
 GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u32 slots,
-                                 u16* starts, u32* sizes, u32* first) {
+                                u16* starts, u32* sizes, u32* first) {
     const u32 lane = threadIdx.x % WARP;
     // groups in the high half, rows in the low one
     constexpr u32 GROUP = 1u << 16;
     if (threadIdx.x < SIZES) sizes[threadIdx.x] = 0;
     __syncthreads();
-    const u32 begin = threadIdx.x - lane;
-    for (u32 base = begin; base < slots; base += FOLD_THREADS) {
-        const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
-        const u32 size = n < SIZES - 1 ? n : SIZES - 1;
-        if (n) atomicAdd(sizes + size, GROUP + n);
-    }
+    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS)
+        if (const u32 n = counts[s]) atomicAdd(sizes + (n < SIZES - 1 ? n : SIZES - 1), GROUP + n);
     __syncthreads();
     const u32 mine = sizes[lane];
     const u32 upto = sum_to_lane(mine);
@@ -270,11 +261,10 @@ GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u3
     if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
     if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
     __syncthreads();
-    for (u32 base = begin; base < slots; base += FOLD_THREADS) {
-        const u32 s = base + lane, n = s < slots ? counts[s] : 0u;
-        const u32 size = n < SIZES - 1 ? n : SIZES - 1;
+    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
+        const u32 n = counts[s];
         if (n == 0) continue;
-        const u32 at = atomicAdd(sizes + size, GROUP + n);
+        const u32 at = atomicAdd(sizes + (n < SIZES - 1 ? n : SIZES - 1), GROUP + n);
         starts[at >> 16] = static_cast<u16>(s);
         counts[s] = at & (GROUP - 1);
     }
