@@ -143,6 +143,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         ("hgb_sliced", "hgb"),
         ("scatter_wide_narrow", "scatter"),
         ("aggregate_narrow", "aggregate"),
+        ("fold_narrow", "fold"),
         ("first_place", "first_place"),
         ("clear_target", "clear_target"),
     ],
