@@ -135,7 +135,7 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     groups = int(share * rows)
     decision = geometry.decide(query, rows, even_keys(groups), device, "pgb_fold")
     if decision.kernel == "lphga":
-        # the wider a column and the smaller the memory, the more partitions; there are too many here
+        # columns so wide in memory so small would need too many partitions
         assert (query, rows, device) == (WIDE, 10**8, A100)
         return
     assert decision.kernel == "pgb_fold"
