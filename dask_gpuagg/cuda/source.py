@@ -39,7 +39,7 @@ SHORT_STRING = 15
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
-_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 _NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
 _PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 UNITS: dict[str, tuple[str, ...]] = {
@@ -301,6 +301,14 @@ class Query:
         return 4 if len(self.read) <= 4 and keys <= 2 else 2
 
     @cached_property
+    def crowds(self) -> int:
+        """Slots of a partition's table that get copies where many rows want them at once.
+
+        A power of two. A block has several such keys, but the copies take room from its table.
+        """
+        return 1 << (min(16, max(1, 512 // max(1, sum(self.slot_bytes) - 8))).bit_length() - 1)
+
+    @cached_property
     def scatter(self) -> tuple[int, int, int]:
         """Of the scatter: threads of a block, and rows of a thread in each tile.
 
@@ -371,8 +379,10 @@ class Query:
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
-        return f"""{counting}
+        head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if units and all(u.startswith("scatter") for u in units):
+            head += "#define GPUAGG_READS_TWICE\n"
+        return f"""{head}
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{
@@ -391,5 +401,6 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
+#define GPUAGG_CROWDS {self.crowds}
 {scatter}{wanted}#include "entry.cuh"
 """

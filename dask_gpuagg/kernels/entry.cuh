@@ -1,6 +1,6 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; but for keys by row also those of the
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_CROWDS; but for keys by row also those of the
 // scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 // Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
 // only where its macro is defined, once a call needs it.
@@ -31,6 +31,7 @@ struct Columns {
 struct Targets {
     Target target[GPUAGG_KEY_TARGETS + GPUAGG_OUTPUTS::count];
 };
+using QueryCrowds = Crowds<GPUAGG_QUERY::All, GPUAGG_CROWDS>;
 
 }  // namespace gpuagg
 
@@ -223,7 +224,8 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, false, GPUAGG_UNROLL>(
+        a, p, moved.column);
 }
 #endif
 
@@ -232,7 +234,28 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate_narrow(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, true, GPUAGG_UNROLL>(
+        a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_CROWDED
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_crowded(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, false, GPUAGG_UNROLL>(
+        a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_CROWDED_NARROW
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_crowded_narrow(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, true, GPUAGG_UNROLL>(
+        a, p, moved.column);
 }
 #endif
 

@@ -190,6 +190,8 @@ def test_different_queries_have_different_sources() -> None:
         ("estimate/sample.cuh", "HOT_ROWS", cardinality.HOT_ROWS),
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
         ("pgb_tr/hot.cuh", "HOT_AT_MOST", cardinality.HOT_AT_MOST),
+        ("pgb_tr/hot.cuh", "HOT_COPIED", geometry.HOT_COPIED),
+        ("estimate/count.cuh", "COUNTED_PARTS", estimate.COUNTED_PARTS),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )

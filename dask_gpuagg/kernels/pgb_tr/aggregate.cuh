@@ -4,6 +4,7 @@
 #pragma once
 
 #include "output/output.cuh"
+#include "pgb_tr/crowds.cuh"
 #include "pgb_tr/partitions.cuh"
 
 namespace gpuagg {
@@ -29,10 +30,10 @@ struct Part {
 };
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
-template <class Q, bool NARROW, bool WHOLE, u32 UNROLL>
+template <class Q, bool NARROW, bool WHOLE, u32 UNROLL, class C>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
-                              const typename Q::All::Memory& memory, Part part, u32 base, u32 end,
-                              u32* full) {
+                              const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
+                              u32 end, u32* full) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;
     const u32 lane = threadIdx.x % WARP;
@@ -67,6 +68,9 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
                                                       nullptr, probe, slot, left);
     __syncwarp();
+    crowds.watch(slot[0]);
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) slot[j] = crowds.place(slot[j]);
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
         if (slot[j] != NONE)
@@ -115,13 +119,15 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
-template <class Q, class O, bool NARROW, u32 UNROLL>
+template <class Q, class O, class C, bool NARROW, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
     constexpr u32 TILE = WARP * UNROLL;
     const u32 slots = a.shared_slots;
-    const auto memory = Q::All::carve(reinterpret_cast<char*>(words + slots), slots, 1);
+    const auto memory =
+        Q::All::carve(reinterpret_cast<char*>(words + slots), slots + C::COPIES, 1);
+    C crowds(memory, slots);
     const u32 stride = blockDim.x / WARP * TILE;
     Part part{0, 0};
     bool clean = false, take = true;
@@ -132,6 +138,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
                 words[s] = EMPTY;
                 Q::All::clear(memory, {s, s});
             }
+            crowds.clear();
             clean = true;
         }
         if (threadIdx.x == 0) {
@@ -152,16 +159,18 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
-                                               &full);
+            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, crowds, part,
+                                                       base, end, &full);
         if (fits && base < end)
-            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
+            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, crowds, part, base,
+                                                 end, &full);
         __syncthreads();
         if (full) {
             // half of this part's keys, by one more bit of their hash
             part.mask = 2 * part.mask + 1;
             clean = false;
         } else {
+            crowds.fold();
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
             // on to the other half of the smallest part whose other half is left
             while (part.mask && (part.value & (part.mask / 2 + 1))) {
