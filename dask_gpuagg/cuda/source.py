@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
@@ -49,6 +49,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
+    "direct_shared": ("direct_shared",),
+    "direct_global": ("direct_global",),
     **{kernel: (kernel,) for kernel in _PARTITIONED},
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
@@ -181,6 +183,9 @@ class Query:
         doubt.
     counting : bool
         Whether the kernels count the slots that rows look at, which slows them down.
+    untransformed : bool
+        Whether partitions hold the numbers of their rows, by which the values are gathered, instead
+        of copies of the values.
     """
 
     keys: tuple[KeyPart, ...]
@@ -191,6 +196,7 @@ class Query:
     ranged: bool = False
     by_row: bool = False
     counting: bool = False
+    untransformed: bool = False
 
     @cached_property
     def family(self) -> str:
@@ -264,6 +270,23 @@ class Query:
         return (*self.inputs, ValuePart("u64", False)) if self.family == "Wide" else self.inputs
 
     @cached_property
+    def copied(self) -> tuple[tuple[int, ValuePart], ...]:
+        """The inputs of ``read``, with their places in it, that partitions hold copies of."""
+        if self.untransformed:
+            return ()
+        return tuple((i, v) for i, v in enumerate(self.read) if v.ctype != PRESENT)
+
+    @cached_property
+    def values(self) -> int:
+        """Values that the states read of a row, unless they are null."""
+        return sum(value.ctype != PRESENT for value in self.read)
+
+    @cached_property
+    def by_number(self) -> Query:
+        """The query whose partitions hold the numbers of their rows."""
+        return replace(self, untransformed=True)
+
+    @cached_property
     def kept(self) -> tuple[State, ...]:
         """The states of a slot: those asked for, then what made words need."""
         if self.family == "Wide":
@@ -320,16 +343,19 @@ class Query:
     @property
     def widest(self) -> int:
         """Bytes of the widest column that a scatter moves, words included."""
-        return max([8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.read)])
+        return max([8, *(TYPE_BYTES[v.ctype] for _, v in self.copied)])
 
     @cached_property
     def numbered(self) -> bool:
-        """Whether a state keeps the number of a row."""
-        return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
+        """Whether partitions hold the numbers of their rows."""
+        keep = ("FirstRow", "LastRow", "AnyRow")
+        return self.untransformed or any(state.policy in keep for state in self.kept)
 
     @cached_property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
+        if self.untransformed:  # a call has its other kernels from the query that moves copies
+            return _WHOLE_WORDS if self.made_words else _PARTITIONED
         missing = {"words"} if not self.made_words else set()
         if self.family not in ("Wide", "Hashed") or not self.integral:
             missing.add("ranges")
@@ -342,7 +368,7 @@ class Query:
         if self.made_words:
             missing.update(_NARROW_WORDS)
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs"))
+            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -382,6 +408,7 @@ class Query:
         head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
         if units and all(u.startswith("scatter") for u in units):
             head += "#define GPUAGG_READS_TWICE\n"
+        numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
         return f"""{head}
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -392,7 +419,7 @@ using Read = Row<{", ".join(inputs)}>;
 static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
               "the host reckons with other sizes");
 }}
-using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {max(column, 1)}>;
+using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {numbers}>;
 namespace gpuagg {{
 using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
 }}

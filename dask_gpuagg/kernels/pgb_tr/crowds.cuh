@@ -51,7 +51,7 @@ template <class S, u32 KEYS> struct Crowds {
         *static_cast<volatile u32*>(tag) = slot * KEYS + key;
     }
 
-    // Where this lane updates a slot; NONE stays.
+    // Where this lane updates a slot.
     GPUAGG_INLINE u32 place(u32 slot) const {
         const u32 tag = peek(tags + slot % TAGS);
         return tag / KEYS == slot ? slots + tag % KEYS * WARP + threadIdx.x % WARP : slot;
