@@ -8,18 +8,13 @@ from dataclasses import replace
 
 from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, Table
+from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bits
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.source import SHORT_STRING, Query
 
-# No word of so few bits is mixed to the one that stands for an empty slot.
-RANGED_BITS = 59
-# Bits that a column gets beyond those of the sampled values: as many values again below them, and
-# twice as many above.
-_MARGIN = 2
 
-
-def narrowed(call: Call) -> tuple[Query, list[Column]]:
-    """The query with its keys in a narrower form, and the columns that this form adds.
+def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
+    """The query with its keys in a narrower form, and what this form adds.
 
     Parameters
     ----------
@@ -32,25 +27,42 @@ def narrowed(call: Call) -> tuple[Query, list[Column]]:
         The call's own, if no other form serves.
     columns : list of Column
         Base and bits of every key column, where they are packed by their ranges.
+    codes : Codes or None
+        Where they are packed by the bits that differ.
     """
     query = call.query
     if query.integral:
         ranges = packed_ranges(_bounds(call))
         if ranges is not None:
             columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
-            return replace(query, ranged=True), columns
-    elif query.may_be_short:
+            return replace(query, ranged=True), columns, None
+    elif query.may_be_coded:
+        codes = codes_of(query.keys, query.keep_nulls, seen_bits(call))
+        if codes is not None:
+            return replace(query, coded=True), [], codes
+    return shortened(call), [], None
+
+
+def shortened(call: Call) -> Query:
+    """The query with its strings as two words, if they are short enough, or the call's own."""
+    query = call.query
+    if query.may_be_short:
         most = SHORT_STRING * call.rows
         if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
-            return _short(query), []
-    return query, []
+            return _short(query)
+    return query
 
 
 def forms_of(query: Query) -> list[Query]:
     """The query, and the forms that ``narrowed`` may give it."""
+    forms = [query]
     if query.made_words and query.integral:
-        return [query, replace(query, ranged=True)]
-    return [query, _short(query)] if query.may_be_short else [query]
+        forms.append(replace(query, ranged=True))
+    if query.may_be_coded:
+        forms.append(replace(query, coded=True))
+    if query.may_be_short:
+        forms.append(_short(query))
+    return forms
 
 
 def _short(query: Query) -> Query:
@@ -70,12 +82,8 @@ def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | 
     list of (int, int) or None
         None if the bits exceed a word.
     """
-    made = []
-    for least, greatest in bounds:
-        needed = (greatest - least + 1).bit_length() if greatest >= least else 0
-        base = least - (1 << needed) if greatest >= least else 0
-        made.append((base, needed + _MARGIN))
-    return made if sum(bits for _, bits in made) <= RANGED_BITS else None
+    made = [range_of(least, greatest) for least, greatest in bounds]
+    return made if sum(bits for _, bits in made) <= WORD_BITS else None
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
@@ -93,8 +101,7 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     call.launch("ranges", cardinality.SEGMENTS, cardinality.SEGMENT, *arguments)
     seen = Bounds()
     read_back(buffer.ptr, seen, call.handle)
-    half = 1 << 63
-    return [(seen.of[2 * i] - half, half - 1 - seen.of[2 * i + 1]) for i in range(columns)]
+    return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
 
 
 def _longest(call: Call) -> int:

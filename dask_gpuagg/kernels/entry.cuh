@@ -6,6 +6,7 @@
 // only where its macro is defined, once a call needs it.
 #pragma once
 
+#include "estimate/bits.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
@@ -13,6 +14,7 @@
 #include "key/longest.cuh"
 #include "key/verify.cuh"
 #include "lphga/lphga.cuh"
+#include "output/coded.cuh"
 #include "output/output.cuh"
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
@@ -116,6 +118,48 @@ __global__ void __launch_bounds__(256)
     gpuagg_make_words(const __grid_constant__ gpuagg::Args a,
                       const __grid_constant__ gpuagg::Columns c) {
     gpuagg::make_words<GPUAGG_QUERY>(a, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_CODES
+__global__ void __launch_bounds__(256)
+    gpuagg_make_codes(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c,
+                      const __grid_constant__ gpuagg::Codes codes) {
+    gpuagg::make_codes<GPUAGG_QUERY>(a, c.column, codes);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_measure_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                         const __grid_constant__ gpuagg::ColumnCode code, gpuagg::u64* starts) {
+    gpuagg::measure_texts(words, groups, code, starts);
+}
+
+__global__ void __launch_bounds__(1024)
+    gpuagg_scan_texts(gpuagg::u64* starts, gpuagg::u32 tiles) {
+    gpuagg::scan_texts(starts, tiles);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_write_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                       const __grid_constant__ gpuagg::ColumnCode code,
+                       const __grid_constant__ gpuagg::Texts to) {
+    gpuagg::write_texts(words, groups, code, to);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write_integers(const gpuagg::u64* words, gpuagg::u32 groups,
+                          const __grid_constant__ gpuagg::ColumnCode code,
+                          const __grid_constant__ gpuagg::Target to, gpuagg::u32 bytes) {
+    gpuagg::write_integers(words, groups, code, to, bytes);
+}
+#endif
+
+#ifdef GPUAGG_WITH_BITS
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_bits(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                gpuagg::Seen* seen) {
+    gpuagg::bits<GPUAGG_QUERY>(c.column, rows, seen);
 }
 #endif
 

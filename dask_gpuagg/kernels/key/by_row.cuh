@@ -58,38 +58,78 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         return {begin + first, begin, begin + column[1].offset,
                 static_cast<u64>(__ldg(offsets + row + 1) - first)};
     }
-    // An aligned word of the column, its bytes outside of the column as 0.
-    static GPUAGG_INLINE u64 aligned(const Text& t, u64 address) {
+    // An aligned word that the column does not have whole: its bytes outside of the column as 0.
+    static GPUAGG_INLINE u64 edge(const Text& t, u64 address) {
         const u64 begin = reinterpret_cast<u64>(t.begin), end = reinterpret_cast<u64>(t.end);
-        if (address >= begin && address + 8 <= end)
-            return __ldg(reinterpret_cast<const u64*>(address));
         u64 w = 0;
+#pragma unroll 1
         for (u32 i = 0; i < 8; ++i)
             if (address + i >= begin && address + i < end)
                 w |= static_cast<u64>(__ldg(reinterpret_cast<const u8*>(address + i))) << (8 * i);
         return w;
     }
-    // The string's bytes from i on, eight at most, those past its end as 0; its length is compared
-    // and hashed too. Two aligned words hold any eight bytes.
-    static GPUAGG_INLINE u64 word(const Text& t, u64 i) {
-        const u64 address = reinterpret_cast<u64>(t.at) + i, left = t.length - i;
-        const u32 n = left < 8 ? static_cast<u32>(left) : 8u;
-        const u32 skipped = static_cast<u32>(address & 7ull);
-        u64 w = aligned(t, address & ~7ull) >> (8 * skipped);
-        if (skipped + n > 8) w |= aligned(t, (address & ~7ull) + 8) << (64 - 8 * skipped);
-        return n == 8 ? w : w & ((1ull << (8 * n)) - 1);
+    // The string's words of eight bytes from its byte `first` on, `count` of them at most, the bytes
+    // past its end as 0. Each aligned word of memory is read once, and all reads are under way before
+    // the first is waited for.
+    template <u32 MOST>
+    static GPUAGG_INLINE void words(const Text& t, u64 first, u32 count, u64 (&word)[MOST]) {
+        const u64 start = reinterpret_cast<u64>(t.at) + first, base = start & ~7ull;
+        const u32 skipped = static_cast<u32>(start & 7ull);
+        const u64 rest = t.length - first;
+        const u32 left = rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST;
+        const u32 end = skipped + left;
+        const bool inside = base >= reinterpret_cast<u64>(t.begin) &&
+                            base + (end + 7) / 8 * 8 <= reinterpret_cast<u64>(t.end);
+        u64 held[MOST + 1] = {};
+        if (inside) {
+#pragma unroll
+            for (u32 p = 0; p <= MOST; ++p)
+                if (p <= count && 8 * p < end)
+                    held[p] = __ldg(reinterpret_cast<const u64*>(base) + p);
+        } else {
+#pragma unroll
+            for (u32 p = 0; p <= MOST; ++p)
+                if (p <= count && 8 * p < end) held[p] = edge(t, base + 8 * p);
+        }
+        const u32 shift = 8 * skipped;
+#pragma unroll
+        for (u32 p = 0; p < MOST; ++p) {
+            word[p] = 0;
+            if (p < count) {
+                const u64 w = held[p] >> shift | held[p + 1] << 1 << (63 - shift);
+                const u32 beyond = 8 * p + 8 > left ? 8 * p + 8 - left : 0;
+                word[p] = beyond < 8 ? w << 8 * beyond >> 8 * beyond : 0;
+            }
+        }
     }
+    // Words that are read together to hash a string, and to compare two.
+    static constexpr u32 HASHED = 8, COMPARED = 4;
+    // Its length is hashed and compared too.
     static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
         const Text t = text(&column, row);
         h = chain(h, t.length);
-        for (u64 i = 0; i < t.length; i += 8) h = chain(h, word(t, i));
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * HASHED) {
+            u64 word[HASHED];
+            words(t, i, HASHED, word);
+#pragma unroll
+            for (u32 p = 0; p < HASHED; ++p)
+                if (i + 8 * p < t.length) h = chain(h, word[p]);
+        }
         return h;
     }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         const Text x = text(&column, a), y = text(&column, b);
         if (x.length != y.length) return false;
-        for (u64 i = 0; i < x.length; i += 8)
-            if (word(x, i) != word(y, i)) return false;
+#pragma unroll 1
+        for (u64 i = 0; i < x.length; i += 8 * COMPARED) {
+            u64 of_x[COMPARED], of_y[COMPARED], differs = 0;
+            words(x, i, COMPARED, of_x);
+            words(y, i, COMPARED, of_y);
+#pragma unroll
+            for (u32 p = 0; p < COMPARED; ++p) differs |= of_x[p] ^ of_y[p];
+            if (differs) return false;
+        }
         return true;
     }
 };

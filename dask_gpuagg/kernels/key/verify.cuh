@@ -13,6 +13,15 @@ template <class Q> __device__ void make_words(const Args& a, const Column* colum
     if (!sure) a.counters->doubt = 1;
 }
 
+template <class Q>
+__device__ void make_codes(const Args& a, const Column* columns, const Codes& codes) {
+    bool sure = true;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
+        sure = Q::Key::make(columns, codes, static_cast<i64>(i)) && sure;
+    if (!sure) a.counters->doubt = 1;
+}
+
 // A slot of the index: word and first row of a group lie in one sector of memory.
 struct __align__(16) Indexed {
     u64 word;
