@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any
 
 from dask_gpuagg.cuda import cardinality
@@ -132,7 +133,7 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
         None if the bits exceed a word. Where there is room, digits that the sample did not show
         have a code too.
     """
-    for margin in (_with_next_digit, _with_digits, _as_seen):
+    for margin in reversed(_Margin):
         codes, place = Codes(), 0
         # from the last column and its last bytes on, so that words order as the keys do
         for key, column, code in reversed(list(zip(keys, seen, codes.column, strict=False))):
@@ -157,22 +158,33 @@ def _place_integers(code: ColumnCode, seen: Seen, place: int) -> int:
     return bits
 
 
-def _place_text(
-    code: ColumnCode, seen: Seen, place: int, margin: Callable[[int, int], int]
-) -> int | None:
+class _Margin(IntEnum):
+    """What strings may have beyond what a sample has seen, each with those before it."""
+
+    NOTHING = 0
+    # any digit where digits differ
+    DIGITS = 1
+    # and in the place before them: numbers become longer
+    NEXT_DIGIT = 2
+    # and none, if lengths differ: few numbers are short
+    SHORTER = 3
+
+
+def _place_text(code: ColumnCode, seen: Seen, place: int, margin: _Margin) -> int | None:
     """The bits that a column of strings takes; None if some are too long."""
     always, never = _whole(seen.all), _whole(seen.none)
     differing = ~(always | never) & ((1 << _PIECE_BITS * PIECES) - 1)
     always &= ~never  # both are set where no string was seen
-    varying = margin(differing, always)
     lengths = ~(seen.all[PIECES] | seen.none[PIECES]) & _ALL
     code.range = (1 << lengths.bit_length()) - 1
     code.base = seen.all[PIECES] & ~seen.none[PIECES] & ~code.range
-    longest = code.base | code.range
     # a string that is too long has all bits of a length
-    if code.base > 8 * PIECES or longest >= 16 * PIECES:
+    if code.base > 8 * PIECES or (code.base | code.range) >= 16 * PIECES:
         return None
-    code.pieces = min(PIECES, math.ceil(longest / 8))
+    if code.range and margin >= _Margin.SHORTER:
+        code.range, code.base = (1 << (code.base | code.range).bit_length()) - 1, 0
+    varying = _with_margin(differing, always, margin, code.range > 0)
+    code.pieces = min(PIECES, math.ceil((code.base | code.range) / 8))
     first = place
     for i in reversed(range(PIECES)):
         piece, shift = code.piece[i], _PIECE_BITS * (PIECES - 1 - i)
@@ -190,32 +202,30 @@ def _whole(words: Sequence[int]) -> int:
     return int(sum(words[i] << _PIECE_BITS * (PIECES - 1 - i) for i in range(PIECES)))
 
 
-_LOW_DIGIT = int("0f" * 8 * PIECES, 16)
-_HIGH_DIGIT = int("f0" * 8 * PIECES, 16)
-_ASCII_ZERO = int("30" * 8 * PIECES, 16)
+# Of every byte its low four bits, by which digits differ, and those that digits have in common.
+_LOW = int("0f" * 8 * PIECES, 16)
+_DIGIT = int("30" * 8 * PIECES, 16)
 
 
-def _as_seen(varying: int, always: int) -> int:
+def _with_margin(varying: int, always: int, margin: _Margin, shorter: bool) -> int:
+    """The bits that may differ, of those that do and those that all strings have."""
+    differs = _low_digits(varying | varying >> 4 & _LOW)
+    # bytes that always begin as a digit does
+    digits = ~_low_digits((varying | always ^ _DIGIT) >> 4 & _LOW) & _LOW
+    if margin >= _Margin.DIGITS:
+        varying |= differs
+    if margin >= _Margin.NEXT_DIGIT:
+        varying |= differs << 8 & digits
+    if margin >= _Margin.SHORTER and shorter:
+        # the byte itself is then 0
+        varying |= (digits & differs) << 4 & _DIGIT
     return varying
-
-
-def _with_digits(varying: int, always: int) -> int:
-    """All four bits of digits where a byte varies."""
-    return varying | _low_digits(varying | varying >> 4 & _LOW_DIGIT)
-
-
-def _with_next_digit(varying: int, always: int) -> int:
-    """And those of a digit before them that is always the same: numbers may have become longer."""
-    differs = _low_digits(varying | varying >> 4 & _LOW_DIGIT)
-    high = (always ^ _ASCII_ZERO) & _HIGH_DIGIT
-    no_digit = _low_digits(high >> 4)
-    return _with_digits(varying, always) | (differs << 8 & _LOW_DIGIT & ~no_digit)
 
 
 def _low_digits(bits: int) -> int:
     """The low four bits of every byte that has one of them."""
     bits |= bits >> 1 | bits >> 2 | bits >> 3
-    return (bits & _LOW_DIGIT // 15) * 15
+    return (bits & _LOW // 15) * 15
 
 
 def moves_of(mask: int) -> tuple[int, ...]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda import cardinality, geometry
-from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, Table
+from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters
 from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bits
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.source import SHORT_STRING, Query
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
+
+# Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
+_HEAD = 2
+_SECTOR = 4
+_MOST_WORDS = 16
+# Bytes of the index for each row that longer slots may take.
+_INDEX_BYTES = 32
 
 
 def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
@@ -117,19 +125,67 @@ def _longest(call: Call) -> int:
     return int(longest.value)
 
 
+class Index(ctypes.Structure):
+    """``Index`` of kernels/key/verify.cuh."""
+
+    _fields_ = [
+        ("at", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("stride", ctypes.c_uint32),
+    ]
+
+
 def verified(call: Call, counters: Counters) -> Counters:
-    """The counters after every row was compared with the first one of its group."""
+    """The counters after every row was compared with the key of its group."""
     groups = counters.total
     slots = geometry.safe_slots(groups)
-    index = call.allocate(16 * slots).ptr
-    fill(index, 0xFF, 16 * slots, call.handle)
-    call.args.target = Table(index, None, slots, slots)
+    stride = slot_words(call.query, _mean_bytes(call))
+    if 8 * stride * slots > _INDEX_BYTES * call.rows:
+        stride = _HEAD
+    size = 8 * stride * slots
+    index = Index(call.allocate(size).ptr, slots, stride)
+    fill(index.at, 0xFF, size, call.handle)
     call.args.groups = groups
     blocks = call.spread(max(groups, 1), SMALL_BLOCK)
-    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args, call.columns, index)
     blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns, index)
     return call.counters()
+
+
+def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
+    """Words of a slot of the index that most keys fit: whole sectors of memory.
+
+    Parameters
+    ----------
+    query : Query
+    mean_bytes : sequence of float
+        Of the strings of each string column.
+
+    Returns
+    -------
+    int
+        ``_HEAD`` if slots would be too long; rows are then compared with rows.
+    """
+    words = _HEAD
+    for key in query.keys:
+        # a null has a word of its own in columns of fixed width
+        words += 1 if key.string else math.ceil(TYPE_BYTES[key.ctype] / 8) + key.nullable
+    for mean in mean_bytes:
+        # where lengths vary some are longer
+        words += math.ceil((mean if mean.is_integer() else 1.25 * mean) / 8)
+    words = math.ceil(words / _SECTOR) * _SECTOR
+    return words if words <= _MOST_WORDS else _HEAD
+
+
+def _mean_bytes(call: Call) -> list[float]:
+    """Of the strings of each string column, those of a slice as those of the whole column."""
+    means, column = [], 0
+    for key in call.query.keys:
+        if key.string:
+            means.append(call.columns[column + 1].offset / max(call.rows, 1))
+        column += 2 if key.string else 1
+    return means
 
 
 def make_words(call: Call) -> None:

@@ -181,14 +181,17 @@ __global__ void __launch_bounds__(256)
 
 #ifdef GPUAGG_WITH_VERIFY
 __global__ void __launch_bounds__(256)
-    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::index_groups<GPUAGG_QUERY>(a);
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Columns c,
+                        const __grid_constant__ gpuagg::Index index) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a, c.column, index);
 }
 
 __global__ void __launch_bounds__(256)
     gpuagg_verify(const __grid_constant__ gpuagg::Args a,
-                  const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
+                  const __grid_constant__ gpuagg::Columns c,
+                  const __grid_constant__ gpuagg::Index index) {
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column, index);
 }
 #endif
 

@@ -156,6 +156,7 @@ def test_words_order_as_the_strings_do() -> None:
         ([b"id001", b"id013"], [b"id999", b"id640"]),
         ([b"id00123", b"id00998"], [b"id01000", b"id00777"]),
         ([b"x7", b"x9"], [b"x0"]),
+        ([b"user_1042", b"user_77345", b"user_98760", b"user_53199"], [b"user_7", b"user_45"]),
     ],
 )
 def test_digits_that_no_sample_saw(sampled: list[bytes], later: list[bytes]) -> None:

@@ -16,6 +16,7 @@ from dask_gpuagg.cuda import (
     coded,
     encoding,
     estimate,
+    forms,
     geometry,
     partitioned,
     runs,
@@ -232,6 +233,7 @@ STRUCTS = {
     "Codes": coded.Codes,
     "Seen": coded.Seen,
     "Texts": coded.Texts,
+    "Index": forms.Index,
 }
 
 

@@ -27,6 +27,32 @@ template <class C> struct Whole {
             return chain(h, KeyBits<T>::of(load<T>(column, row)));
         }
     }
+    // The words of a key in a slot: see ByRow::put_key.
+    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
+        constexpr u32 NEEDED = (sizeof(T) == 16 ? 2 : 1) + (C::nullable ? 1 : 0);
+        if (n + NEEDED > most) return false;
+        if constexpr (C::nullable) to[n++] = 0;
+        if constexpr (sizeof(T) == 16) {
+            const u128 v = static_cast<u128>(load<T>(column, row));
+            to[n++] = static_cast<u64>(v);
+            to[n++] = static_cast<u64>(v >> 64);
+        } else {
+            to[n++] = KeyBits<T>::of(load<T>(column, row));
+        }
+        return true;
+    }
+    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
+        if constexpr (C::nullable)
+            if (__ldg(held + n++) != 0) return false;
+        if constexpr (sizeof(T) == 16) {
+            const u128 v = static_cast<u128>(load<T>(column, row));
+            n += 2;
+            return __ldg(held + n - 2) == static_cast<u64>(v) &&
+                   __ldg(held + n - 1) == static_cast<u64>(v >> 64);
+        } else {
+            return __ldg(held + n++) == KeyBits<T>::of(load<T>(column, row));
+        }
+    }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         if constexpr (sizeof(T) == 16) return load<T>(column, a) == load<T>(column, b);
         else return KeyBits<T>::of(load<T>(column, a)) == KeyBits<T>::of(load<T>(column, b));
@@ -118,6 +144,34 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         }
         return h;
     }
+    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
+        const Text t = text(&column, row);
+        if (n + 1 + (t.length + 7) / 8 > most) return false;
+        to[n++] = t.length;
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * COMPARED) {
+            u64 word[COMPARED];
+            words(t, i, COMPARED, word);
+#pragma unroll
+            for (u32 p = 0; p < COMPARED; ++p)
+                if (i + 8 * p < t.length) to[n++] = word[p];
+        }
+        return true;
+    }
+    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
+        const Text t = text(&column, row);
+        if (__ldg(held + n++) != t.length) return false;
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * HASHED) {
+            u64 word[HASHED], differs = 0;
+            words(t, i, HASHED, word);
+#pragma unroll
+            for (u32 p = 0; p < HASHED; ++p)
+                if (i + 8 * p < t.length) differs |= word[p] ^ __ldg(held + n++);
+            if (differs) return false;
+        }
+        return true;
+    }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         const Text x = text(&column, a), y = text(&column, b);
         if (x.length != y.length) return false;
@@ -181,6 +235,36 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
         if (static_cast<u32>(held) != static_cast<u32>(wanted.word)) return false;
         const i64 a = static_cast<i64>(held >> 32), b = static_cast<i64>(wanted.word >> 32);
         return a == b || equal_rows(from, a, b);
+    }
+
+    // What a null puts where other keys have the length of a string or 0.
+    static constexpr u64 MISSING = ~0ull;
+    template <class C>
+    static GPUAGG_INLINE bool put_column(const Column* from, i64 row, u64* to, u32 most, u32& n) {
+        if (C::nullable && Whole<C>::missing(from[C::column], row)) {
+            if (n == most) return false;
+            to[n++] = MISSING;
+            return true;
+        }
+        return Whole<C>::put(from[C::column], row, to, most, n);
+    }
+    template <class C>
+    static GPUAGG_INLINE bool is_column(const Column* from, i64 row, const u64* held, u32& n) {
+        if (C::nullable && Whole<C>::missing(from[C::column], row))
+            return __ldg(held + n++) == MISSING;
+        return Whole<C>::is(from[C::column], row, held, n);
+    }
+
+    // Writes a row's key as words by which it can be told from all other keys; 0 if they are more
+    // than `most`, otherwise how many they are.
+    static GPUAGG_INLINE u32 put_key(const Column* from, i64 row, u64* to, u32 most) {
+        u32 n = 0;
+        return (put_column<K>(from, row, to, most, n) && ...) ? n : 0;
+    }
+    // Whether a row has the key that was written.
+    static GPUAGG_INLINE bool has_key(const Column* from, i64 row, const u64* held) {
+        u32 n = 0;
+        return (is_column<K>(from, row, held, n) && ...);
     }
 
     static GPUAGG_INLINE bool equal_rows(const Column* from, i64 a, i64 b) {
