@@ -181,7 +181,7 @@ class Call(Launcher):
     columns: Any
     rows: int
     args: Args = field(default_factory=Args)
-    # of keys that are coded: the places of their bits
+    # of keys that are coded: their numbers
     codes: Any = None
 
     def mask(self, groups: int) -> Any:

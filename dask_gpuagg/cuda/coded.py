@@ -1,4 +1,4 @@
-"""Keys as the bits in which their values differ: which bits, their words, and the keys again."""
+"""Keys of few possible values as numbers: which values, their words, and the keys again."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ TEXT_TILE = 256
 # Bits that integers get beyond those of the sampled values: as many values again below them, and
 # twice as many above.
 _MARGIN = 2
-_PIECE_BITS = 64
-_ALL = (1 << _PIECE_BITS) - 1
+_PLACES = 8 * PIECES
 _SCAN_THREADS = 1024
 # From so many characters on offsets have 64 bits.
 _LARGE = (1 << 31) - 1
 
 
-class Piece(ctypes.Structure):
-    """``Piece`` of kernels/key/coded.cuh."""
+class Quad(ctypes.Structure):
+    """``Quad`` of kernels/key/coded.cuh."""
 
     _fields_ = [
-        ("constant", ctypes.c_uint64),
-        ("varying", ctypes.c_uint64),
-        ("moves", ctypes.c_uint64 * 6),
-        ("from_bit", ctypes.c_uint32),
+        ("least", ctypes.c_uint32),
+        ("greatest", ctypes.c_uint32),
+        ("values", ctypes.c_uint32 * 3),
         ("unused", ctypes.c_uint32),
+        ("all", ctypes.c_uint64),
     ]
 
 
@@ -44,13 +43,16 @@ class ColumnCode(ctypes.Structure):
     """``ColumnCode`` of kernels/key/coded.cuh."""
 
     _fields_ = [
-        ("piece", Piece * PIECES),
+        ("quad", Quad * (2 * PIECES)),
         ("base", ctypes.c_uint64),
         ("range", ctypes.c_uint64),
-        ("from_bit", ctypes.c_uint32),
-        ("null_bit", ctypes.c_uint32),
+        ("all", ctypes.c_uint64),
+        ("scale", ctypes.c_uint64),
+        ("tail", ctypes.c_uint64),
         ("pieces", ctypes.c_uint32),
+        ("constant", ctypes.c_uint32),
         ("nullable", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
     ]
 
 
@@ -61,11 +63,13 @@ class Codes(ctypes.Structure):
 
 
 class Seen(ctypes.Structure):
-    """``Seen`` of kernels/estimate/bits.cuh."""
+    """``Seen`` of kernels/estimate/bytes.cuh."""
 
     _fields_ = [
-        ("all", ctypes.c_uint64 * (PIECES + 1)),
-        ("none", ctypes.c_uint64 * (PIECES + 1)),
+        ("least", ctypes.c_uint64),
+        ("greatest", ctypes.c_uint64),
+        ("low", ctypes.c_uint32 * (_PLACES + 1)),
+        ("below", ctypes.c_uint32 * (_PLACES + 1)),
     ]
 
 
@@ -81,10 +85,10 @@ class Texts(ctypes.Structure):
     ]
 
 
-# ---- which bits ----------------------------------------------------------------------------------
+# ---- which values --------------------------------------------------------------------------------
 
 
-def seen_bits(call: Call) -> list[Seen]:
+def seen_bytes(call: Call) -> list[Seen]:
     """What a sample of the rows tells of each key column."""
     import rmm
 
@@ -96,7 +100,7 @@ def seen_bits(call: Call) -> list[Seen]:
     buffer = rmm.DeviceBuffer(size=size, stream=call.stream)
     fill(buffer.ptr, 0xFF, size, call.handle)
     arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("bits", cardinality.SEGMENTS, cardinality.SEGMENT, *arguments)
+    call.launch("bytes", cardinality.SEGMENTS, cardinality.SEGMENT, *arguments)
     read_back(buffer.ptr, seen, call.handle)
     return list(seen.of)
 
@@ -118,7 +122,7 @@ def bounds_of(least: int, greatest: int) -> tuple[int, int]:
 
 
 def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) -> Codes | None:
-    """Places for the bits of every column in one word, the first column's highest.
+    """Numbers for the values of every column, and together for the keys.
 
     Parameters
     ----------
@@ -130,120 +134,106 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
     Returns
     -------
     Codes or None
-        None if the bits exceed a word. Where there is room, digits that the sample did not show
-        have a code too.
+        None if the numbers exceed a word. Where there is room, values that the sample did not show
+        have one too.
     """
+    if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
+        return None
     for margin in reversed(_Margin):
-        codes, place = Codes(), 0
-        # from the last column and its last bytes on, so that words order as the keys do
+        codes, scale = Codes(), 1
+        # from the last column on, so that words order as the keys do
         for key, column, code in reversed(list(zip(keys, seen, codes.column, strict=False))):
+            values = _text_values(code, column, margin) if key.string else _range(code, column)
             code.nullable = int(key.masked and keep_nulls)
-            code.null_bit = place
-            place += code.nullable
-            if key.string:
-                taken = _place_text(code, column, place, margin)
-            else:
-                taken = _place_integers(code, column, place)
-            if taken is None:
-                return None
-            place += taken
-        if place <= WORD_BITS:
+            values += code.nullable
+            code.scale, code.all = scale % 2**64, values % 2**64
+            scale *= values
+        if scale <= 1 << WORD_BITS:
             return codes
     return None
 
 
-def _place_integers(code: ColumnCode, seen: Seen, place: int) -> int:
-    base, bits = range_of(*bounds_of(seen.all[0], seen.none[0]))
-    code.base, code.range, code.from_bit = base % 2**64, (1 << min(bits, 64)) - 1, min(place, 63)
-    return bits
+def _range(code: ColumnCode, seen: Seen) -> int:
+    base, bits = range_of(*bounds_of(seen.least, seen.greatest))
+    code.base, code.range = base % 2**64, (1 << min(bits, 64)) - 1
+    return 1 << bits
 
 
 class _Margin(IntEnum):
     """What strings may have beyond what a sample has seen, each with those before it."""
 
     NOTHING = 0
-    # any digit where digits differ
-    DIGITS = 1
-    # and in the place before them: numbers become longer
+    # any digit where all were digits, any letter where all were such
+    LIKE = 1
+    # and in the place before digits that differ: numbers become longer
     NEXT_DIGIT = 2
     # and none, if lengths differ: few numbers are short
     SHORTER = 3
 
 
-def _place_text(code: ColumnCode, seen: Seen, place: int, margin: _Margin) -> int | None:
-    """The bits that a column of strings takes; None if some are too long."""
-    always, never = _whole(seen.all), _whole(seen.none)
-    differing = ~(always | never) & ((1 << _PIECE_BITS * PIECES) - 1)
-    always &= ~never  # both are set where no string was seen
-    lengths = ~(seen.all[PIECES] | seen.none[PIECES]) & _ALL
-    code.range = (1 << lengths.bit_length()) - 1
-    code.base = seen.all[PIECES] & ~seen.none[PIECES] & ~code.range
-    # a string that is too long has all bits of a length
-    if code.base > 8 * PIECES or (code.base | code.range) >= 16 * PIECES:
-        return None
-    if code.range and margin >= _Margin.SHORTER:
-        code.range, code.base = (1 << (code.base | code.range).bit_length()) - 1, 0
-    varying = _with_margin(differing, always, margin, code.range > 0)
-    code.pieces = min(PIECES, math.ceil((code.base | code.range) / 8))
-    first = place
-    for i in reversed(range(PIECES)):
-        piece, shift = code.piece[i], _PIECE_BITS * (PIECES - 1 - i)
-        piece.varying = (varying >> shift & _ALL) if i < code.pieces else 0
-        piece.constant = always >> shift & _ALL & ~piece.varying
-        piece.moves = moves_of(piece.varying)
-        piece.from_bit = min(place, 63)
-        place += piece.varying.bit_count()
-    code.from_bit = min(place, 63)
-    return place - first + int(code.range).bit_count()
+# The least and the greatest byte of digits and letters.
+_DIGITS = (48, 57)
+_ALIKE = (_DIGITS, (65, 90), (97, 122))
+_NOTHING = 0xFFFFFFFF
+_MOST_LENGTH = 0x7FFFFFFF
 
 
-def _whole(words: Sequence[int]) -> int:
-    """The first bytes of a string as one number, the first one highest."""
-    return int(sum(words[i] << _PIECE_BITS * (PIECES - 1 - i) for i in range(PIECES)))
+def _longest(seen: Seen) -> int:
+    """Of the strings; 0 if none was seen."""
+    below = int(seen.below[_PLACES])
+    return 0 if below == _NOTHING else _MOST_LENGTH - below
 
 
-# Of every byte its low four bits, by which digits differ, and those that digits have in common.
-_LOW = int("0f" * 8 * PIECES, 16)
-_DIGIT = int("30" * 8 * PIECES, 16)
+def _text_values(code: ColumnCode, seen: Seen, margin: _Margin) -> int:
+    """Number the strings of a column; how many they may be."""
+    longest = _longest(seen)
+    shortest = min(int(seen.low[_PLACES]), longest)
+    places = [(int(seen.low[i]), 255 - int(seen.below[i])) for i in range(longest)]
+    places = _with_margin(places, margin, shortest < longest)
+    if shortest < longest and margin >= _Margin.SHORTER:
+        shortest = 0
+    code.base, code.range = shortest, longest - shortest
+    code.pieces = math.ceil(longest / 8)
+    code.tail = 2 ** (8 * (longest - 8 * (code.pieces - 1))) - 1 if longest else 0
+    all_values = longest - shortest + 1
+    for q, quad in enumerate(code.quad):
+        four = [places[i] if i < longest else (0, 0) for i in range(4 * q, 4 * q + 4)]
+        values = [greatest - least + 1 for least, greatest in four]
+        quad.least = int.from_bytes(bytes(least for least, _ in four), "little")
+        quad.greatest = int.from_bytes(bytes(greatest for _, greatest in four), "little")
+        quad.values = tuple(values[1:])
+        quad.all = math.prod(values)
+        all_values *= quad.all
+    pieces = range(code.pieces)
+    code.constant = sum(
+        1 << p for p in pieces if code.quad[2 * p].all * code.quad[2 * p + 1].all == 1
+    )
+    return all_values
 
 
-def _with_margin(varying: int, always: int, margin: _Margin, shorter: bool) -> int:
-    """The bits that may differ, of those that do and those that all strings have."""
-    differs = _low_digits(varying | varying >> 4 & _LOW)
-    # bytes that always begin as a digit does
-    digits = ~_low_digits((varying | always ^ _DIGIT) >> 4 & _LOW) & _LOW
-    if margin >= _Margin.DIGITS:
-        varying |= differs
-    if margin >= _Margin.NEXT_DIGIT:
-        varying |= differs << 8 & digits
-    if margin >= _Margin.SHORTER and shorter:
-        # the byte itself is then 0
-        varying |= (digits & differs) << 4 & _DIGIT
-    return varying
+def _with_margin(
+    seen: Sequence[tuple[int, int]], margin: _Margin, shorter: bool
+) -> list[tuple[int, int]]:
+    """The least and the greatest byte that each place may have, from those that it had."""
+    if margin < _Margin.LIKE:
+        return list(seen)
+    made = [_alike(*place) if place[0] < place[1] else place for place in seen]
+    for i, (least, greatest) in enumerate(made):
+        if greatest != _DIGITS[1] or least not in (0, _DIGITS[0]) or seen[i][0] == seen[i][1]:
+            continue
+        if margin >= _Margin.NEXT_DIGIT and i and _alike(*made[i - 1]) == _DIGITS:
+            made[i - 1] = _DIGITS
+        if margin >= _Margin.SHORTER and shorter:
+            made[i] = (0, greatest)
+    return made
 
 
-def _low_digits(bits: int) -> int:
-    """The low four bits of every byte that has one of them."""
-    bits |= bits >> 1 | bits >> 2 | bits >> 3
-    return (bits & _LOW // 15) * 15
-
-
-def moves_of(mask: int) -> tuple[int, ...]:
-    """Bits of a masked word that move by 1, 2, 4, ... places to lie together.
-
-    Warren, Hacker's Delight, section 7-4.
-    """
-    moves = []
-    rest = ~mask << 1 & _ALL
-    for i in range(6):
-        parity = rest
-        for shift in (1, 2, 4, 8, 16, 32):
-            parity ^= parity << shift & _ALL
-        moved = parity & mask
-        mask = (mask ^ moved) | moved >> (1 << i)
-        rest &= ~parity
-        moves.append(moved)
-    return tuple(moves)
+def _alike(least: int, greatest: int) -> tuple[int, int]:
+    """All digits or letters, if that is what the ends are; some strings may end before."""
+    for first, last in _ALIKE:
+        if first <= greatest <= last and (least == 0 or first <= least):
+            return (first if least else 0), last
+    return least, greatest
 
 
 # ---- words and keys ------------------------------------------------------------------------------

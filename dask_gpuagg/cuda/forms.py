@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters
-from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bits
+from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
@@ -36,7 +36,7 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
     columns : list of Column
         Base and bits of every key column, where they are packed by their ranges.
     codes : Codes or None
-        Where they are packed by the bits that differ.
+        Where they are numbered by the bytes that occur.
     """
     query = call.query
     if query.integral:
@@ -45,7 +45,7 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
             columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
             return replace(query, ranged=True), columns, None
     elif query.may_be_coded:
-        codes = codes_of(query.keys, query.keep_nulls, seen_bits(call))
+        codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
         if codes is not None:
             return replace(query, coded=True), [], codes
     return shortened(call), [], None

@@ -156,7 +156,7 @@ def aggregate(
         query, extra, codes = narrowed(columns.call(query))
     made = _grouped(columns.call(query, extra, codes), forced, encoded, decision)
     if made is None and query.coded:
-        # keys that differ where those of the sample did not
+        # keys unlike those of the sample
         query = shortened(columns.call(replace(query, coded=False)))
         made = _grouped(columns.call(query), forced, encoded)
     if made is None and query.ranged:
@@ -277,7 +277,7 @@ def _grouped(
 
 
 # What finds out about the form of the keys, and what it needs first.
-_FORM_UNITS = ("bits", "longest", "ranges", "codes", "words", "verify")
+_FORM_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
 
 @cache

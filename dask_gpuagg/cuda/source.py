@@ -56,7 +56,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "count": ("count_keys",),
     "words": ("make_words",),
     "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
-    "bits": ("bits",),
+    "bytes": ("bytes",),
     "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
@@ -185,7 +185,8 @@ class Query:
     ranged : bool
         Whether the key columns are packed by the ranges of their values, which a sample told.
     coded : bool
-        Whether they are packed by the bits in which their values differ, which a sample told.
+        Whether they are numbered by the bytes that strings have in each place, which a sample
+        told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -208,7 +209,7 @@ class Query:
         """How tables hold the keys: the type in ``kernels/key``.
 
         ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
-        ``Coded`` likewise by the bits in which strings differ,
+        ``Coded`` likewise by the bytes that strings have in each place,
         ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
@@ -244,7 +245,7 @@ class Query:
 
     @cached_property
     def may_be_coded(self) -> bool:
-        """Whether the keys are strings, and perhaps integers, that may differ in few bits."""
+        """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
         few = any(strings) and len(self.keys) <= CODED_COLUMNS
@@ -348,7 +349,7 @@ class Query:
         if self.family != "Coded":
             missing.add("codes")
         if not self.may_be_coded:
-            missing.add("bits")
+            missing.add("bytes")
         if self.family not in ("Wide", "Hashed") or not self.integral:
             missing.add("ranges")
         if self.family != "Hashed":

@@ -6,7 +6,7 @@
 // only where its macro is defined, once a call needs it.
 #pragma once
 
-#include "estimate/bits.cuh"
+#include "estimate/bytes.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
@@ -155,11 +155,11 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
-#ifdef GPUAGG_WITH_BITS
+#ifdef GPUAGG_WITH_BYTES
 __global__ void __launch_bounds__(gpuagg::SEGMENT)
-    gpuagg_bits(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
-                gpuagg::Seen* seen) {
-    gpuagg::bits<GPUAGG_QUERY>(c.column, rows, seen);
+    gpuagg_bytes(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                 gpuagg::Seen* seen) {
+    gpuagg::bytes<GPUAGG_QUERY>(c.column, rows, seen);
 }
 #endif
 

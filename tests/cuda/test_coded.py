@@ -1,4 +1,4 @@
-"""Keys as the bits in which they differ: the plan, and what the kernels do with it, in Python."""
+"""Keys of few possible values as numbers: the plan, and what the kernels make of it, in Python."""
 
 from __future__ import annotations
 
@@ -8,63 +8,40 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.coded import PIECES, WORD_BITS, Codes, Seen, codes_of, moves_of
+from dask_gpuagg.cuda.coded import PIECES, WORD_BITS, Codes, Seen, codes_of
 from dask_gpuagg.cuda.source import KeyPart
 
-ALL = 2**64 - 1
+PLACES = 8 * PIECES
+NOTHING = 0xFFFFFFFF
 TEXT = KeyPart("i32", False, string=True)
 NUMBER = KeyPart("i64", False)
-words = st.integers(0, ALL)
-
-
-def compressed(x: int, mask: int) -> int:
-    """``compressed`` of kernels/key/coded.cuh."""
-    x &= mask
-    for i, moves in enumerate(moves_of(mask)):
-        moved = x & moves
-        x = (x ^ moved) | moved >> (1 << i)
-    return x
-
-
-def expanded(x: int, mask: int) -> int:
-    """``expanded`` of kernels/key/coded.cuh."""
-    for i, moves in reversed(list(enumerate(moves_of(mask)))):
-        x = (x & ~moves) | (x << (1 << i) & ALL & moves)
-    return x & mask
-
-
-@given(words, words, words)
-def test_bits_move_together_and_back(x: int, mask: int, above: int) -> None:
-    bits = [x >> i & 1 for i in range(64) if mask >> i & 1]
-    code = compressed(x, mask)
-    assert code == sum(bit << i for i, bit in enumerate(bits))
-    # whatever else stands above the code
-    assert expanded((code | above << len(bits)) & ALL, mask) == x & mask
-
-
-def pieces(text: bytes) -> list[int]:
-    padded = text.ljust(8 * PIECES, b"\0")
-    return [int.from_bytes(padded[8 * i : 8 * i + 8], "big") for i in range(PIECES)]
 
 
 def seen_texts(texts: Sequence[bytes]) -> Seen:
-    """``see`` of kernels/estimate/bits.cuh."""
+    """``see`` of kernels/estimate/bytes.cuh."""
     seen = Seen()
-    seen.all[:] = seen.none[:] = [ALL] * (PIECES + 1)
+    seen.low[:] = seen.below[:] = [NOTHING] * (PLACES + 1)
     for text in texts:
-        length = len(text) if len(text) <= 8 * PIECES else ALL
-        for i, word in enumerate([*pieces(text), length]):
-            seen.all[i] &= word
-            seen.none[i] &= ~word & ALL
+        for i, byte in enumerate(text[:PLACES].ljust(PLACES, b"\0")):
+            seen.low[i] = min(seen.low[i], byte)
+            seen.below[i] = min(seen.below[i], 255 - byte)
+        seen.low[PLACES] = min(seen.low[PLACES], len(text))
+        seen.below[PLACES] = min(seen.below[PLACES], 0x7FFFFFFF - len(text))
     return seen
 
 
 def seen_numbers(numbers: Sequence[int]) -> Seen:
     """``range_of`` of kernels/estimate/ranges.cuh."""
     seen = Seen()
-    seen.all[0] = min(n + 2**63 for n in numbers)
-    seen.none[0] = min(2**63 - 1 - n for n in numbers)
+    seen.least = min(n + 2**63 for n in numbers)
+    seen.greatest = min(2**63 - 1 - n for n in numbers)
     return seen
+
+
+def borrowed(taken: int, of: int) -> bool:
+    """``borrowed`` of kernels/key/coded.cuh, at the ends of bytes."""
+    difference = (of - taken) % 2**32
+    return bool((~of & taken | (~of | taken) & difference) & 0x80808080)
 
 
 def word_of(codes: Codes, keys: Sequence[bytes | int | None]) -> int | None:
@@ -72,29 +49,69 @@ def word_of(codes: Codes, keys: Sequence[bytes | int | None]) -> int | None:
     word = 0
     for key, code in zip(keys, codes.column, strict=False):
         if key is None:
-            word |= 1 << code.null_bit
-        elif isinstance(key, int):
-            above = (key - code.base) % 2**64
-            if above > code.range:
+            continue
+        if isinstance(key, int):
+            made = (key - code.base) % 2**64
+            if made > code.range:
                 return None
-            word |= above << code.from_bit
         else:
-            if len(key) & ~code.range != code.base or len(key) > 8 * code.pieces:
+            made = 0
+            if not 0 <= len(key) - code.base <= code.range:
                 return None
-            word |= (len(key) & code.range) << code.from_bit
-            for piece, x in list(zip(code.piece, pieces(key), strict=True))[: code.pieces]:
-                if x & ~piece.varying != piece.constant:
+            # what lies behind a string is no 0 but where lengths differ
+            rest = b"\0" if code.range else b"?"
+            padded = key.ljust(PLACES, rest)
+            for q, quad in enumerate(code.quad[: 2 * code.pieces]):
+                four = int.from_bytes(padded[4 * q : 4 * q + 4], "little")
+                if not code.range and q // 2 == code.pieces - 1:
+                    four &= code.tail >> 32 * (q % 2) & 0xFFFFFFFF
+                if quad.all == 1:
+                    if four != quad.least:
+                        return None
+                    continue
+                if borrowed(quad.least, four) or borrowed(four, quad.greatest):
                     return None
-                word |= compressed(x, piece.varying) << piece.from_bit
+                digits = (four - quad.least).to_bytes(4, "little")
+                value = digits[0]
+                for digit, values in zip(digits[1:], quad.values, strict=True):
+                    value = value * values + digit
+                made = made * quad.all + value
+            if code.range:
+                made = made * (code.range + 1) + len(key) - code.base
+        word += (made + code.nullable) * code.scale
     return word
 
 
-def text_of(codes: Codes, column: int, word: int) -> bytes:
+def test_pieces_that_are_always_the_same() -> None:
+    codes = codes_of([TEXT], False, [seen_texts([b"a" * 24 + b"%020d" % n for n in range(99)])])
+    assert codes is not None
+    assert codes.column[0].constant == 0b011111  # digits differ in the last three bytes of 44
+
+
+def text_of(codes: Codes, column: int, word: int) -> bytes | None:
     """``write_texts`` of kernels/output/coded.cuh."""
     code = codes.column[column]
-    length = code.base | (word >> code.from_bit & code.range)
-    made = [p.constant | expanded(word >> p.from_bit, p.varying) for p in code.piece]
-    return b"".join(p.to_bytes(8, "big") for p in made)[:length]
+    made = word // code.scale % code.all
+    if code.nullable and made == 0:
+        return None
+    made -= code.nullable
+    length = code.base + (made % (code.range + 1) if code.range else 0)
+    made //= code.range + 1
+    text = b""
+    for quad in reversed(code.quad[: 2 * code.pieces]):
+        four, value = quad.least, made % quad.all
+        made //= quad.all
+        for i in (3, 2, 1):
+            four += value % quad.values[i - 1] << 8 * i
+            value //= quad.values[i - 1]
+        text = (four + value).to_bytes(4, "little") + text
+    return text[:length]
+
+
+@given(st.binary(min_size=4, max_size=4), st.binary(min_size=4, max_size=4))
+def test_a_borrow_tells_of_a_byte_that_is_less(a: bytes, b: bytes) -> None:
+    less = any(x < y for x, y in zip(a, b, strict=True))
+    assert borrowed(int.from_bytes(b, "little"), int.from_bytes(a, "little")) == less
 
 
 numbered = st.integers(0, 10**7).map(lambda n: b"id%d" % n)
@@ -134,11 +151,23 @@ def test_codes_of_several_columns(rows: list[tuple[bytes, int, bool]], keep_null
         assert word is not None
         assert word < 2**WORD_BITS
         assert of.setdefault(key, word) == word
-        if key[0] is not None:
-            assert text_of(codes, 0, word) == text
+        assert text_of(codes, 0, word) == key[0]
         code = codes.column[1]
-        assert (code.base + (word >> code.from_bit & code.range)) % 2**64 == number % 2**64
+        made = word // code.scale % code.all - code.nullable
+        assert (code.base + made) % 2**64 == number % 2**64
     assert len(set(of.values())) == len(of)
+
+
+def test_numbers_of_one_length_are_their_own_codes() -> None:
+    """As dense as integers are, whose tables are the quickest."""
+    for texts in (
+        [b"id%09d" % n for n in range(0, 999, 7)],
+        [b"%02d-%02d" % (n // 99, n % 99) for n in range(9801)],
+    ):
+        codes = codes_of([TEXT], False, [seen_texts(texts)])
+        assert codes is not None
+        found = [word_of(codes, [t]) for t in texts]
+        assert found == [int(t.strip(b"id").replace(b"-", b"")) for t in texts]
 
 
 def test_words_order_as_the_strings_do() -> None:
@@ -178,13 +207,13 @@ def test_strings_without_a_code() -> None:
         assert codes_of([TEXT], False, [seen_texts(texts)]) is None
     # too many bits together
     texts = [b"%08d" % n for n in range(0, 10**8, 123_457)]
-    assert codes_of([TEXT, NUMBER], False, [seen_texts(texts), seen_numbers([0, 2**26])]) is None
+    assert codes_of([TEXT, NUMBER], False, [seen_texts(texts), seen_numbers([0, 2**31])]) is None
     assert codes_of([TEXT, NUMBER], False, [seen_texts(texts), seen_numbers([0, 2**20])])
 
 
 def test_no_string_in_the_sample() -> None:
     codes = codes_of([KeyPart("i32", True, string=True)], True, [seen_texts([])])
     assert codes is not None
-    assert word_of(codes, [None]) == 1
-    assert word_of(codes, [b""]) == 0
+    assert word_of(codes, [None]) == 0
+    assert word_of(codes, [b""]) == 1
     assert word_of(codes, [b"a"]) is None

@@ -228,7 +228,7 @@ STRUCTS = {
     "Pass": sorting.Pass,
     "Runs": runs.Runs,
     "Range": encoding.Range,
-    "Piece": coded.Piece,
+    "Quad": coded.Quad,
     "ColumnCode": coded.ColumnCode,
     "Codes": coded.Codes,
     "Seen": coded.Seen,

@@ -94,39 +94,53 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
                 w |= static_cast<u64>(__ldg(reinterpret_cast<const u8*>(address + i))) << (8 * i);
         return w;
     }
-    // The string's words of eight bytes from its byte `first` on, `count` of them at most, the bytes
-    // past its end as 0. Each aligned word of memory is read once, and all reads are under way before
-    // the first is waited for.
+    // The string's words of eight bytes from its byte `first` on, the first `count` of them, and in the
+    // last one whatever lies behind the string. Each aligned word of memory is read once, and all
+    // reads are under way before the first is waited for.
     template <u32 MOST>
-    static GPUAGG_INLINE void words(const Text& t, u64 first, u32 count, u64 (&word)[MOST]) {
+    static GPUAGG_INLINE void raw_words(const Text& t, u64 first, u32 count, u64 (&word)[MOST]) {
         const u64 start = reinterpret_cast<u64>(t.at) + first, base = start & ~7ull;
         const u32 skipped = static_cast<u32>(start & 7ull);
         const u64 rest = t.length - first;
-        const u32 left = rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST;
-        const u32 end = skipped + left;
+        const u32 end = skipped + (rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST);
         const bool inside = base >= reinterpret_cast<u64>(t.begin) &&
                             base + (end + 7) / 8 * 8 <= reinterpret_cast<u64>(t.end);
         u64 held[MOST + 1] = {};
         if (inside) {
 #pragma unroll
             for (u32 p = 0; p <= MOST; ++p)
-                if (p <= count && 8 * p < end)
-                    held[p] = __ldg(reinterpret_cast<const u64*>(base) + p);
+                if (8 * p < end) held[p] = __ldg(reinterpret_cast<const u64*>(base) + p);
         } else {
 #pragma unroll
             for (u32 p = 0; p <= MOST; ++p)
-                if (p <= count && 8 * p < end) held[p] = edge(t, base + 8 * p);
+                if (8 * p < end) held[p] = edge(t, base + 8 * p);
         }
-        const u32 shift = 8 * skipped;
+        // by halves, for which the hardware has a shift over two registers
+        const bool half = skipped & 4u;
+        u32 low = static_cast<u32>(half ? held[0] >> 32 : held[0]);
 #pragma unroll
         for (u32 p = 0; p < MOST; ++p) {
-            word[p] = 0;
-            if (p < count) {
-                const u64 w = held[p] >> shift | held[p + 1] << 1 << (63 - shift);
-                const u32 beyond = 8 * p + 8 > left ? 8 * p + 8 - left : 0;
-                word[p] = beyond < 8 ? w << 8 * beyond >> 8 * beyond : 0;
-            }
+            if (p >= count) break;
+            const u32 high = static_cast<u32>(half ? held[p + 1] : held[p] >> 32);
+            const u32 next = static_cast<u32>(half ? held[p + 1] >> 32 : held[p + 1]);
+            word[p] = static_cast<u64>(__funnelshift_r(high, next, 8 * skipped)) << 32 |
+                      __funnelshift_r(low, high, 8 * skipped);
+            low = next;
         }
+    }
+    // Which bits of word p a string of `left` more bytes has.
+    static GPUAGG_INLINE u64 present(u32 p, u32 left) {
+        if (8 * p + 8 <= left) return ~0ull;
+        return 8 * p < left ? (1ull << 8 * (left - 8 * p)) - 1 : 0ull;
+    }
+    // The same with bytes past the end as 0.
+    template <u32 MOST>
+    static GPUAGG_INLINE void words(const Text& t, u64 first, u64 (&word)[MOST]) {
+        raw_words(t, first, MOST, word);
+        const u64 rest = t.length - first;
+        const u32 left = rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST;
+#pragma unroll
+        for (u32 p = 0; p < MOST; ++p) word[p] &= present(p, left);
     }
     // Words that are read together to hash a string, and to compare two.
     static constexpr u32 HASHED = 8, COMPARED = 4;
@@ -137,7 +151,7 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
 #pragma unroll 1
         for (u64 i = 0; i < t.length; i += 8 * HASHED) {
             u64 word[HASHED];
-            words(t, i, HASHED, word);
+            words(t, i, word);
 #pragma unroll
             for (u32 p = 0; p < HASHED; ++p)
                 if (i + 8 * p < t.length) h = chain(h, word[p]);
@@ -151,7 +165,7 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
 #pragma unroll 1
         for (u64 i = 0; i < t.length; i += 8 * COMPARED) {
             u64 word[COMPARED];
-            words(t, i, COMPARED, word);
+            words(t, i, word);
 #pragma unroll
             for (u32 p = 0; p < COMPARED; ++p)
                 if (i + 8 * p < t.length) to[n++] = word[p];
@@ -164,7 +178,7 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
 #pragma unroll 1
         for (u64 i = 0; i < t.length; i += 8 * HASHED) {
             u64 word[HASHED], differs = 0;
-            words(t, i, HASHED, word);
+            words(t, i, word);
 #pragma unroll
             for (u32 p = 0; p < HASHED; ++p)
                 if (i + 8 * p < t.length) differs |= word[p] ^ __ldg(held + n++);
@@ -178,8 +192,8 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
 #pragma unroll 1
         for (u64 i = 0; i < x.length; i += 8 * COMPARED) {
             u64 of_x[COMPARED], of_y[COMPARED], differs = 0;
-            words(x, i, COMPARED, of_x);
-            words(y, i, COMPARED, of_y);
+            words(x, i, of_x);
+            words(y, i, of_y);
 #pragma unroll
             for (u32 p = 0; p < COMPARED; ++p) differs |= of_x[p] ^ of_y[p];
             if (differs) return false;

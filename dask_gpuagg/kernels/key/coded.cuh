@@ -1,7 +1,8 @@
-// Keys whose values differ in few bits, as identifiers, numbers and dates do, however long they are as
-// text: the bits of strings that a sample saw to differ, and what integers have above a base, side by
-// side in one word. A pass of its own makes the words; a row that differs elsewhere raises a flag, on
-// which the host starts again with other words.
+// Keys of few possible values, as identifiers, numbers and dates are, however long they are as text:
+// each byte of a string counts from the least that a sample saw in its place, and so do integers;
+// together they are the digits of one number, whose word is mixed as that of an integer key. A pass
+// of its own makes the words; a row with another byte raises a flag, on which the host starts again
+// with other words.
 #pragma once
 
 #include "key/made_word.cuh"
@@ -12,99 +13,115 @@ namespace gpuagg {
 constexpr u32 PIECES = 8;
 constexpr u32 CODED_COLUMNS = 4;
 
-// Eight bytes of all strings of a column, the first one as the highest, so that words are in the order
-// of the strings; bytes past a string's end are 0.
-struct Piece {
-    u64 constant;   // of the bits that do not vary
-    u64 varying;
-    u64 moves[6];   // bits that compressing moves down by 1, 2, 4, ... places
-    u32 from_bit;   // of the word, where its bits begin
+// Four bytes of all strings of a column. Bytes past a string's end are 0.
+struct Quad {
+    u32 least, greatest;  // of each byte
+    u32 values[3];        // of the second, third and fourth byte
     u32 unused;
+    u64 all;              // values of the four together; 1 if they are always the same
 };
 
+// A code is below `all`; where nulls are kept 0 stands for null.
 struct ColumnCode {
-    Piece piece[PIECES];
-    u64 base;      // integers: the least; strings: the bits of the length that do not vary
-    u64 range;     // integers: the greatest above it; strings: the bits of the length that vary
-    u32 from_bit;  // of the word, where integers or lengths begin
-    u32 null_bit;  // of the word, where nulls are kept
-    u32 pieces;
-    u32 nullable;  // of a key that comes out: whether it has a null bit
+    Quad quad[2 * PIECES];
+    u64 base;      // integers: the least; strings: the least length
+    u64 range;     // the greatest above it
+    u64 all;
+    u64 scale;     // of the word: what the columns behind this one have together
+    u64 tail;      // bits of the last piece, of strings of one length
+    u32 pieces;    // that the longest string has
+    u32 constant;  // a bit for each piece that is always the same
+    u32 nullable;  // of the codes
+    u32 unused;
 };
 struct Codes {
     ColumnCode column[CODED_COLUMNS];
 };
 
-GPUAGG_INLINE u64 reversed(u64 bytes) {
-    const u32 low = static_cast<u32>(bytes), high = static_cast<u32>(bytes >> 32);
-    return static_cast<u64>(__byte_perm(low, 0, 0x0123)) << 32 | __byte_perm(high, 0, 0x0123);
-}
-
-// The bits that vary, moved together, and back again (Warren, Hacker's Delight, sections 7-4 and 7-5).
-GPUAGG_INLINE u64 compressed(u64 x, const Piece& piece) {
-    x &= piece.varying;
-#pragma unroll
-    for (u32 i = 0; i < 6; ++i)
-        if (piece.moves[i]) {
-            const u64 moved = x & piece.moves[i];
-            x = (x ^ moved) | moved >> (1u << i);
-        }
-    return x;
-}
-GPUAGG_INLINE u64 expanded(u64 x, const Piece& piece) {
-#pragma unroll
-    for (u32 i = 6; i-- > 0;)
-        if (piece.moves[i]) x = (x & ~piece.moves[i]) | (x << (1u << i) & piece.moves[i]);
-    return x & piece.varying;
+// The bits that were borrowed in a difference: none at the end of a byte if no byte is less than
+// what is taken from it.
+GPUAGG_INLINE u32 borrowed(u32 from, u32 taken, u32 difference) {
+    return (~from & taken) | ((~from | taken) & difference);
 }
 
 template <bool KEEP_NULLS, u32 WORDS, class... K> struct Coded : MadeWord<WORDS> {
     static_assert(sizeof...(K) <= CODED_COLUMNS, "the host knows");
 
+    // The next digits of a code, of four bytes; `odd` is not 0 if they are no such.
+    static GPUAGG_INLINE void append_quad(const Quad& quad, u32 bytes, u64& made, u32& odd) {
+        // at most 2**32
+        if (static_cast<u32>(quad.all) == 1) {
+            odd |= bytes ^ quad.least;
+            return;
+        }
+        const u32 above = bytes - quad.least, below = quad.greatest - bytes;
+        odd |= (borrowed(bytes, quad.least, above) | borrowed(quad.greatest, bytes, below)) &
+               0x80808080u;
+        u32 value = above & 0xffu;
+        value = value * quad.values[0] + (above >> 8 & 0xffu);
+        value = value * quad.values[1] + (above >> 16 & 0xffu);
+        value = value * quad.values[2] + (above >> 24);
+        made = made * quad.all + value;
+    }
+
     template <class Offset, u32 COLUMN, bool MASKED>
-    static GPUAGG_INLINE void append(StringColumn<Offset, COLUMN, MASKED>, const Column* from,
-                                     const ColumnCode& code, i64 row, u64& word, u64& odd) {
+    static GPUAGG_INLINE u64 code(StringColumn<Offset, COLUMN, MASKED>, const Column* from,
+                                  const ColumnCode& code, i64 row, u32& odd) {
         using C = Whole<StringColumn<Offset, COLUMN, MASKED>>;
         const auto text = C::text(from + COLUMN, row);
-        odd |= (text.length & ~code.range) ^ code.base;
-        if (text.length > 8 * code.pieces) odd = 1;
-        word |= (text.length & code.range) << code.from_bit;
-        u64 bytes[PIECES];
-        C::words(text, 0, code.pieces, bytes);
+        const u64 longer = text.length - code.base;
+        if (longer > code.range) {
+            odd = 1;
+            return 0;
+        }
+        u64 bytes[PIECES], made = 0;
+        C::raw_words(text, 0, code.pieces, bytes);
 #pragma unroll
-        for (u32 p = 0; p < PIECES; ++p)
-            if (p < code.pieces) {
-                const Piece& piece = code.piece[p];
-                const u64 x = reversed(bytes[p]);
-                odd |= (x & ~piece.varying) ^ piece.constant;
-                if (piece.varying) word |= compressed(x, piece) << piece.from_bit;
+        for (u32 p = 0; p < PIECES; ++p) {
+            if (p >= code.pieces) break;
+            if (code.range) bytes[p] &= C::present(p, static_cast<u32>(text.length));
+            else if (p + 1 == code.pieces) bytes[p] &= code.tail;
+            const Quad &first = code.quad[2 * p], &second = code.quad[2 * p + 1];
+            const u32 low = static_cast<u32>(bytes[p]), high = static_cast<u32>(bytes[p] >> 32);
+            if (code.constant >> p & 1u) {
+                odd |= low ^ first.least;
+                odd |= high ^ second.least;
+            } else {
+                append_quad(first, low, made, odd);
+                append_quad(second, high, made, odd);
             }
+        }
+        if (code.range) made = made * (code.range + 1) + longer;
+        return made;
     }
 
     template <class T, u32 COLUMN, bool MASKED>
-    static GPUAGG_INLINE void append(KeyColumn<T, COLUMN, MASKED>, const Column* from,
-                                     const ColumnCode& code, i64 row, u64& word, u64& odd) {
+    static GPUAGG_INLINE u64 code(KeyColumn<T, COLUMN, MASKED>, const Column* from,
+                                  const ColumnCode& code, i64 row, u32& odd) {
         const u64 above = static_cast<u64>(static_cast<i64>(load<T>(from[COLUMN], row))) - code.base;
         if (above > code.range) odd = 1;
-        word |= above << code.from_bit;
+        return above;
     }
 
     template <class C>
-    static GPUAGG_INLINE void take(const Column* from, const ColumnCode& code, i64 row, u64& word,
-                                   u64& odd, bool& dropped) {
-        bool missing = false;
-        if constexpr (C::masked) missing = !is_valid(from[C::column], row);
-        if (!missing) append(C{}, from, code, row, word, odd);
-        else if constexpr (KEEP_NULLS) word |= 1ull << code.null_bit;
-        else dropped = true;
+    static GPUAGG_INLINE void append(const Column* from, const ColumnCode& column, i64 row,
+                                     u64& word, u32& odd, bool& dropped) {
+        u64 made = 0;
+        if (C::masked && !is_valid(from[C::column], row)) {
+            if constexpr (!KEEP_NULLS) dropped = true;
+        } else {
+            made = code(C{}, from, column, row, odd) + (C::masked && KEEP_NULLS ? 1 : 0);
+        }
+        if constexpr (sizeof...(K) > 1) word += made * column.scale;
+        else word = made;
     }
 
     // False if the row has another key than its word says.
     static GPUAGG_INLINE bool make(const Column* from, const Codes& codes, i64 row) {
-        u64 word = 0, odd = 0;
+        u64 word = 0;
+        u32 odd = 0, i = 0;
         bool dropped = false;
-        u32 i = 0;
-        (take<K>(from, codes.column[i++], row, word, odd, dropped), ...);
+        (append<K>(from, codes.column[i++], row, word, odd, dropped), ...);
         // no key mixes to EMPTY, whose bits the host leaves unused
         MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : mix(word));
         return dropped || odd == 0;

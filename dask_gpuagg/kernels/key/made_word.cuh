@@ -82,7 +82,7 @@ struct Wide : MadeWord<WORDS> {
         if (!C::missing(from[COLUMN], row)) {
             const auto text = C::text(from + COLUMN, row);
             u64 word[2];
-            C::words(text, 0, 2, word);
+            C::words(text, 0, word);
             low = word[0];
             high = word[1] | text.length << 56;
         } else if constexpr (!KEEP_NULLS) {

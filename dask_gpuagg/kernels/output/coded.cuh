@@ -9,19 +9,23 @@ namespace gpuagg {
 // Groups whose strings a block lays out together, one a thread.
 constexpr u32 TEXT_TILE = 256;
 
-GPUAGG_INLINE bool has_key(u64 word, const ColumnCode& code) {
-    return !code.nullable || !(word >> code.null_bit & 1ull);
+// The code that a word has for a column, as if there were no nulls.
+GPUAGG_INLINE u64 code_of(u64 word, const ColumnCode& code, bool& valid) {
+    const u64 made = word / code.scale % code.all;
+    valid = !code.nullable || made != 0;
+    return valid ? made - (code.nullable ? 1 : 0) : 0;
 }
-GPUAGG_INLINE u32 length_of(u64 word, const ColumnCode& code) {
-    return static_cast<u32>(code.base | (word >> code.from_bit & code.range));
+GPUAGG_INLINE u32 length_of(u64 made, const ColumnCode& code) {
+    return static_cast<u32>(code.base + (code.range ? made % (code.range + 1) : 0));
 }
 
 // The characters of each tile; `starts` are then summed by `scan_texts`.
 __device__ __forceinline__ void measure_texts(const u64* words, u32 groups, const ColumnCode& code,
                                               u64* starts) {
     const u32 group = blockIdx.x * TEXT_TILE + threadIdx.x;
-    const bool is_text = group < groups && has_key(words[group], code);
-    const u32 mine = is_text ? length_of(words[group], code) : 0;
+    bool valid = false;
+    const u64 made = group < groups ? code_of(words[group], code, valid) : 0;
+    const u32 mine = valid ? length_of(made, code) : 0;
     const u32 of_warp = __reduce_add_sync(ALL_LANES, mine);
     __shared__ u32 all;
     if (threadIdx.x == 0) all = 0;
@@ -74,9 +78,9 @@ __device__ __forceinline__ void write_texts(const u64* words, u32 groups, const 
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 group = blockIdx.x * TEXT_TILE + threadIdx.x;
     const bool is_group = group < groups;
-    const u64 word = is_group ? words[group] : 0ull;
-    const bool valid = is_group && has_key(word, code);
-    const u32 length = valid ? length_of(word, code) : 0;
+    bool valid = false;
+    u64 made = is_group ? code_of(words[group], code, valid) : 0;
+    const u32 length = valid ? length_of(made, code) : 0;
     const u32 sum = sum_to_lane(length);
     if (lane == WARP - 1) of_warps[warp] = sum;
     __syncthreads();
@@ -93,13 +97,22 @@ __device__ __forceinline__ void write_texts(const u64* words, u32 groups, const 
     // bytes lie in the buffer as in the aligned words that they go to
     const u32 skipped = static_cast<u32>(start & 7ull);
     u8* text = reinterpret_cast<u8*>(staged) + skipped + before;
+    if (code.range) made /= code.range + 1;
 #pragma unroll 1
-    for (u32 p = 0; p < code.pieces && 8 * p < length; ++p) {
-        const Piece& piece = code.piece[p];
-        u64 bytes = piece.constant;
-        if (piece.varying) bytes |= expanded(word >> piece.from_bit, piece);
-        for (u32 i = 0; i < 8; ++i)
-            if (8 * p + i < length) text[8 * p + i] = static_cast<u8>(bytes >> (56 - 8 * i));
+    for (u32 q = 2 * code.pieces; valid && q-- > 0;) {
+        const Quad& quad = code.quad[q];
+        u32 bytes = quad.least;
+        if (quad.all != 1) {
+            u32 value = static_cast<u32>(made % quad.all);
+            made /= quad.all;
+            for (u32 i = 3; i > 0; --i) {
+                bytes += value % quad.values[i - 1] << (8 * i);
+                value /= quad.values[i - 1];
+            }
+            bytes += value;
+        }
+        for (u32 i = 0; i < 4; ++i)
+            if (4 * q + i < length) text[4 * q + i] = static_cast<u8>(bytes >> (8 * i));
     }
     __syncthreads();
     u64* target = reinterpret_cast<u64*>(to.characters + (start - skipped));
@@ -122,9 +135,9 @@ GPUAGG_INLINE void write_integers_as(const u64* words, u32 groups, const ColumnC
     for (u32 base = blockIdx.x * blockDim.x; base < groups; base += stride) {
         const u32 group = base + threadIdx.x;
         const bool is_group = group < groups;
-        const u64 word = is_group ? words[group] : 0ull;
-        const u64 value = code.base + (word >> code.from_bit & code.range);
-        put(to, group, static_cast<T>(value), has_key(word, code), is_group);
+        bool valid = false;
+        const u64 made = is_group ? code_of(words[group], code, valid) : 0;
+        put(to, group, static_cast<T>(code.base + made), valid, is_group);
     }
 }
 __device__ __forceinline__ void write_integers(const u64* words, u32 groups, const ColumnCode& code,
