@@ -1,22 +1,23 @@
-"""The cost model beside measurements: what each kernel was expected to take, and which is chosen.
+"""The decision judged by measurements: how often the kernel that it chooses is the best one.
 
-``python -m benchmarks.choice RESULT.json ...`` reads what ``benchmarks.kernels``, ``.grid`` and
-``.families`` wrote, prints expected and measured milliseconds of every cell, and, where several
-kernels were measured, how often the model's choice is the best one or close to it.
+``python -m benchmarks.choice`` reads what ``benchmarks.families`` wrote, all kernels forced on the
+same inputs, and prints expected and measured milliseconds of every cell, how often the choice is
+within 10 % of the best kernel, and how far from it it is at worst. The exit status is 1 where that
+is more seldom than in 90 % of the cells, or farther than 1.5 times.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grid import AGGREGATIONS
+from benchmarks.families import holds
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.calibrate import plain
 from dask_gpuagg.cuda.cardinality import Estimate
@@ -28,13 +29,11 @@ from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.model import Costs
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
-TYPES = {"v": "f64", "w": "f32", "x": "i64", "y": "i32"}
-DEVICES = {
-    "NVIDIA H200": Device(0, "NVIDIA H200", "sm_90", 132, 232_448),
-}
+RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.
 _COMMON = ("make_words", "ranges", "longest", "verify", "index_groups", "count_keys")
-MODELLED = ("hgb", "hgb_runs", "pgb", "lphga", "sp_ega")
+# What the choice is to be: so near the best kernel, in such a share of the cells; never farther.
+NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 
 
 @dataclass(frozen=True)
@@ -50,105 +49,94 @@ class Measured:
         """What the choice decides on: device time without what every kernel needs."""
         return sum(ms for name, ms in self.laps.items() if name not in _COMMON)
 
+    @property
+    def modelled(self) -> bool:
+        """Whether the model describes what ran."""
+        return self.decision.kernel != "sgb" and holds(self.decision)
+
 
 @dataclass(frozen=True)
 class Case:
-    """One input and query, and the kernels that were measured on it."""
+    """One input and query, and the kernels that were measured on it, by the names they have."""
 
     label: str
     query: Query
     rows: int
     device: Device
     kernels: dict[str, Measured]
-    made: int | None = None
+    made: int
 
     @property
     def misjudged(self) -> bool:
         """Whether the estimate was so wrong that no model of it can be right."""
         estimates = [made.decision.estimate for made in self.kernels.values()]
         told = [estimate.groups for estimate in estimates if estimate is not None]
-        return self.made is not None and any(not 0.5 <= n / self.made <= 2 for n in told)
+        return any(not 0.5 <= n / self.made <= 2 for n in told)
 
 
-def cases(path: Path) -> Iterator[Case]:
+@dataclass(frozen=True)
+class Verdict:
+    """How good the choices are: of how many cells, which share near the best, how far at worst."""
+
+    cells: int
+    near: float
+    worst: float
+
+    @property
+    def good(self) -> bool:
+        """Whether they are as good as they are to be."""
+        return self.near >= SHARE and self.worst <= WORST
+
+    def __str__(self) -> str:
+        """One line."""
+        share = f"{self.near:.0%} of {self.cells} cells"
+        return f"chosen within 10 % of the best kernel: {share}; at worst {self.worst:.2f} times it"
+
+
+def cases(path: Path) -> list[Case]:
     """The cells of a result file."""
     report = json.loads(path.read_text())
-    device = DEVICES[report["gpu"]]
+    device = Device(**report["device"])
+    found = []
     for cell in report["cells"]:
-        runs = cell.get("kernels") or {cell["kernel"]: cell}
-        query = query_of(cell, runs)
         kernels = {}
-        for name, run in runs.items():
-            made = Measured(
-                decision_of(run["decision"], cell), run["kernels_ms"], run.get("restarted", False)
-            )
-            if name != "auto" and made.decision.kernel in MODELLED and holds(made.decision):
-                kernels[name] = made
-        label = " ".join(
-            str(cell[k])
-            for k in ("keys", "key", "groups", "query", "aggregations", "nulls", "zipf")
-            if cell.get(k)
-        )
-        yield Case(
-            label, query, int(cell.get("rows", report["rows"])), device, kernels, cell.get("made")
-        )
+        for name, run in cell["kernels"].items():
+            if name != "auto":
+                decision = decision_of(run["decision"])
+                kernels[decision.kernel] = Measured(decision, run["kernels_ms"], run["restarted"])
+        label = f"{cell['keys']} {cell['groups']:,} {cell['aggregations']}"
+        label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
+        query = query_of(cell["query"])
+        found.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
+    return found
 
 
-def holds(decision: Decision) -> bool:
-    """Whether tables in shared memory are as large as the sample asks for, or not the question."""
-    if decision.kernel != "hgb" or decision.estimate is None:
-        return True
-    return decision.estimate.groups <= decision.slices * decision.shared_slots
+def query_of(told: dict[str, Any]) -> Query:
+    """A query from its fields."""
+    made = told | {
+        "keys": tuple(KeyPart(**key) for key in told["keys"]),
+        "inputs": tuple(ValuePart(**value) for value in told["inputs"]),
+        "states": tuple(State(**s | {"inputs": tuple(s["inputs"])}) for s in told["states"]),
+        "outputs": (),
+    }
+    return Query(**made)
 
 
-def query_of(cell: dict[str, Any], runs: dict[str, Any]) -> Query:
-    """The query of a cell, its keys in the form that they were grouped in."""
-    masked = bool(cell.get("nulls"))
-    number = cell.get("aggregations") or {"sum": 1, "five": 5}[cell["query"]]
-    spec = AGGREGATIONS[number]
-    inputs = [ValuePart(TYPES[column], masked) for column in spec]
-    states: list[State] = []
-    for i, names in enumerate(spec.values()):
-        ctype = inputs[i].ctype
-        count = State("Count", (i,)) if masked else State("Size")
-        exact = State("FloatSum" if ctype[0] == "f" else "IntegerSum", (i,))
-        made = {
-            "sum": [exact, *([count] if masked else [])],
-            "count": [count],
-            "min": [State("Min", (i,), ctype)],
-            "max": [State("Max", (i,), ctype)],
-            "mean": [State("FloatSum", (i,)), count],
-        }
-        states += [state for name in names for state in made[name] if state not in states]
-    ran = {name for run in runs.values() for name in run["kernels_ms"]}
-    key = cell.get("key", "int64")
-    if key.startswith("str"):
-        keys = (KeyPart("i32", False, string=True, short="verify" not in ran),)
-    else:
-        keys = tuple(KeyPart(name.replace("int", "i"), False) for name in key.split("+"))
-    unique = tuple(dict.fromkeys(states))
-    return Query(keys, False, tuple(inputs), unique, (), ranged="ranges" in ran)
+def decision_of(told: dict[str, Any]) -> Decision:
+    """A decision from its fields, which may be those of an earlier version."""
+    made = known_fields(Decision, told) | {"hot": tuple(told["hot"])}
+    if told["estimate"] is not None:
+        estimate = known_fields(Estimate, told["estimate"])
+        estimate["hot"] = tuple((word, share) for word, share in estimate["hot"])
+        estimate["bounds"] = tuple(estimate["bounds"])
+        made["estimate"] = Estimate(**estimate)
+    return Decision(**made)
 
 
-def decision_of(text: str, cell: dict[str, Any]) -> Decision:
-    """A decision from its ``repr``, which may be that of an earlier version."""
-    call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call)
-    values: dict[str, Any] = {}
-    for keyword in call.keywords:
-        assert keyword.arg is not None
-        if isinstance(keyword.value, ast.Call):
-            told = {k.arg: ast.literal_eval(k.value) for k in keyword.value.keywords}
-            known = {f.name for f in fields(Estimate)}
-            estimate = Estimate(**{k: v for k, v in told.items() if k in known})
-            dense = cell.get("key", "int64") in ("int64", "int32") and cell.get("keys") != "random"
-            if dense and "bounds" not in told:
-                estimate = replace(estimate, bounds=(0, 2 * cell["groups"]))
-            values[keyword.arg] = estimate
-        else:
-            values[keyword.arg] = ast.literal_eval(keyword.value)
-    known = {f.name for f in fields(Decision)}
-    return Decision(**{k: v for k, v in values.items() if k in known})
+def known_fields(of: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """Those that a dataclass has."""
+    names = {field.name for field in fields(of)}
+    return {name: value for name, value in told.items() if name in names}
 
 
 def observation(case: Case, measured: Measured) -> Observation:
@@ -160,29 +148,45 @@ def observation(case: Case, measured: Measured) -> Observation:
     )
 
 
-def judged(case: Case, costs: Costs) -> tuple[str, float]:
-    """The kernel that the model chooses of those measured, and its time over the best one's."""
-    expected = {name: expected_ms(case, made, costs) for name, made in case.kernels.items()}
-    estimate = next(iter(case.kernels.values())).decision.estimate
-    chosen = geometry.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
-    if chosen not in case.kernels:
-        chosen = min(expected, key=expected.__getitem__)
-    return chosen, case.kernels[chosen].ms / min(made.ms for made in case.kernels.values())
-
-
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
     """What the model gives a measured kernel."""
     return geometry.expected_ms(case.query, case.rows, case.device, costs, measured.decision)
 
 
-def fitted(found: list[Case], start: Costs) -> Costs:
+def chosen(case: Case, costs: Costs) -> str:
+    """The kernel that the decision chooses with these constants."""
+    # the estimate of auto: it alone counts the keys where the sample misleads
+    estimates = [made.decision.estimate for made in case.kernels.values()]
+    told = [estimate for estimate in estimates if estimate is not None]
+    estimate = max(told, key=lambda estimate: estimate.groups, default=None)
+    name = geometry.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
+    if name in case.kernels:
+        return name
+    modelled = {n: expected_ms(case, m, costs) for n, m in case.kernels.items() if m.modelled}
+    return min(modelled, key=modelled.__getitem__)
+
+
+def judged(case: Case, costs: Costs) -> tuple[str, float]:
+    """The kernel that the decision chooses, and its time over that of the best one."""
+    name = chosen(case, costs)
+    return name, case.kernels[name].ms / min(made.ms for made in case.kernels.values())
+
+
+def verdict(found: Sequence[Case], costs: Costs) -> Verdict:
+    """All cells whose groups the sample did not misjudge."""
+    ratios = [judged(case, costs)[1] for case in found if not case.misjudged]
+    return Verdict(len(ratios), statistics.mean(r <= NEAR for r in ratios), max(ratios))
+
+
+def fitted(found: Sequence[Case], start: Costs) -> Costs:
     """Constants from all kernels that the model can explain: without skew, restarts and runs."""
     return fit(
         [
             observation(case, made)
             for case in found
             for made in case.kernels.values()
-            if not made.redone
+            if made.modelled
+            and not made.redone
             and made.decision.kernel != "hgb_runs"
             and made.decision.estimate is not None
             and not made.decision.estimate.uneven
@@ -191,102 +195,55 @@ def fitted(found: list[Case], start: Costs) -> Costs:
     )
 
 
-def table(found: list[Case], costs: Costs) -> str:
-    """Expected and measured milliseconds of every kernel, as Markdown; the chosen one is bold."""
-    lines = [
-        "| keys, groups, aggregations | kernel | expected | measured |",
-        "| --- | --- | --- | --- |",
-    ]
+def side_by_side(found: Sequence[Case], costs: Costs) -> str:
+    """Expected and measured milliseconds as Markdown, a line for each cell, the choice in bold."""
+    names = [n for n in geometry.KERNELS if any(n in case.kernels for case in found)]
+    lines = [f"| keys, groups, aggregations | {' | '.join(names)} |"]
+    lines.append("|" + " --- |" * (1 + len(names)))
     for case in found:
-        chosen, _ = judged(case, costs)
-        for name, made in sorted(case.kernels.items(), key=lambda told: told[1].ms):
-            shown = f"**{name}**" if name == chosen else name
-            expected = expected_ms(case, made, costs)
-            lines.append(f"| {case.label} | {shown} | {expected:.2f} | {made.ms:.2f} |")
-    return "\n".join(lines)
-
-
-def side_by_side(found: list[Case], costs: Costs) -> str:
-    """A line for each cell that several kernels were measured on, as Markdown, for the docs."""
-    names = ("hgb", "pgb", "sp_ega", "lphga")
-    lines = [f"| keys, groups, aggregations | {' | '.join(names)} |", "|" + " --- |" * 5]
-    for case in found:
-        if len(case.kernels) < 2 or case.misjudged:
+        if case.misjudged:
             continue
-        chosen, cells = judged(case, costs)[0], []
+        best, shown = chosen(case, costs), []
         for name in names:
             made = case.kernels.get(name)
-            cell = "" if made is None else f"{expected_ms(case, made, costs):.3g}, {made.ms:.3g}"
-            cells.append(f"**{cell}**" if name == chosen else cell)
-        lines.append(f"| {case.label} | {' | '.join(cells)} |")
+            text = "" if made is None else f"{made.ms:.3g}"
+            if made is not None and made.modelled:
+                text = f"{expected_ms(case, made, costs):.3g}, {text}"
+            shown.append(f"**{text}**" if name == best else text)
+        lines.append(f"| {case.label} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
-def kept(path: Path) -> Iterator[dict[str, Any]]:
-    """The cells of a result file, with what is read here and no more."""
-    report = json.loads(path.read_text())
-    labels = ("keys", "key", "groups", "query", "aggregations", "nulls", "zipf", "made")
-    for cell in report["cells"]:
-        runs = cell.get("kernels") or {cell["kernel"]: cell}
-        kernels = {}
-        for name, run in runs.items():
-            decision = decision_of(run["decision"], cell)
-            if decision.estimate is not None and not decision.estimate.uneven:
-                decision = replace(decision, estimate=replace(decision.estimate, hot=()))
-            if name != "auto":
-                laps = {lap: round(ms, 3) for lap, ms in run["kernels_ms"].items()}
-                kernels[name] = {
-                    "decision": repr(decision),
-                    "kernels_ms": laps,
-                    "restarted": run.get("restarted", False),
-                }
-        yield {k: cell[k] for k in labels if k in cell} | {
-            "rows": report["rows"],
-            "kernels": kernels,
-        }
-
-
-def main() -> None:
+def main() -> int:
     """Print the table and how often the choice is right."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, nargs="+")
-    parser.add_argument("--fit", action="store_true", help="fit the constants to these results")
-    parser.add_argument("--keep", type=Path, help="write what is read here, short, to this file")
+    parser.add_argument("result", type=Path, nargs="?", default=RESULT)
+    parser.add_argument("--fit", action="store_true", help="fit the constants to the result")
     args = parser.parse_args()
-    if args.keep:
-        head = json.loads(args.results[0].read_text())
-        cells = [cell for path in args.results for cell in kept(path)]
-        made = json.dumps({name: head[name] for name in ("gpu", "kernels", "rows")})
-        lines = ",\n".join(json.dumps(cell) for cell in cells)
-        args.keep.write_text(f'{made[:-1]}, "cells": [\n{lines}\n]}}\n')
-    read = [(path, list(cases(path))) for path in args.results]
-    found = [case for _, of in read for case in of if case.kernels]
+    found = cases(args.result)
     costs = shipped(found[0].device).costs
     if args.fit:
         costs = fitted(found, costs)
         print(costs)
-    print(table(found, costs))
+    print(side_by_side(found, costs))
     errors = [
         expected_ms(case, made, costs) / made.ms
         for case in found
         if not case.misjudged
         for made in case.kernels.values()
+        if made.modelled
     ]
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels")
-    several = [case for case in found if len(case.kernels) > 1]
-    judgeable = [case for case in several if not case.misjudged]
-    if judgeable:
-        ratios = [judged(case, costs)[1] for case in judgeable]
-        near = statistics.mean(ratio <= 1.1 for ratio in ratios)
-        print(f"chosen within 10 % of the best: {near:.0%} of {len(ratios)} cells")
-        print(f"at worst {max(ratios):.2f} times the best")
-    if len(several) > len(judgeable):
-        print(f"{len(several) - len(judgeable)} cells left out: the sample misjudged their groups")
-    for path, _ in read:
-        if json.loads(path.read_text())["kernels"] != sources_hash():
-            print(f"{path}: measured with other kernels than these")
+    judgement = verdict(found, costs)
+    print(judgement)
+    if judgement.cells < len(found):
+        left = len(found) - judgement.cells
+        print(f"{left} cells left out: the sample misjudged their groups")
+    if json.loads(args.result.read_text())["kernels"] != sources_hash():
+        print(f"{args.result}: measured with other kernels than these")
+    return 0 if judgement.good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

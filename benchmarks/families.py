@@ -1,8 +1,9 @@
 """Every kernel, forced, over the number of groups: which one the decision should choose.
 
 ``python -m benchmarks.families --rows 1e8`` alternates the kernels in one process on one RMM pool
-and writes device times, wall times and the memory that a call takes beyond its input and its result
-to JSON.
+and writes device times, the times that the cost model expects, wall times and the memory that a
+call takes beyond its input and its result to JSON. ``benchmarks.plots`` draws it,
+``benchmarks.choice`` judges the decision by it.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grid import Cell, arms, frame_of
+from benchmarks.grid import Cell, aggregator_of, columns_of, frame_of
 from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
+from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.costs import known
+from dask_gpuagg.cuda.driver import Device, current_device
+from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.source import Query
 
-KERNELS = ("auto", "lphga", "sp_ega", "pgb")
-GROUPS = (1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))
 # dense integers, as many of 64 random bits, skewed ones, strings of ten bytes
 KEYS = ("dense", "random", "zipf", "strings")
+# What a kernel may be expected to take, ms; from there on nobody would choose it.
+LIMIT = 100.0
 
 
 def cells(keys: list[str], groups: list[int]) -> Iterator[tuple[str, Cell]]:
@@ -48,19 +55,55 @@ def frame_for(kind: str, cell: Cell, rows: int) -> Any:
     return frame
 
 
-def measured(frame: Any, aggregations: int, kernels: list[str], repeats: int) -> dict[str, Any]:
+def expected(query: Query, rows: int, device: Device, decision: Decision) -> float | None:
+    """What the model gives a decision; None for those that it does not describe."""
+    if decision.kernel == "sgb" or not holds(decision):
+        return None
+    return geometry.expected_ms(query, rows, device, known(device).costs, decision)
+
+
+def holds(decision: Decision) -> bool:
+    """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
+    if not decision.kernel.startswith("hgb") or decision.estimate is None:
+        return True
+    return decision.estimate.groups <= decision.slices * decision.shared_slots
+
+
+def as_grouped(query: Query, laps: dict[str, float]) -> Query:
+    """The query with its keys in the form that they were grouped in, and without its outputs."""
+    if query.may_be_short and "verify" not in laps:
+        query = replace(query, keys=(replace(query.keys[0], short=True),))
+    return replace(query, outputs=())
+
+
+def measured(
+    frame: Any, aggregations: int, kernels: list[str], repeats: int, limit: float
+) -> dict[str, Any]:
     """Times, memory and decision of each kernel that admits the input."""
-    ours = arms(frame, aggregations)["ours"]
-    calls: dict[str, Callable[..., Any]] = {name: partial(ours, forced=name) for name in kernels}
-    runs = {name: call()[2] for name, call in calls.items()}
-    calls = {n: c for n, c in calls.items() if n in ("auto", runs[n].decision.kernel)}
+    device, rows = current_device(), len(frame)
+    keys, values = columns_of(frame, aggregations)
+    aggregator = aggregator_of(keys, values, aggregations)
+    run = aggregator.run("auto")[2]
+    runs, left_out = {}, {}
+    for name in kernels:
+        made = geometry.decide(aggregator.query, rows, run.decision.estimate, device, name)
+        if name != "auto" and made.kernel.removesuffix("_runs") != name:
+            left_out[name] = f"not for this input: {made.why}"
+        elif name != "auto" and (expected(aggregator.query, rows, device, made) or 0) > limit:
+            left_out[name] = f"more than {limit:.0f} ms expected"
+        else:
+            runs[name] = aggregator.run(name)[2]
+    calls = {name: partial(aggregator.run, name) for name in runs}
     times = timed(calls, repeats)
-    made: dict[str, Any] = {"aggregations": aggregations, "kernels": {}}
+    cell: dict[str, Any] = {"aggregations": aggregations, "made": run.groups}
+    cell |= {"left_out": left_out, "kernels": {}}
     for name, call in calls.items():
-        made["made"] = runs[name].groups
         laps = device_time(call, repeats)
-        made["kernels"][name] = {
-            "decision": str(runs[name].decision),
+        query = as_grouped(aggregator.query, laps)
+        cell["query"] = asdict(query)
+        cell["kernels"][name] = {
+            "decision": asdict(runs[name].decision),
+            "expected_ms": expected(query, rows, device, runs[name].decision),
             "median_ms": statistics.median(times[name]),
             "device_ms": sum(laps.values()),
             "kernels_ms": laps,
@@ -68,7 +111,7 @@ def measured(frame: Any, aggregations: int, kernels: list[str], repeats: int) ->
             "spilled": runs[name].spilled,
             "restarted": runs[name].restarted,
         }
-    return made
+    return cell
 
 
 def main() -> None:
@@ -78,17 +121,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keys", default=",".join(KEYS))
     parser.add_argument("--groups", default=",".join(map(str, GROUPS)))
-    parser.add_argument("--kernels", default=",".join(KERNELS))
+    parser.add_argument("--kernels", default=",".join(("auto", *geometry.KERNELS)))
+    parser.add_argument("--limit", type=float, default=LIMIT, help="ms expected of a kernel")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("families.json"))
     args = parser.parse_args()
     prepare()
     groups = [int(float(g)) for g in args.groups.split(",")]
+    kernels = args.kernels.split(",")
+    device = asdict(current_device())
     done = []
     for kind, cell in cells(args.keys.split(","), groups):
         frame = frame_for(kind, cell, int(args.rows))
         for aggregations in (1, 5):
-            of = measured(frame, aggregations, args.kernels.split(","), args.repeats)
+            of = measured(frame, aggregations, kernels, args.repeats, args.limit)
             done.append({"keys": kind} | asdict(cell) | of)
             shown = " | ".join(
                 f"{name} {k['median_ms']:.2f} ({k['device_ms']:.2f}) "
@@ -96,11 +142,12 @@ def main() -> None:
                 for name, k in of["kernels"].items()
             )
             print(
-                f"{kind:>7} g={cell.groups:>10,} zipf={cell.zipf:<4} n={aggregations}: {shown}",
+                f"{kind:>7} g={cell.groups:>10,} zipf={cell.zipf:<4} n={aggregations}: {shown}"
+                + "".join(f" | {name}: {why}" for name, why in of["left_out"].items()),
                 flush=True,
             )
         del frame
-        head = report_head(args.commit) | {"rows": int(args.rows)}
+        head = report_head(args.commit) | {"device": device, "rows": int(args.rows)}
         args.out.write_text(json.dumps(head | {"cells": done}, indent=1) + "\n")
 
 

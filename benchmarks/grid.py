@@ -119,32 +119,42 @@ def frame_of(cell: Cell, rows: int, seed: int = 1) -> Any:
     return frame
 
 
+def columns_of(frame: Any, aggregations: int) -> tuple[list[Any], dict[str, Any]]:
+    """Key columns, and those that are aggregated, by their labels."""
+
+    def column(label: str) -> Any:
+        return frame[label].to_pylibcudf()[0]
+
+    keys = [column(label) for label in frame.columns if label[0] == "k"]
+    return keys, {label: column(label) for label in AGGREGATIONS[aggregations]}
+
+
+def aggregator_of(keys: list[Any], values: dict[str, Any], aggregations: int) -> Any:
+    """Ours, before it runs."""
+    from dask_gpuagg.engines.columns import Aggregator
+
+    aggregator = Aggregator(keys, False)
+    for label, names in AGGREGATIONS[aggregations].items():
+        for name in names:
+            getattr(aggregator, name)(values[label])
+    return aggregator
+
+
 def arms(frame: Any, aggregations: int) -> dict[str, Callable[..., Any]]:
     """Ours, and libcudf's group-by, on columns."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.columns import Aggregator
+    keys, values = columns_of(frame, aggregations)
 
-    def columns_of(labels: list[str]) -> list[Any]:
-        return [frame[label].to_pylibcudf()[0] for label in labels]
-
-    keys = columns_of([c for c in frame.columns if c[0] == "k"])
-    spec = AGGREGATIONS[aggregations]
-    values = dict(zip(spec, columns_of(list(spec)), strict=True))
-
-    def ours(stopwatch: Any = None, forced: str = "auto") -> Any:
-        aggregator = Aggregator(keys, False)
-        for label, names in spec.items():
-            for name in names:
-                getattr(aggregator, name)(values[label])
-        return aggregator.run(forced, stopwatch)
+    def ours(stopwatch: Any = None) -> Any:
+        return aggregator_of(keys, values, aggregations).run("auto", stopwatch)
 
     def theirs() -> Any:
         requests = [
             plc.groupby.GroupByRequest(
                 values[label], [getattr(plc.aggregation, name)() for name in names]
             )
-            for label, names in spec.items()
+            for label, names in AGGREGATIONS[aggregations].items()
         ]
         return plc.groupby.GroupBy(plc.Table(keys)).aggregate(requests)
 

@@ -51,7 +51,7 @@ EXPERIMENTS = tuple(
         (1 << 16, True, ("pgb", "lphga", "sp_ega")),
         (1 << 20, False, ("pgb", "sp_ega")),
         (1 << 20, True, ("pgb", "lphga")),
-        (1 << 23, True, ("pgb", "lphga")),
+        (1 << 23, True, ("pgb", "pgb_ur", "lphga")),
     )
     for kernel in kernels
     for five in (False, True)

@@ -175,11 +175,15 @@ class Launcher:
 
 @dataclass(kw_only=True)
 class Call(Launcher):
-    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels."""
+    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
+
+    ``values`` is how many of the values that a row's states read are not null, on average.
+    """
 
     query: Query
     columns: Any
     rows: int
+    values: float | None = None
     args: Args = field(default_factory=Args)
     # of keys that are coded: their numbers
     codes: Any = None

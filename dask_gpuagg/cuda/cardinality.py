@@ -17,6 +17,8 @@ HOT_ROWS = 16
 # A sample in which so many more pairs of rows share a key than the estimate of the groups explains
 # comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
 _UNEVEN = 1.05
+# Bounds that say nothing.
+ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Estimate:
     uneven: bool = False
     hot: tuple[tuple[int, float], ...] = ()
     alike: float = 0.0
-    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)
+    bounds: tuple[int, int] = ANY_WORD
     ascending: bool = False
 
 
@@ -69,7 +71,7 @@ def estimate_groups(
     met: int = 0,
     pairs: int = 0,
     hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
-    bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+    bounds: tuple[int, int] = ANY_WORD,
     falls: int = 1,
 ) -> Estimate:
     """Estimate the number of groups of an input.

@@ -37,6 +37,7 @@ _H200 = Costs(
     load_ps=1.5,
     move_ps=2.9,
     run_ps=41,
+    gather_ps=25,
     access_ps=9.6,
     miss_ps=39,
     claim_ps=115,
@@ -50,9 +51,10 @@ def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
 
     What the multiprocessors and the L2 cache do goes by the first, what memory does by the second.
     """
-    scaled = {"bandwidth": memory, "table_bandwidth": memory, "miss_ps": 1 / memory}
+    scaled = {"bandwidth": memory, "table_bandwidth": memory}
+    scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}
     for name in asdict(_H200):
-        if name.endswith("_ps") and name != "miss_ps":
+        if name.endswith("_ps") and name not in scaled:
             scaled[name] = 1 / cores
     made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
     how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "

@@ -60,11 +60,11 @@ def estimated(call: Call, forced: str) -> Estimate | None:
         The kernel that is wanted. Uneven keys are counted only where partitions may be made of
         them.
     """
-    if call.rows < cardinality.SAMPLED_FROM:
+    if call.rows < cardinality.SAMPLED_FROM and forced != "direct":
         return None
     estimate = _sampled(call)
     many = estimate.most > geometry.shared_capacity(call.query, call.device)
-    if estimate.uneven and many and forced in ("auto", "pgb"):
+    if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur"):
         groups = max(estimate.groups, _counted(call))
         estimate = replace(estimate, groups=groups, most=groups + groups // 16)
     return estimate

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dask_gpuagg.cuda.cardinality import SEGMENT, SEGMENTS, Estimate
+from dask_gpuagg.cuda.cardinality import ANY_WORD, SEGMENT, SEGMENTS, Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.model import Costs, laps
-from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.window import null_slot, window
+
+# What may be forced.
+KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "sgb", "sp_ega", "lphga")
 
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
@@ -26,6 +30,14 @@ _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
 
+# Keys of a window for each expected group, at most, and likewise where it is forced.
+_DENSE = 2.0
+_LOOSEST = 64.0
+# Keys of a window in global memory up to which their states lie in sectors of their own, because
+# atomics on one sector wait for each other.
+_APART_BELOW = 1 << 17
+# Copies of a state that uneven keys need.
+_UNEVEN_REPLICAS = 8
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
 # Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
@@ -56,6 +68,8 @@ _HOT_ANYWHERE = 2e-4
 # Slots of a table of hot keys for each of them, and the most copies of their states.
 _HOT_ROOMY = 3
 _HOT_REPLICAS = 8
+# Share of a row's values below which gathering them may be faster than moving all.
+_GATHERED = 0.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
@@ -71,24 +85,29 @@ class Decision:
     Attributes
     ----------
     kernel : str
-        ``hgb``, ``hgb_runs``, ``pgb``, ``sgb``, ``sp_ega``, ``lphga``, or ``range`` where only the
-        rows' groups are numbered.
+        One of ``KERNELS``, ``hgb_runs``, or ``range`` where only the rows' groups are numbered.
     why : str
     estimate : Estimate or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 without. A partition of ``pgb`` fills its table
+        Of the shared-memory tables; 0 without. A partition of ``pgb`` or ``pgb_ur`` fills its table
         ``slices`` times.
     global_slots : int
-        Of the global table; of ``pgb`` the groups that there is room for at first.
+        Of the global table; of partitions the groups that there is room for at first; of ``direct``
+        the keys of the window.
     partitions, capacity : int
-        Of ``pgb``: how many, and the rows of each that there is room for.
+        How many, and the rows of each that there is room for.
     base : int or None
-        Of ``pgb``: what narrow words are counted from; None for whole ones.
+        What narrow words of partitions are counted from, None for whole ones; the window's least
+        word.
     hot : tuple of int
-        Of ``pgb``: words of keys that are kept out of the partitions.
+        Words of keys that are kept out of the partitions.
     hot_slots, hot_replicas : int
         Of the table for these; 0 without one.
+    gathered : float
+        Of ``pgb_ur``: values that are gathered for a row, on average.
+    shift : int
+        Of ``direct``: by how many bits slots are farther apart than keys.
     expected_ms : float or None
         Device time by the model (``cuda/model.py``), where it chose among several.
     """
@@ -107,7 +126,13 @@ class Decision:
     hot: tuple[int, ...] = ()
     hot_slots: int = 0
     hot_replicas: int = 0
+    gathered: float = 0.0
+    shift: int = 0
     expected_ms: float | None = None
+
+    def form(self, query: Query) -> Query:
+        """The query with partitions that hold what this kernel moves."""
+        return query.by_number if self.kernel == "pgb_ur" else query
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -123,6 +148,7 @@ def decide(
     device: Device,
     forced: str = "auto",
     costs: Costs | None = None,
+    values: float | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
@@ -134,14 +160,24 @@ def decide(
         Without it the input is small.
     device : Device
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+        ``auto`` or one of ``KERNELS``.
     costs : Costs, optional
         Constants of the device; those shipped for it by default.
+    values : float, optional
+        Values that the states read of a row and that are not null, on average; all by default.
 
     Returns
     -------
     Decision
+
+    Raises
+    ------
+    ValueError
+        If there is no kernel of the forced name.
     """
+    if forced not in ("auto", *KERNELS):
+        raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
+    values = query.values if values is None else values
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
     slices = max(1, math.ceil(_margin(expected) / capacity)) if capacity > 0 else 0
@@ -157,11 +193,16 @@ def decide(
             return replace(_in_global(rows, estimate, why), kernel="sgb")
         if forced == "sgb":
             return _in_global(rows, estimate, "the keys have no word that orders as they do")
+    if forced == "direct":
+        decision = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
+        return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
     if forced == "auto":
-        return _cheapest(query, rows, estimate, device, slices, costs or shipped(device).costs)
-    if forced == "pgb":
+        known = costs or shipped(device).costs
+        return _cheapest(query, rows, estimate, device, slices, known, values)
+    if forced in ("pgb", "pgb_ur"):
         why = f"{expected:,} groups exceed shared memory"
-        decision = _in_partitions(query, rows, estimate, device, True)
+        form = query.by_number if forced == "pgb_ur" else query
+        decision = _in_partitions(form, rows, estimate, device, True, values)
         return decision or _in_global(rows, estimate, why)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
@@ -176,33 +217,43 @@ def _cheapest(
     device: Device,
     slices: int,
     costs: Costs,
+    values: float,
 ) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
     expected = rows if estimate is None else estimate.groups
     why = f"{expected:,} groups exceed shared memory"
     candidates: list[Decision] = []
+    narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
+    if narrow is not None and slices != 1 and not _crowded(narrow):
+        candidates.append(narrow)
     if 1 <= slices <= _MOST_SLICES:
         why = f"{expected:,} groups fit shared memory"
-        candidates.append(_in_shared(query, rows, estimate, device, slices, why))
+        if slices == 1 and narrow is not None and narrow.shared_slots and not _in_runs(estimate):
+            return narrow
+        shared = _in_shared(query, rows, estimate, device, slices, why)
         if slices == 1:
             # the same updates as in partitions, and nothing moved first: no time is worth reckoning
             # where the host's own counts most
-            return candidates[0]
-    partitioned = _in_partitions(query, rows, estimate, device, False)
-    if partitioned is not None:
-        candidates.append(partitioned)
+            return shared
+        candidates.append(shared)
+    forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
+    for form in forms:
+        partitioned = _in_partitions(form, rows, estimate, device, False, values)
+        if partitioned is not None:
+            candidates.append(partitioned)
     if slices and rows >= _PARTITIONED_FROM:
         candidates.append(_in_two_phases(rows, estimate, why))
     if not candidates or not (estimate and estimate.uneven):
         # skew makes estimates too low, and this table does not grow
         candidates.append(_in_global(rows, estimate, why))
     times = [expected_ms(query, rows, device, costs, each) for each in candidates]
-    handicap = [1.0 if each.shared_slots else 1 / _WORTH for each in candidates]
+    handicap = [1.0 if each.shared_slots or each is narrow else 1 / _WORTH for each in candidates]
     best = min(range(len(times)), key=lambda i: times[i] * handicap[i])
     told = [f"{times[best]:.2g} ms expected"]
     told += [f"{c.kernel} {ms:.2g}" for c, ms in zip(candidates, times, strict=True)]
     del told[best + 1]
-    return replace(candidates[best], why=f"{why}: {', '.join(told)}", expected_ms=times[best])
+    chosen = candidates[best]
+    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=times[best])
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
@@ -218,7 +269,7 @@ def _in_shared(
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
     held = min(math.ceil(_margin(expected) / slices), capacity)
-    runs = slices == 1 and estimate is not None and estimate.repeats >= _RUNS_FROM
+    runs = slices == 1 and _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
         held = capacity
@@ -238,19 +289,75 @@ def _in_shared(
     )
 
 
-def decide_unsorted(
+def decide_again(
     query: Query,
     rows: int,
     decision: Decision,
     device: Device,
     forced: str,
     costs: Costs | None = None,
+    values: float | None = None,
 ) -> Decision:
-    """Choose again where ``sgb`` found rows that are not sorted, or that it cannot sort."""
-    if forced == "sgb" or decision.estimate is None:
-        return decide(query, rows, decision.estimate, device, "lphga", costs)
+    """Choose another kernel than one that the rows turned out not to admit.
+
+    ``sgb`` found rows that are not sorted, or that it cannot sort, ``direct`` many keys outside of
+    its window.
+    """
+    if forced == decision.kernel or decision.estimate is None:
+        return decide(query, rows, decision.estimate, device, "lphga", costs, values)
     estimate = replace(decision.estimate, ascending=False)
-    return decide(query, rows, estimate, device, forced, costs)
+    if decision.kernel == "direct":
+        estimate = replace(estimate, bounds=ANY_WORD)
+    return decide(query, rows, estimate, device, forced, costs, values)
+
+
+def direct_bytes(query: Query, decision: Decision) -> int:
+    """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
+    fixed, replica = query.slot_bytes
+    each = fixed - 8 + decision.replicas * replica
+    return ((decision.global_slots >> decision.shift) + 63) // 64 * 8 + decision.shared_slots * each
+
+
+def _in_window(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    why: str,
+    loosest: float = _DENSE,
+) -> Decision | None:
+    """The slot of a key by its distance from the least one, or None where it cannot be."""
+    found = window(query, estimate)
+    if estimate is None or found is None:
+        return None
+    base, keys = found
+    if keys > loosest * estimate.groups + 64:
+        return None
+    fixed, replica = query.slot_bytes
+    room = _shared_bytes(device) - (keys + 63) // 64 * 8
+    each = room // keys - (fixed - 8)
+    replicas, shift, held = 1, 0, 0
+    if room >= 0 and each >= replica:
+        most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
+        replicas, held = _power_of_two(most), keys
+    elif room < 0 or estimate.uneven:
+        # atomics on one address wait for each other
+        return None
+    elif keys < _APART_BELOW:
+        shift = 2
+    blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
+    geometry = (held, replicas, 1, max(1, blocks), keys << shift)
+    return Decision("direct", why, estimate, *geometry, base=base, shift=shift)
+
+
+def _in_runs(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.repeats >= _RUNS_FROM
+
+
+def _crowded(decision: Decision) -> bool:
+    """Whether uneven keys would wait for each other more than hot keys that leave the stream."""
+    uneven = decision.estimate is not None and decision.estimate.uneven
+    return uneven and decision.replicas < _UNEVEN_REPLICAS
 
 
 def safe_slots(rows: int) -> int:
@@ -276,6 +383,7 @@ def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, in
 
 def tile_of(query: Query, device: Device, decision: Decision) -> int:
     """Rows of a tile of the decision's scatter."""
+    query = decision.form(query)
     if decision.hot_slots:
         threads, few, _ = query.scatter
         return threads * few
@@ -288,14 +396,17 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
 
 
 def _in_partitions(
-    query: Query, rows: int, estimate: Estimate | None, device: Device, forced: bool
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
 ) -> Decision | None:
-    """PGB-TR, or None where it cannot or should not run."""
+    """PGB-TR, or PGB-UR of a query by number; None where it cannot or should not run."""
     fixed, replica = query.slot_bytes
     most_slots = _shared_bytes(device) // (fixed + replica) // 2 * 2
     if query.family == "ByRow" or most_slots < _FEWEST_SLOTS:
-        return None
-    if any(value.ctype == PRESENT for value in query.inputs):  # strings and lists do not travel
         return None
     groups = max(1, rows if estimate is None else estimate.groups)
     wanted = math.ceil(_margin(groups) / (most_slots * _PARTITION_LOAD))
@@ -310,9 +421,9 @@ def _in_partitions(
         least = min(_HOT / partitions, _HOT_ANYWHERE)
         hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
-    null_slot = _null_slot(query)
+    nulls = null_slot(query)
     hot_slots, hot_replicas = 0, 0
-    while (hot or null_slot) and not hot_slots:
+    while (hot or nulls) and not hot_slots:
         hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
         if not hot_slots and not hot:
             return None
@@ -333,7 +444,7 @@ def _in_partitions(
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots:
         roomy = most_slots
     return Decision(
-        "pgb",
+        "pgb_ur" if query.untransformed else "pgb",
         "forced" if forced else f"{groups:,} groups exceed shared memory",
         estimate,
         min(most_slots, max(_FEWEST_SLOTS, roomy // 2 * 2)),
@@ -347,17 +458,13 @@ def _in_partitions(
         tuple(word for word, _ in hot),
         hot_slots,
         hot_replicas,
+        values if query.untransformed else 0.0,
     )
-
-
-def _null_slot(query: Query) -> bool:
-    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
-    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8
 
 
 def _admits_runs(query: Query) -> bool:
     # a null key of 64 bits has no word that could be sorted
-    return query.family == "Packed" and not _null_slot(query)
+    return query.family == "Packed" and not null_slot(query)
 
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:

@@ -13,7 +13,6 @@ from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
-    Args,
     Call,
     Column,
     Counters,
@@ -21,13 +20,13 @@ from dask_gpuagg.cuda.call import (
     Run,
     Target,
     collect,
-    reset,
     run_of,
     table_of,
     zero,
 )
 from dask_gpuagg.cuda.coded import decoded, make_codes
 from dask_gpuagg.cuda.costs import known
+from dask_gpuagg.cuda.direct import direct
 from dask_gpuagg.cuda.driver import (
     Device,
     Kernels,
@@ -41,7 +40,8 @@ from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, ve
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
+from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
@@ -61,6 +61,8 @@ class DeviceColumn:
         Rows to skip in both.
     characters, size : int
         Address of a string column's bytes, and how many they are.
+    nulls : int
+        Rows without a value.
     """
 
     data: int
@@ -68,6 +70,7 @@ class DeviceColumn:
     offset: int = 0
     characters: int = 0
     size: int = 0
+    nulls: int = 0
 
 
 @dataclass
@@ -122,7 +125,7 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+        ``auto`` or one of ``geometry.KERNELS``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
     encoded : bool
@@ -146,7 +149,7 @@ def aggregate(
     decision: Decision | None = None
     if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):
         call = columns.call(query)
-        decision = _decide(call, forced)
+        decision = _decide(call, forced, encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
@@ -195,12 +198,16 @@ class _Columns:
         flat += extra or [Column() for _ in range(query.extra_columns)]
         columns = (Column * max(len(flat), 1))(*flat)
         handle = self.stream.__cuda_stream__()[1]
+        nulls = [
+            c.nulls for c, v in zip(self.inputs, query.inputs, strict=True) if v.ctype != PRESENT
+        ]
         return Call(
             query=query,
             kernels=kernels,
             device=device,
             columns=columns,
             rows=self.rows,
+            values=query.values - sum(nulls) / max(self.rows, 1),
             stream=self.stream,
             handle=handle,
             stopwatch=self.stopwatch,
@@ -248,19 +255,22 @@ def _grouped(
     elif query.made_words:
         make_words(call)
     if decision is None:
-        decision = _decide(call, forced)
+        decision = _decide(call, forced, encoded)
     if query.coded and call.counters().doubt:
         return None
-    if encoded and decision.kernel in ("pgb", "sgb", "sp_ega"):
+    if encoded and decision.kernel in ("pgb", "pgb_ur", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
-    if decision.kernel == "sgb":
-        done = sgb(call, decision, sort=forced == "sgb")
+    while done is None and decision.kernel in ("sgb", "direct"):
+        if decision.kernel == "sgb":
+            done = sgb(call, decision, sort=forced == "sgb")
+        else:
+            done = direct(call, decision)
         if done is None:
             costs = known(call.device).costs
-            decision = geometry.decide_unsorted(
-                query, call.rows, decision, call.device, forced, costs
+            decision = geometry.decide_again(
+                query, call.rows, decision, call.device, forced, costs, call.values
             )
     if done is None and decision.partitions:
         done = pgb(call, decision)
@@ -299,10 +309,13 @@ def prepare(query: Query, *units: str) -> None:
         kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
 
 
-def _decide(call: Call, forced: str) -> Decision:
+def _decide(call: Call, forced: str, encoded: bool = False) -> Decision:
     estimate = estimated(call, forced) if call.rows else None
+    if encoded and estimate is not None:
+        # rows are looked up by linear probing, so no other way of finding a slot will do
+        estimate = replace(estimate, bounds=cardinality.ANY_WORD)
     costs = known(call.device).costs
-    return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs)
+    return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs, call.values)
 
 
 def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
@@ -314,11 +327,8 @@ def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
     args.replicas = decision.replicas
     args.slices = decision.slices
-    args.spill_limit = max(call.rows // 8, 1 << 16)
-    warps = decision.blocks * query.threads // 32
-    room = min(call.rows, args.spill_limit + warps * 32 * query.unroll)
-    args.spill = call.allocate(4 * room).ptr
-    args.resume = call.allocate(4 * warps).ptr
+    room = room_for_spilled(call, decision.blocks)
+    args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
     call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
     kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
@@ -329,37 +339,18 @@ def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     spilled = counters.spilled
     if spilled:
         listed = min(spilled, room)
-        counters = _take_spilled(call, decision, counters, listed, spilled > args.spill_limit)
+        stopped = spilled > args.spill_limit
+        new = listed if not stopped else call.rows
+        if decision.estimate is not None and stopped:
+            new = min(new, 2 * decision.estimate.most)
+        take_spilled(call, counters, listed, new)
+        if stopped:
+            # the same grid, so that each warp goes on where it stopped
+            call.launch("lphga", decision.blocks, query.threads, args, call.columns)
+        counters = collect(call)
         if counters.homeless:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
-
-
-def _take_spilled(
-    call: Call, decision: Decision, counters: Counters, listed: int, stopped: bool
-) -> Counters:
-    """Rows that found no place, and those that stopped warps left alone, by the global table."""
-    args = call.args
-    new = listed if not stopped else call.rows
-    if decision.estimate is not None and stopped:
-        new = min(new, 2 * decision.estimate.most)
-    if counters.claimed + new > args.table.limit:
-        args.target = table_of(call, geometry.safe_slots(counters.claimed + new))
-        slots = args.target.slots
-        reset(call, "claimed")
-        call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-        blocks = call.spread(args.table.slots, SMALL_BLOCK)
-        call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
-        args.table = args.target
-    reset(call, "groups")
-    threads = call.query.threads
-    rest = Args.from_buffer_copy(args)
-    rest.list, rest.rows, rest.slices, rest.resume = args.spill, listed, 1, None
-    call.launch("lphga", call.spread(listed, threads), threads, rest, call.columns)
-    if stopped:
-        # the same grid, so that each warp goes on where it stopped
-        call.launch("lphga", decision.blocks, threads, args, call.columns)
-    return collect(call)
 
 
 def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:

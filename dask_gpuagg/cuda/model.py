@@ -34,6 +34,8 @@ _DENSE = 4
 # Share of losers that dense keys have of those that chance gives, and accesses that a loser takes.
 _DENSE_MEET = 0.25
 _NEXT = 2.0
+# Atomics that nothing is looked up before come so close together that each takes longer.
+_CLOSE = 1.25
 # 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. States that
 # are not here compare, and mostly change nothing.
 _SUMS = {
@@ -76,6 +78,8 @@ class Costs:
         Each column that the scatter reads, and each that it writes.
     run_ps : float
         Each run of rows that leave a tile for one partition, in each column.
+    gather_ps : float
+        Each value that is gathered by the number of its row: an access beyond the L2 cache.
     access_ps : float
         One access or atomic of a global table in the L2 cache.
     miss_ps : float
@@ -98,6 +102,7 @@ class Costs:
     load_ps: float
     move_ps: float
     run_ps: float
+    gather_ps: float
     access_ps: float
     miss_ps: float
     claim_ps: float
@@ -126,6 +131,7 @@ def laps(
         By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
+    query = decision.form(query)
     if decision.partitions:
         made = {
             "scatter": _scatter(costs, query, rows, decision, tile),
@@ -133,7 +139,9 @@ def laps(
         }
     else:
         slots, slot = decision.global_slots, sum(query.slot_bytes)
-        if decision.shared_slots:
+        if decision.kernel == "direct":
+            main = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+        elif decision.shared_slots:
             main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
         elif decision.kernel == "sp_ega":
             main = _sp_ega(costs, query, rows, decision, groups)
@@ -164,16 +172,30 @@ def _hgb(
     return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
 
 
+def _direct(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+) -> float:
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    fields = _touched_fields(query) - 1
+    if not decision.shared_slots:
+        work = rows * fields * _CLOSE * costs.access_ps
+        return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
+    # the bit that says that a key has occurred takes the place of the search
+    work = costs.find_ps + _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
+    shared = rows * work * multiprocessors / decision.blocks * 1e-9
+    return _overlapped(memory, shared) + decision.blocks * groups * fields * costs.access_ps * 1e-9
+
+
 def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: int) -> float:
     masked = sum(v.masked for v in query.read)
     # words are made twice: to count the rows of the partitions, and to move them
     keys = 1 if query.made_words else len(query.keys)
-    loads = 2 * keys + len(query.read) + masked
-    moves = 1 + len(query.read) + query.numbered + (masked > 0)
+    loads = 2 * keys + len(query.copied) + masked
+    moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * (loads * costs.load_ps + moves * costs.move_ps)
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = 2 * key_bytes + _value_bytes(query) + masked / 8
+    read = 2 * key_bytes + _copied_bytes(query) + masked / 8
     memory = rows * (read + _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     if decision.hot:
         share = sum(s for word, s in decision.estimate.hot) if decision.estimate else 0.0
@@ -189,8 +211,9 @@ def _aggregate(
     load = min(1.0, groups / parts / slots)
     work = _find(costs, query, decision.estimate, groups, load) + _update(costs, query, 1.0)
     shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
+    gathers = rows * decision.gathered * costs.gather_ps * 1e-9
     tables = parts * slots * sum(query.slot_bytes) * costs.slot_ps * 1e-9
-    return _overlapped(memory, shared) + tables
+    return _overlapped(memory, shared) + gathers + tables
 
 
 def _lphga(costs: Costs, query: Query, rows: int, decision: Decision, groups: int) -> float:
@@ -282,9 +305,12 @@ def _read_bytes(query: Query) -> float:
     return _key_bytes(query) + _value_bytes(query) + masked / 8
 
 
+def _copied_bytes(query: Query) -> int:
+    return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
+
+
 def _moved_bytes(query: Query, decision: Decision) -> int:
     word = 8 if decision.base is None else 4
     masked = sum(value.masked for value in query.read)
     validity = 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
-    moved = sum(TYPE_BYTES.get(value.ctype, 0) for value in query.read)
-    return word + moved + 4 * query.numbered + validity
+    return word + _copied_bytes(query) + 4 * query.numbered + validity

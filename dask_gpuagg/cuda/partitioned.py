@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import (
@@ -19,6 +20,7 @@ from dask_gpuagg.cuda.call import (
     table_of,
     zero,
 )
+from dask_gpuagg.cuda.driver import kernels_of
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES
 
@@ -63,15 +65,16 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         None if so many rows found their partition full that the global table is the better way.
     """
     args = call.args
-    partitions, moved = _make_partitions(call, decision)
+    moving = _moving(call, decision)
+    partitions, moved = _make_partitions(moving, decision)
     args.table = table_of(call, decision.global_slots)
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
-    _scatter(call, decision, partitions, moved)
-    counters = _aggregate(call, decision, partitions, moved)
+    _scatter(moving, decision, partitions, moved)
+    counters = _aggregate(moving, decision, partitions, moved)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless:
         return None
@@ -89,7 +92,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         args.table = table_of(call, geometry.even(needed))
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
-        counters = _aggregate(call, decision, partitions, moved)
+        counters = _aggregate(moving, decision, partitions, moved)
     for args.target in beside:
         counters = _absorb(call, counters)
     if counters.homeless:
@@ -98,6 +101,14 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if beside:
         counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _moving(call: Call, decision: Decision) -> Call:
+    """The same call with the kernels that move what the decision says."""
+    query = decision.form(call.query)
+    if query is call.query:
+        return call
+    return replace(call, query=query, kernels=kernels_of(query, call.device))
 
 
 def _suffix(decision: Decision) -> str:
@@ -131,7 +142,10 @@ def _scatter(
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
-    """Memory for the rows' copies; the columns take the places of the input's."""
+    """Memory for the rows' copies; the columns take the places of the input's.
+
+    Those that are gathered, or not read at all, are the input's own.
+    """
     query = call.query
     rows = decision.partitions * decision.capacity
 
@@ -151,9 +165,9 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         decision.partitions,
         decision.capacity,
     )
-    moved = (Column * len(call.columns))()
-    for i, value in enumerate(query.read, start=query.first_input):
-        moved[i] = Column(array(TYPE_BYTES[value.ctype]))
+    moved = (Column * len(call.columns))(*call.columns)
+    for i, value in query.copied:
+        moved[query.first_input + i] = Column(array(TYPE_BYTES[value.ctype]))
     return partitions, moved
 
 

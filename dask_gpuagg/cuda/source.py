@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
@@ -51,6 +51,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "hgb": ("hgb",),
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
+    "direct_shared": ("direct_shared",),
+    "direct_global": ("direct_global",),
     **{kernel: (kernel,) for kernel in _PARTITIONED},
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
@@ -192,6 +194,9 @@ class Query:
         doubt.
     counting : bool
         Whether the kernels count the slots that rows look at, which slows them down.
+    untransformed : bool
+        Whether partitions hold the numbers of their rows, by which the values are gathered, instead
+        of copies of the values.
     """
 
     keys: tuple[KeyPart, ...]
@@ -203,6 +208,7 @@ class Query:
     coded: bool = False
     by_row: bool = False
     counting: bool = False
+    untransformed: bool = False
 
     @cached_property
     def family(self) -> str:
@@ -287,6 +293,23 @@ class Query:
         return (*self.inputs, ValuePart("u64", False)) if self.family == "Wide" else self.inputs
 
     @cached_property
+    def copied(self) -> tuple[tuple[int, ValuePart], ...]:
+        """The inputs of ``read``, with their places in it, that partitions hold copies of."""
+        if self.untransformed:
+            return ()
+        return tuple((i, v) for i, v in enumerate(self.read) if v.ctype != PRESENT)
+
+    @cached_property
+    def values(self) -> int:
+        """Values that the states read of a row, unless they are null."""
+        return sum(value.ctype != PRESENT for value in self.read)
+
+    @cached_property
+    def by_number(self) -> Query:
+        """The query whose partitions hold the numbers of their rows."""
+        return replace(self, untransformed=True)
+
+    @cached_property
     def kept(self) -> tuple[State, ...]:
         """The states of a slot: those asked for, then what made words need."""
         if self.family == "Wide":
@@ -335,16 +358,19 @@ class Query:
     @property
     def widest(self) -> int:
         """Bytes of the widest column that a scatter moves, words included."""
-        return max([8, *(TYPE_BYTES.get(v.ctype, 1) for v in self.read)])
+        return max([8, *(TYPE_BYTES[v.ctype] for _, v in self.copied)])
 
     @cached_property
     def numbered(self) -> bool:
-        """Whether a state keeps the number of a row."""
-        return any(s.policy in ("FirstRow", "LastRow", "AnyRow") for s in self.kept)
+        """Whether partitions hold the numbers of their rows."""
+        keep = ("FirstRow", "LastRow", "AnyRow")
+        return self.untransformed or any(state.policy in keep for state in self.kept)
 
     @cached_property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
+        if self.untransformed:  # a call has its other kernels from the query that moves copies
+            return _WHOLE_WORDS if self.family in ("Wide", "Hashed") else _PARTITIONED
         missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
         if self.family != "Coded":
             missing.add("codes")
@@ -361,7 +387,7 @@ class Query:
         if self.family in ("Wide", "Hashed"):
             missing.update(_NARROW_WORDS)
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs"))
+            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -399,6 +425,7 @@ class Query:
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
         counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
+        numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
         return f"""{counting}
 #include "core/query.cuh"
 #include "output/output.cuh"
@@ -409,7 +436,7 @@ using Read = Row<{", ".join(inputs)}>;
 static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
               "the host reckons with other sizes");
 }}
-using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {max(column, 1)}>;
+using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {numbers}>;
 namespace gpuagg {{
 using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
 }}

@@ -23,7 +23,7 @@ from dask_gpuagg.runs import rehearsal
 
 USUAL = ("sum", "count", "mean", "min", "max")
 # tables in shared memory serve few groups: the rest is compiled when a query has more
-_USUAL_UNITS = (CORE, "hgb", "count", "words", "longest", "verify")
+_USUAL_UNITS = (CORE, "hgb", "direct_shared", "count", "words", "longest", "verify")
 
 _logger = logging.getLogger(__name__)
 

@@ -78,7 +78,7 @@ class Aggregator:
     def _of_present(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
         if column.type().id() in CTYPES:
-            # read all the same: only columns of fixed width can be scattered
+            # read all the same: another state may need the values, and inputs are not read twice
             return self._state(policy, column)
         wanted = identity(column)
         known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
@@ -283,7 +283,7 @@ class Aggregator:
         Parameters
         ----------
         forced : str
-            ``auto``, ``hgb``, ``pgb``, ``sgb``, ``sp_ega`` or ``lphga``.
+            ``auto`` or one of ``geometry.KERNELS``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
 

@@ -108,12 +108,13 @@ def view_of(column: plc.Column) -> DeviceColumn:
     mask_address = mask.ptr if mask is not None and masked(column) else 0
     data = column.data()
     address = data.ptr if data is not None else 0
+    nulls = column.null_count()
     if column.type().id() is TypeId.STRING:
         offsets = column.child(0).data() if column.num_children() else None
         start = offsets.ptr if offsets is not None else 0
         size = data.size if data is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address, size)
-    return DeviceColumn(address, mask_address, column.offset())
+        return DeviceColumn(start, mask_address, column.offset(), address, size, nulls)
+    return DeviceColumn(address, mask_address, column.offset(), nulls=nulls)
 
 
 def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:

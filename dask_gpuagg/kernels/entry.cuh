@@ -6,6 +6,7 @@
 // only where its macro is defined, once a call needs it.
 #pragma once
 
+#include "direct/direct.cuh"
 #include "estimate/bytes.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
@@ -70,7 +71,31 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
 }
 #endif
 
+#ifdef GPUAGG_WITH_DIRECT_SHARED
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_direct_shared(const __grid_constant__ gpuagg::Args a,
+                         const __grid_constant__ gpuagg::Window w,
+                         const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::direct<GPUAGG_QUERY, gpuagg::Shared, GPUAGG_UNROLL>(a, w, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_DIRECT_GLOBAL
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_direct_global(const __grid_constant__ gpuagg::Args a,
+                         const __grid_constant__ gpuagg::Window w,
+                         const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::direct<GPUAGG_QUERY, gpuagg::Global, GPUAGG_UNROLL>(a, w, c.column);
+}
+#endif
+
 #ifdef GPUAGG_WITH_CORE
+__global__ void __launch_bounds__(256)
+    gpuagg_name_slots(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Window w) {
+    gpuagg::name_slots(a, w);
+}
+
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_lphga(const __grid_constant__ gpuagg::Args a,
                  const __grid_constant__ gpuagg::Columns c) {

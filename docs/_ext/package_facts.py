@@ -27,7 +27,6 @@ from dask_gpuagg.engines.support import device_table
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
-_CHOICES = _KERNELS.parent / "choice.json"
 _GRID = _KERNELS.parent / "grid.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
@@ -173,19 +172,21 @@ def first_use(text: str) -> str:
 
 
 def expectations(path: Path) -> str:
-    """Markdown table of expected and measured times from ``benchmarks/choice.py``.
+    """Markdown table of expected and measured times, and how good the choice is.
 
     Parameters
     ----------
     path : Path
-        Its JSON file.
+        A result of ``benchmarks/families.py``.
 
     Returns
     -------
     str
     """
-    found = list(choice.cases(path))
-    return choice.side_by_side(found, shipped(found[0].device).costs)
+    found = choice.cases(path)
+    costs = shipped(found[0].device).costs
+    judgement = str(choice.verdict(found, costs)).capitalize()
+    return f"{choice.side_by_side(found, costs)}\n\n{judgement}."
 
 
 def _sections(text: str) -> Iterator[str]:
@@ -236,7 +237,7 @@ def _write(app: Sphinx) -> None:
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
         "grid.md": grid(_GRID.read_text(encoding="utf-8")),
         "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
-        "choice.md": expectations(_CHOICES),
+        "choice.md": expectations(choice.RESULT),
     }
     for name, text in parts.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -255,8 +255,21 @@ def _counts() -> Iterator[tuple[str, Query]]:
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 
+def _by_number() -> Iterator[tuple[str, Query]]:
+    """Partitions from which values are gathered, of every type."""
+    for masked in (False, True):
+        wanted = {(ctype, masked): ["max"] for ctype in ORDERED}
+        wanted |= {("i128", masked): ["wide sum"], (PRESENT, masked): ["first"]}
+        name = f"every type{' masked' if masked else ''} by number"
+        yield name, of(INT64, wanted).by_number
+    for label, keys in {"two words": INT64 * 2, "strings": (string(),)}.items():
+        yield f"the usual ones by {label}, by number", of(keys, USUAL).by_number
+
+
 TABLE: dict[str, Query] = {
-    name: query for part in (_keys, _values, _single_states, _counts) for name, query in part()
+    name: query
+    for part in (_keys, _values, _single_states, _counts, _by_number)
+    for name, query in part()
 }
 
 COVERING = [
@@ -285,4 +298,6 @@ COVERING = [
     "ranges of three with nulls, nulls kept",
     "codes of strings and integers, nulls kept",
     "the usual ones by strings, by row",
+    "every type masked by number",
+    "the usual ones by two words, by number",
 ]

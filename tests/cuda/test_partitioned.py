@@ -10,7 +10,7 @@ from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.geometry import Decision
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.source import PRESENT, KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
 A100 = Device(0, "A100", "sm_80", 108, 166_912)
@@ -28,19 +28,20 @@ def decided(
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
 @pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
 @pytest.mark.parametrize("groups", [50_000, 1_000_000, 16_000_000, 100_000_000])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
 def test_partitions_hold_the_rows_and_tables_the_groups(
-    groups: int, query: Query, device: Device
+    kernel: str, groups: int, query: Query, device: Device
 ) -> None:
-    decision = geometry.decide(query, 10**8, Estimate(groups, groups, 0.0, 0.0), device, "pgb")
+    decision = geometry.decide(query, 10**8, Estimate(groups, groups, 0.0, 0.0), device, kernel)
     fixed, replica = query.slot_bytes
-    assert decision.kernel == "pgb"
+    assert decision.kernel == kernel
     assert decision.partitions % device.multiprocessors == 0
     assert decision.partitions * decision.capacity >= 10**8
     assert decision.partitions * decision.capacity < 2**32
     assert decision.partitions * decision.slices * decision.shared_slots > groups
     assert decision.slices & (decision.slices - 1) == 0
     assert decision.shared_slots * (fixed + replica) < device.shared_bytes
-    _, tile, shared = geometry.scatter_tile(query, device, decision.partitions)
+    _, tile, shared = geometry.scatter_tile(decision.form(query), device, decision.partitions)
     assert tile > 0
     assert shared < device.shared_bytes
 
@@ -85,7 +86,7 @@ def test_words_of_a_narrow_range_are_narrow(
 ) -> None:
     query = replace(SUM, keys=(KeyPart(ctype, False),))
     estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
-    assert geometry.decide(query, 10**8, estimate, H200).base == base
+    assert geometry.decide(query, 10**8, estimate, H200, "pgb").base == base
 
 
 def test_made_words_are_not_narrow() -> None:
@@ -111,3 +112,66 @@ def test_keys_by_row_are_not_partitioned() -> None:
     strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
     assert decided(strings, 1_000_000).kernel == "pgb"
     assert not decided(replace(strings, by_row=True), 1_000_000).partitions
+
+
+STRINGS = ValuePart(PRESENT, True)
+COUNTS = replace(SUM, inputs=(STRINGS,), states=(State("Count", (0,)), State("FirstRow", (0,))))
+MANY = replace(
+    SUM,
+    inputs=(ValuePart("i64", True),) * 6 + (STRINGS,),
+    states=(*(State("Max", (i,), "i64") for i in range(6)), State("Count", (6,))),
+)
+
+
+def test_what_partitions_hold() -> None:
+    assert [i for i, _ in MANY.copied] == list(range(6))
+    assert MANY.values == 6
+    assert not MANY.numbered
+    assert MANY.by_number.copied == ()
+    assert MANY.by_number.numbered
+    # words and numbers are staged in the same buffer, a column at a time
+    assert MANY.widest == MANY.by_number.widest == 8
+    assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)
+
+
+def test_kernels_of_another_form_are_those_that_partition() -> None:
+    assert set(SUM.by_number.units) < set(SUM.units)
+    assert all(unit.startswith(("scatter", "aggregate")) for unit in SUM.by_number.units)
+    wide = replace(SUM, keys=(WORD, WORD)).by_number
+    assert wide.units
+    assert not any(unit.endswith("narrow") for unit in wide.units)
+
+
+def test_counts_of_strings_are_partitioned() -> None:
+    """The validity travels, and nothing else has to."""
+    decision = decided(COUNTS, 1_000_000)
+    assert (decision.kernel, COUNTS.copied, COUNTS.values) == ("pgb", (), 0)
+
+
+def chosen(values: float | None, query: Query = MANY, groups: int = 4_000_000) -> Decision:
+    estimate = Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**9))
+    return geometry.decide(query, 10**8, estimate, H200, values=values)
+
+
+def test_values_that_are_mostly_null_are_gathered() -> None:
+    assert chosen(None).kernel == chosen(6).kernel == "pgb"
+    few = chosen(0.3)
+    assert (few.kernel, few.gathered) == ("pgb_ur", 0.3)
+    assert "pgb_ur" not in chosen(6).why
+    assert "pgb " in few.why
+    # one column costs as much to move as the number of the row
+    one = replace(SUM, inputs=(ValuePart("f64", True),))
+    assert chosen(0.2, one).kernel == "pgb"
+
+
+def test_no_other_kernel_gathers() -> None:
+    assert chosen(6).gathered == 0
+    assert geometry.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb").gathered == 0
+    forced = geometry.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb_ur")
+    assert forced.gathered == 6
+
+
+@pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
+def test_a_kernel_that_there_is_not(name: str) -> None:
+    with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
+        geometry.decide(SUM, 10**8, None, H200, name)

@@ -12,7 +12,7 @@ import pytest
 from tests.device.test_kernels import KERNELS, WANTED, aggregated, columns_of, values
 
 
-@pytest.mark.parametrize("kernel", ["hgb", "pgb", "lphga"])
+@pytest.mark.parametrize("kernel", ["hgb", "pgb", "pgb_ur", "lphga"])
 @pytest.mark.parametrize("key", ["k", "text"])
 def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str) -> None:
     """With ever more memory the call fails at each of its allocations, until it goes through."""

@@ -17,7 +17,7 @@ from tests.device.test_kernels import (
 )
 
 
-@pytest.mark.parametrize("kernel", ["auto", "pgb", "sp_ega"])
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "sp_ega"])
 def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
     """The sampled segments hold one key, all other rows a key each."""
     rows = 4_000_000
@@ -31,7 +31,8 @@ def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
 
-def test_a_partition_that_overflows() -> None:
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
+def test_a_partition_that_overflows(kernel: str) -> None:
     """Rows of a hot key that found its partition full join the groups made already."""
     rng = np.random.default_rng(15)
     k = rng.integers(0, 400_000, ROWS)
@@ -41,8 +42,8 @@ def test_a_partition_that_overflows() -> None:
     v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
     frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
     wanted = WANTED | {"v": ["sum", "min", "first", "last"]}
-    ours, run = aggregated(frame, ["k"], wanted, "pgb")
-    assert run.decision.kernel == "pgb"
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert run.decision.kernel == kernel
     assert run.spilled > 0
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda import geometry
+
 CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
-KERNELS = ("auto", "hgb", "pgb", "sgb", "sp_ega", "lphga")
+KERNELS = ("auto", *geometry.KERNELS)
 ROWS = 2_000_000
 
 

@@ -26,7 +26,7 @@ def with_nulls(rng: np.random.Generator) -> pd.Series:
     return v.mask(rng.random(ROWS) < 0.3)
 
 
-@pytest.mark.parametrize("kernel", ["auto", "pgb", "hgb", "lphga"])
+@pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "hgb", "lphga"])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.25, 1.5])
 def test_zipf(exponent: float, kernel: str) -> None:
     rng = np.random.default_rng(1)
@@ -35,8 +35,8 @@ def test_zipf(exponent: float, kernel: str) -> None:
     ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
     assert run.groups == frame.k.nunique()
-    if kernel in ("auto", "pgb"):
-        assert run.decision.kernel == "pgb"
+    if kernel in ("auto", "pgb", "pgb_ur"):
+        assert run.decision.kernel == ("pgb" if kernel == "auto" else kernel)
         assert len(run.decision.hot) > 0 or exponent == 0.5
         assert not run.restarted
 

@@ -7,8 +7,8 @@
 
 namespace gpuagg {
 
-struct Shared {};
-struct Global {};
+struct Shared { static constexpr bool of_block = true; };
+struct Global { static constexpr bool of_block = false; };
 
 GPUAGG_INLINE void add(Shared, u32* cell, u32 v) { atomicAdd(cell, v); }
 GPUAGG_INLINE void add(Global, u32* cell, u32 v) { atomicAdd(cell, v); }

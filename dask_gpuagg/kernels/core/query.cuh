@@ -74,11 +74,27 @@ GPUAGG_INLINE u32 slot_of_group(const Args& a, u32 group) {
     return a.table.slots + (a.extras == 2 ? 1u : group - dense);
 }
 
-template <class KEY, class STATES, class ROW, u32 COLUMNS> struct Query {
+// Lists those of a thread's rows whose bits are set, `first` and every WARP-th one after it. By a
+// whole warp: true for all of it once rows were listed beyond the limit.
+template <u32 UNROLL> GPUAGG_INLINE bool list_lost(const Args& a, u32 lost, u64 first) {
+    if (!__any_sync(ALL_LANES, lost != 0)) return false;
+    u32 begin = 0;
+    if (lost) begin = atomicAdd(&a.counters->spilled, __popc(lost));
+    u32 at = begin;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (lost & (1u << j)) a.spill[at++] = static_cast<u32>(first + j * WARP);
+    return __any_sync(ALL_LANES, lost != 0 && begin >= a.spill_limit);
+}
+
+// UNTRANSFORMED: partitions hold the numbers of their rows instead of copies of the values (pgb_ur/).
+template <class KEY, class STATES, class ROW, u32 COLUMNS, bool UNTRANSFORMED = false>
+struct Query {
     using Key = KEY;
     using All = STATES;
     using Values = ROW;
     static constexpr u32 columns = COLUMNS;
+    static constexpr bool untransformed = UNTRANSFORMED;
 };
 
 // The slot of a key that has one of its own behind the table, or none.

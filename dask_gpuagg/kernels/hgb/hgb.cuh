@@ -111,14 +111,7 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
         if (slot[j] != NONE)
             accumulate.update(memory, slot[j], a.replicas, share, row[j],
                               static_cast<u32>(base + j * WARP + lane));
-    if (!__any_sync(ALL_LANES, lost != 0)) return false;
-    u32 begin = 0;
-    if (lost) begin = atomicAdd(&a.counters->spilled, __popc(lost));
-    u32 at = begin;
-#pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j)
-        if (lost & (1u << j)) a.spill[at++] = static_cast<u32>(base + j * WARP + lane);
-    return __any_sync(ALL_LANES, lost != 0 && begin >= a.spill_limit);
+    return list_lost<UNROLL>(a, lost, base + lane);
 }
 
 // SLICED: the blocks divide the keys among themselves, and each slice's blocks read all rows.

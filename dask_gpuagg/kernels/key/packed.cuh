@@ -77,11 +77,19 @@ template <bool KEEP_NULLS, class... K> struct Packed {
         }
     }
 
-    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+    // The word before it is mixed.
+    static GPUAGG_INLINE u64 plain(const Column* from, i64 row, Kind& kind) {
         u64 word = 0;
         bool dropped = false, null = false;
         (append<K>(from, row, word, dropped, null), ...);
-        return of_word(mix(word), dropped ? Kind::drop : null ? Kind::null : Kind::key);
+        kind = dropped ? Kind::drop : null ? Kind::null : Kind::key;
+        return word;
+    }
+
+    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+        Kind kind;
+        const u64 word = plain(from, row, kind);
+        return of_word(mix(word), kind);
     }
 
     static GPUAGG_INLINE Probe of_word(u64 word, Kind kind) {

@@ -9,14 +9,27 @@ namespace gpuagg {
 // Groups whose strings a block lays out together, one a thread.
 constexpr u32 TEXT_TILE = 256;
 
+// The last digit, which is taken away. Most numbers fit 32 bits, which divide several times as fast.
+GPUAGG_INLINE u64 last_digit(u64& number, u64 values) {
+    const u64 before = number;
+    if ((number | values) >> 32 == 0)
+        number = static_cast<u32>(number) / static_cast<u32>(values);
+    else
+        number /= values;
+    return before - number * values;
+}
+
 // The code that a word has for a column, as if there were no nulls.
 GPUAGG_INLINE u64 code_of(u64 word, const ColumnCode& code, bool& valid) {
-    const u64 made = word / code.scale % code.all;
+    u64 rest = word;
+    if (code.scale != 1) last_digit(rest, code.scale);
+    const u64 made = last_digit(rest, code.all);
     valid = !code.nullable || made != 0;
     return valid ? made - (code.nullable ? 1 : 0) : 0;
 }
-GPUAGG_INLINE u32 length_of(u64 made, const ColumnCode& code) {
-    return static_cast<u32>(code.base + (code.range ? made % (code.range + 1) : 0));
+// The length comes last, which is taken away.
+GPUAGG_INLINE u32 length_of(u64& made, const ColumnCode& code) {
+    return static_cast<u32>(code.base + (code.range ? last_digit(made, code.range + 1) : 0));
 }
 
 // The characters of each tile; `starts` are then summed by `scan_texts`.
@@ -24,7 +37,7 @@ __device__ __forceinline__ void measure_texts(const u64* words, u32 groups, cons
                                               u64* starts) {
     const u32 group = blockIdx.x * TEXT_TILE + threadIdx.x;
     bool valid = false;
-    const u64 made = group < groups ? code_of(words[group], code, valid) : 0;
+    u64 made = group < groups ? code_of(words[group], code, valid) : 0;
     const u32 mine = valid ? length_of(made, code) : 0;
     const u32 of_warp = __reduce_add_sync(ALL_LANES, mine);
     __shared__ u32 all;
@@ -97,14 +110,12 @@ __device__ __forceinline__ void write_texts(const u64* words, u32 groups, const 
     // bytes lie in the buffer as in the aligned words that they go to
     const u32 skipped = static_cast<u32>(start & 7ull);
     u8* text = reinterpret_cast<u8*>(staged) + skipped + before;
-    if (code.range) made /= code.range + 1;
 #pragma unroll 1
     for (u32 q = 2 * code.pieces; valid && q-- > 0;) {
         const Quad& quad = code.quad[q];
         u32 bytes = quad.least;
         if (quad.all != 1) {
-            u32 value = static_cast<u32>(made % quad.all);
-            made /= quad.all;
+            u32 value = static_cast<u32>(last_digit(made, quad.all));
             for (u32 i = 3; i > 0; --i) {
                 bytes += value % quad.values[i - 1] << (8 * i);
                 value /= quad.values[i - 1];

@@ -4,23 +4,12 @@
 #pragma once
 
 #include "output/output.cuh"
-#include "pgb_tr/partitions.cuh"
+#include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
 // A key that is farther from its first slot than this finds the table full.
 constexpr u32 PARTITION_PROBES = 96;
-
-template <class V, u32 BIT, u32 I>
-GPUAGG_INLINE void read_moved(Cells<I>&, const Column*, u32, V) {}
-template <class V, u32 BIT, u32 I, class In, class... Rest>
-GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* moved, u32 at, V valid) {
-    row.value = load<typename In::T>(moved[In::column], static_cast<i64>(at));
-    row.valid = true;
-    if constexpr (In::masked) row.valid = (valid >> BIT) & 1u;
-    read_moved<V, BIT + (In::masked ? 1 : 0)>(static_cast<Cells<I + 1, Rest...>&>(row), moved, at,
-                                              valid);
-}
 
 // The rows of a partition that one pass takes: all of them, or where its groups exceed the table
 // those whose hash ends in `value`.
@@ -39,18 +28,20 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     Row row[UNROLL];
     Probe probe[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
+    V valid[UNROLL];
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         const u32 at = base + j * WARP + lane;
         probe[j] = {EMPTY, 0u, Kind::key};
         if (WHOLE || at < end) {
             probe[j].word = load_word<NARROW>(p, at);
-            V valid = 0;
+            valid[j] = 0;
             if constexpr (Inputs<Row>::masked > 0)
-                valid = __ldcs(static_cast<const V*>(p.validity) + at);
-            read_moved<V, 0>(row[j], moved, at, valid);
+                valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
+            if constexpr (!Q::untransformed)
+                read_moved<FromCopies, V, 0>(row[j], moved, at, valid[j], true);
             number[j] = 0;
-            if constexpr (Numbered<typename Q::All>::value) number[j] = __ldcs(p.numbers + at);
+            if constexpr (Moved<Q>::numbers) number[j] = __ldcs(p.numbers + at);
         }
     }
     u32 left = 0;
@@ -63,6 +54,11 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
         slot[j] = first_slot(home_in_partition(word, p.count), slots);
         if (word == EMPTY) slot[j] = NONE;
         else if (peek(words + slot[j]) != word) left |= 1u << j;
+    }
+    if constexpr (Q::untransformed) {
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            read_moved<Gathering, V, 0>(row[j], moved, number[j], valid[j], slot[j] != NONE);
     }
     const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
                                                       nullptr, probe, slot, left);
@@ -115,6 +111,7 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
     }
 }
 
+// `moved` are the partitions' copies, or the input's own columns where values are gathered.
 template <class Q, class O, bool NARROW, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];

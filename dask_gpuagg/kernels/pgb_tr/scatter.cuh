@@ -5,6 +5,7 @@
 
 #include "pgb_tr/hot.cuh"
 #include "pgb_tr/partitions.cuh"
+#include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
@@ -106,23 +107,24 @@ template <class Q, u32 THREADS, u32 ITEMS>
 GPUAGG_INLINE void move_rest(const Partitions& p, const Column* columns, const Column* to,
                              char* buffer, i64 first, const Route<ITEMS>& route) {
     using Row = typename Q::Values;
-    Row* const row = nullptr;
+    using Copied = typename Moved<Q>::Columns;
     if constexpr (Inputs<Row>::masked > 0) {
         using V = typename Bits<Inputs<Row>::masked>::Type;
         move_column<THREADS, ITEMS, V>(buffer, p.validity, route, [&](u32 j) {
             V bits = 0;
-            valid_bits<V, 0>(row, columns, first + j * THREADS, bits);
+            valid_bits<V, 0>(static_cast<Row*>(nullptr), columns, first + j * THREADS, bits);
             return bits;
         });
     }
-    if constexpr (Numbered<typename Q::All>::value)
+    if constexpr (Moved<Q>::numbers)
         move_column<THREADS, ITEMS, u32>(buffer, p.numbers, route, [&](u32 j) {
             return static_cast<u32>(first + j * THREADS);
         });
-    if constexpr (Inputs<Row>::count > UNROLLED_COLUMNS)
-        move_many<THREADS, ITEMS>(row, buffer, columns, to, first, route);
+    Copied* const copied = nullptr;
+    if constexpr (Inputs<Copied>::count > UNROLLED_COLUMNS)
+        move_many<THREADS, ITEMS>(copied, buffer, columns, to, first, route);
     else
-        move_inputs<THREADS, ITEMS>(row, buffer, columns, to, first, route);
+        move_inputs<THREADS, ITEMS>(copied, buffer, columns, to, first, route);
 }
 
 // The sum of the counts of all threads before this one, and of all.
@@ -177,16 +179,16 @@ template <class Q, u32 THREADS, u32 ITEMS, bool HOT, bool NARROW>
 __device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
                         const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
-    using Row = typename Q::Values;
+    using Copied = typename Moved<Q>::Columns;
     constexpr u32 TILE = THREADS * ITEMS;
     static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
     extern __shared__ u64 shared[];
     __shared__ u32 warp_sums[WARP];
     char* buffer = reinterpret_cast<char*>(shared);
-    u32* counts = reinterpret_cast<u32*>(buffer + TILE * Inputs<Row>::widest);
+    u32* counts = reinterpret_cast<u32*>(buffer + TILE * Inputs<Copied>::widest);
     u16* starts = reinterpret_cast<u16*>(counts + p.count);
     const u32 each = (p.count + THREADS - 1) / THREADS;
-    const u32 used = (TILE * Inputs<Row>::widest + 6 * p.count + 7) / 8 * 8;
+    const u32 used = (TILE * Inputs<Copied>::widest + 6 * p.count + 7) / 8 * 8;
     HotTable<Q> hot = HOT ? HotTable<Q>(buffer + used, keys) : HotTable<Q>();
 
     for (u64 tile = static_cast<u64>(blockIdx.x) * TILE; tile < a.rows;

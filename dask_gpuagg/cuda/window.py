@@ -1,0 +1,42 @@
+"""The range of the keys as a sample tells it: slots by distance instead of by hash."""
+
+from __future__ import annotations
+
+from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+
+_WORD = 1 << 64
+# What core/types.cuh mixes to the word that stands for an empty slot.
+EMPTY_PLAIN = 0x0E217C1E68E9F0DD
+
+
+def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
+    """The least word and the number of words of a window around all keys.
+
+    Parameters
+    ----------
+    query : Query
+    estimate : Estimate, optional
+
+    Returns
+    -------
+    tuple of int, or None
+        None where nothing is known of the keys' range, or where they have no word of their own.
+    """
+    if estimate is None or query.family != "Packed" or null_slot(query):
+        return None
+    least, greatest = estimate.bounds
+    if estimate.bounds == ANY_WORD or least > greatest:
+        return None
+    span = greatest - least + 1
+    # the sample misses keys at both ends
+    beyond = span // 64 + 16
+    base, slots = least - beyond, span + 2 * beyond
+    slots += slots % 2
+    return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)
+
+
+def null_slot(query: Query) -> bool:
+    """Whether the null key is no word, but has a slot of its own behind the table."""
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8

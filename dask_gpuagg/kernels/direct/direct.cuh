@@ -1,0 +1,103 @@
+// Group-by of keys from a narrow range: the distance from the least key is the slot, so nothing is
+// looked for. The states lie in the shared memory of each SM while they fit there (HGB of Wu 2025,
+// section 4.2, without its hash), or in one table in global memory, for which one atomic a row is
+// all the work. One bit of shared memory tells whether a key has occurred.
+#pragma once
+
+#include "core/query.cuh"
+
+namespace gpuagg {
+
+struct Window {
+    u64 base;      // the least unmixed word
+    u32 keys;      // an even number
+    u32 shift;     // of a key's distance to its slot
+    u32* present;  // a bit for each key, where the states are in global memory
+};
+
+GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
+
+// A tile of WARP * UNROLL rows, one warp's. True if rows were listed beyond the limit.
+template <class Q, class Space, bool WHOLE, u32 UNROLL>
+GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* columns, u32* present,
+                               const typename Q::All::Memory& memory, u64 base) {
+    using K = typename Q::Key;
+    const u32 lane = threadIdx.x % WARP;
+    const u32 share = threadIdx.x & (a.replicas - 1);
+    typename Q::Values row[UNROLL];
+    u32 at[UNROLL];
+    u32 lost = 0;
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u64 i = base + j * WARP + lane;
+        at[j] = NONE;
+        if (WHOLE || i < a.rows) {
+            Kind kind;
+            const u64 distance = K::plain(columns, static_cast<i64>(i), kind) - w.base;
+            row[j].read(columns, static_cast<i64>(i));
+            if (kind == Kind::key && distance < w.keys) at[j] = static_cast<u32>(distance);
+            else if (kind != Kind::drop) lost |= 1u << j;
+        }
+    }
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (at[j] != NONE) {
+            const u32 bit = 1u << at[j] % 32;
+            if (!(peek(present + at[j] / 32) & bit)) atomicOr(present + at[j] / 32, bit);
+            const u32 slot = Space::of_block ? at[j] : at[j] << w.shift;
+            Q::All::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
+                           static_cast<u32>(base + j * WARP + lane));
+        }
+    return list_lost<UNROLL>(a, lost, base + lane);
+}
+
+// In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
+// window are listed.
+template <class Q, class Space, u32 UNROLL>
+__device__ void direct(const Args& a, const Window& w, const Column* columns) {
+    extern __shared__ u64 shared[];
+    u32* present = reinterpret_cast<u32*>(shared);
+    const u32 marks = mark_words(w.keys);
+    const auto global = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
+    auto memory = global;
+    for (u32 i = threadIdx.x; i < marks; i += blockDim.x) present[i] = 0;
+    if constexpr (Space::of_block) {
+        char* cells = reinterpret_cast<char*>(present + (marks + 1) / 2 * 2);
+        memory = Q::All::carve(cells, w.keys, a.replicas);
+        for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
+            Q::All::clear(memory, {i / a.replicas, i});
+    }
+    __syncthreads();
+
+    constexpr u32 TILE = WARP * UNROLL;
+    const u32 warps = blockDim.x / WARP;
+    const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
+    bool stop = false;
+    for (; base + TILE <= a.rows && !stop; base += stride)
+        stop = take_direct<Q, Space, true, UNROLL>(a, w, columns, present, memory, base);
+    if (base < a.rows && !stop)
+        take_direct<Q, Space, false, UNROLL>(a, w, columns, present, memory, base);
+    __syncthreads();
+    if constexpr (Space::of_block) {
+        for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
+            if (!(present[s / 32] >> s % 32 & 1u)) continue;
+            auto value = Q::All::read(memory, {s, s * a.replicas});
+            for (u32 r = 1; r < a.replicas; ++r)
+                Q::All::fold(value, Q::All::read(memory, {s, s * a.replicas + r}));
+            Q::All::add(Global{}, global, {s, s}, value);
+            a.table.words[s] = mix(w.base + s);  // every writer writes the same
+        }
+    } else {
+        for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
+            if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
+    }
+}
+
+// Gives the slots of the keys that have occurred their words: then the table is like any other.
+GPUAGG_INLINE void name_slots(const Args& a, const Window& w) {
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < w.keys; i += gridDim.x * blockDim.x)
+        if (w.present[i / 32] >> i % 32 & 1u) a.table.words[i << w.shift] = mix(w.base + i);
+}
+
+}  // namespace gpuagg

@@ -1,0 +1,247 @@
+"""Results of all kernels: how they are made, judged and drawn, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import choice, families
+from benchmarks.grid import Cell
+from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.model import laps
+from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+
+H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
+COSTS = shipped(H200).costs
+ROWS = 10**8
+QUERY = Query(
+    (KeyPart("i64", False),), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ()
+)
+
+
+class Simulated:
+    """An aggregator whose kernels take what ``slow`` makes of the model's time."""
+
+    query = QUERY
+
+    def __init__(self, groups: int, slow: Callable[[str], float]) -> None:
+        self.estimate = Estimate(groups, groups, 0.0, 1 / groups, bounds=(0, groups))
+        self.slow = slow
+
+    def run(self, forced: str, stopwatch: Any = None) -> Any:
+        made = geometry.decide(QUERY, ROWS, self.estimate, H200, forced)
+        if stopwatch is not None:
+            expected = {"sgb": 5.0}
+            if made.kernel != "sgb":
+                tile = geometry.tile_of(QUERY, H200, made)
+                expected = laps(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
+            slow = self.slow(made.kernel)
+            stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
+        groups = self.estimate.groups
+        run = SimpleNamespace(decision=made, groups=groups, spilled=0, restarted=False)
+        return [], [], run
+
+
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Writes what ``benchmarks.families`` measures of simulated kernels."""
+
+    def device_time(call: Callable[..., Any], repeats: int) -> dict[str, float]:
+        times: dict[str, float] = {}
+        call(times)
+        return times
+
+    monkeypatch.setattr(families, "current_device", lambda: H200)
+    monkeypatch.setattr(families, "known", shipped)
+    monkeypatch.setattr(families, "columns_of", lambda frame, number: ([], {}))
+    monkeypatch.setattr(families, "device_time", device_time)
+    monkeypatch.setattr(families, "peak_bytes", lambda call: 0)
+    monkeypatch.setattr(families, "timed", lambda calls, repeats: {n: [1.0] for n in calls})
+
+    def write(slow: Callable[[str], float], limit: float = 100.0) -> Path:
+        made = []
+        for kind, cell in families.cells(["dense"], [16, 1 << 12, 1 << 20, 1 << 24]):
+            aggregator = Simulated(cell.groups, slow)
+            monkeypatch.setattr(families, "aggregator_of", lambda *_, it=aggregator: it)
+            for number in (1, 5):
+                kernels = ["auto", *geometry.KERNELS]
+                of = families.measured(range(ROWS), number, kernels, 1, limit)
+                made.append({"keys": kind} | asdict(cell) | of)
+        head = {"gpu": "a GPU", "kernels": "", "device": asdict(H200), "rows": ROWS}
+        path = tmp_path / "families.json"
+        path.write_text(json.dumps(head | {"cells": made}))
+        return path
+
+    return write
+
+
+def as_expected(name: str) -> float:
+    return 1.0
+
+
+def admitted(groups: int) -> set[str]:
+    """The bits of ``direct`` do not fit a block for more keys."""
+    return {name for name in geometry.KERNELS if name != "direct" or groups <= 1 << 20}
+
+
+def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
+    found = choice.cases(result(as_expected))
+    assert len(found) == 8
+    for case in found:
+        assert case.query == QUERY
+        assert set(case.kernels) == admitted(case.made)
+        for name, made in case.kernels.items():
+            again = Simulated(case.made, as_expected).run(name)[2].decision
+            assert made.decision == again
+            if made.modelled:
+                expected = choice.expected_ms(case, made, COSTS)
+                assert made.ms == pytest.approx(expected + 0.01)
+        assert not case.kernels["sgb"].modelled
+
+
+def test_expected_times_stand_beside_the_measured_ones(result: Callable[..., Path]) -> None:
+    for cell in json.loads(result(as_expected).read_text())["cells"]:
+        for name, kernel in cell["kernels"].items():
+            told = kernel["expected_ms"]
+            if name == "sgb" or (name == "hgb" and cell["groups"] >= 1 << 20):
+                assert told is None
+            else:
+                assert kernel["device_ms"] == pytest.approx(told + 0.01)
+
+
+def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) -> None:
+    for cell in json.loads(result(as_expected, limit=4.0).read_text())["cells"]:
+        slow = {name for name, why in cell["left_out"].items() if why == "more than 4 ms expected"}
+        assert slow == set(cell["left_out"]) & admitted(cell["groups"])
+        assert set(cell["left_out"]) | set(cell["kernels"]) == {"auto", *geometry.KERNELS}
+        assert "auto" in cell["kernels"]
+        assert not slow & set(cell["kernels"])
+        assert all((k["expected_ms"] or 0) <= 4 for k in cell["kernels"].values())
+    assert slow
+
+
+def test_a_kernel_that_does_not_admit_the_input_is_left_out(
+    result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(geometry, "_in_partitions", lambda *_: None)
+    for cell in json.loads(result(as_expected).read_text())["cells"]:
+        assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
+        assert not {"pgb", "pgb_ur"} & set(cell["kernels"])
+        assert all(why.startswith("not for this input: ") for why in cell["left_out"].values())
+
+
+def test_a_model_that_is_right_chooses_well(result: Callable[..., Path]) -> None:
+    judgement = choice.verdict(choice.cases(result(as_expected)), COSTS)
+    assert judgement == choice.Verdict(8, 1.0, judgement.worst)
+    assert judgement.worst < 1.1
+    assert judgement.good
+
+
+def test_the_best_kernel_is_found_in_the_measurements(result: Callable[..., Path]) -> None:
+    """Partitions that take longer than the model knows are not the best kernel any more."""
+    for slow, good in ((1.05, True), (3.0, False)):
+        found = choice.cases(result(lambda name, by=slow: by if name == "pgb" else 1.0))
+        judgement = choice.verdict(found, COSTS)
+        ratios = []
+        for case in found:
+            times = {name: made.ms for name, made in case.kernels.items()}
+            ratios.append(times[choice.chosen(case, COSTS)] / min(times.values()))
+        assert judgement.near == sum(ratio <= 1.1 for ratio in ratios) / 8
+        assert judgement.worst == max(ratios)
+        assert judgement.good == good
+
+
+@pytest.mark.parametrize(
+    ("near", "worst", "good"), [(0.9, 1.5, True), (0.89, 1.2, False), (1.0, 1.51, False)]
+)
+def test_the_verdict(near: float, worst: float, good: bool) -> None:
+    assert choice.Verdict(50, near, worst).good == good
+
+
+def test_misjudged_groups_are_left_out(result: Callable[..., Path]) -> None:
+    found = choice.cases(result(as_expected))
+    wrong = replace(found[-1], made=3 * found[-1].made)
+    assert wrong.misjudged
+    assert choice.verdict([*found[:-1], wrong], COSTS).cells == 7
+
+
+def test_the_command_judges_one_file(
+    result: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for slow, status in ((1.0, 0), (3.0, 1)):
+        path = result(lambda name, by=slow: by if name == "pgb" else 1.0)
+        monkeypatch.setattr(sys, "argv", ["choice", str(path)])
+        assert choice.main() == status
+        shown = capsys.readouterr().out
+        assert shown.count("| dense ") == 8
+        assert "chosen within 10 % of the best kernel" in shown
+        assert "measured with other kernels than these" in shown
+
+
+def test_the_constants_are_fitted_to_it(result: Callable[..., Path]) -> None:
+    found = choice.cases(result(as_expected))
+    start = replace(COSTS, run_ps=2 * COSTS.run_ps, gather_ps=COSTS.gather_ps / 2)
+    fitted = choice.fitted(found, start)
+    assert fitted.run_ps == pytest.approx(COSTS.run_ps, rel=0.1)
+    assert fitted.gather_ps == pytest.approx(COSTS.gather_ps, rel=0.1)
+
+
+def test_a_later_decision_may_have_fields_that_this_one_has_not(
+    result: Callable[..., Path],
+) -> None:
+    path = result(as_expected)
+    decision = json.loads(path.read_text())["cells"][0]["kernels"]["auto"]["decision"]
+    assert choice.decision_of(decision | {"colour": "red"}) == choice.decision_of(decision)
+
+
+def test_the_form_of_strings() -> None:
+    query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
+    assert families.as_grouped(query, {"verify": 1.0}) == query
+    assert families.as_grouped(query, {}).keys[0].short
+    assert not families.as_grouped(QUERY, {}).keys[0].short
+
+
+def test_tables_that_hold_the_groups() -> None:
+    estimate = Estimate(1_000, 1_000, 0.0, 0.0)
+    roomy = Decision("hgb", "", estimate, 500, 1, 2, 132, 2048)
+    assert families.holds(roomy)
+    assert not families.holds(replace(roomy, slices=1))
+    assert families.holds(replace(roomy, slices=1, kernel="pgb"))
+    assert families.holds(replace(roomy, estimate=None))
+
+
+def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.plots import every_kernel
+
+    report = json.loads(result(as_expected).read_text())
+    figure = every_kernel(report, "dense")
+    for axis in figure.axes:
+        solid = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
+        assert set(solid) == set(geometry.KERNELS)
+        for name, line in solid.items():
+            assert len(line.get_xdata()) == (3 if name == "direct" else 4)
+        dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
+        dashed = [line for line in dashed if len(line.get_xdata())]
+        assert len(dashed) == len(geometry.KERNELS) - 1
+        (ringed,) = [line for line in axis.lines if line.get_label() == "chosen"]
+        assert list(ringed.get_xdata()) == [16, 1 << 12, 1 << 20, 1 << 24]
+
+
+def test_cells() -> None:
+    made = list(families.cells(["dense", "zipf", "strings"], [16, 64]))
+    assert made[:2] == [("dense", Cell("int64", 16, 1)), ("dense", Cell("int64", 64, 1))]
+    assert [kind for kind, _ in made] == ["dense"] * 2 + ["zipf"] * 3 + ["strings"] * 2

@@ -1,0 +1,91 @@
+"""Keys from a narrow range: slots by distance, and keys outside of what the sample saw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, values
+
+ROWS = 2_000_000
+SUM = {"f": ["sum"]}
+
+
+def frame_of(keys: object, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"k": keys} | values(rng, len(keys)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wanted", [SUM, {"i": ["sum", "min", "max", "count", "mean"]}])
+@pytest.mark.parametrize("groups", [5, 3_000, 25_000, 200_000, 1_500_000])
+@pytest.mark.parametrize("least", [0, -1_000_000, 2**62, -(2**63) + 100])
+def test_windows_anywhere(least: int, groups: int, wanted: dict[str, list[str]]) -> None:
+    rng = np.random.default_rng(groups)
+    frame = frame_of(rng.integers(0, groups, ROWS) + least)
+    ours, run = aggregated(frame, ["k"], wanted, "direct")
+    assert run.decision.kernel == "direct"
+    assert run.spilled == 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("groups", [25_000, 200_000])
+def test_few_keys_outside(groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    keys = rng.integers(0, groups, ROWS)
+    keys[rng.choice(ROWS, 500, replace=False)] = rng.integers(-(2**63), 2**63 - 1, 500)
+    # where no segment of the sample lies
+    keys[300:310] = 10**12
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], WANTED, "auto")
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    bounds = run.decision.estimate.bounds
+    if bounds[0] >= 0 and bounds[1] < groups:
+        ours, run = aggregated(frame, ["k"], WANTED, "direct")
+        assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+def test_rows_outside_are_grouped() -> None:
+    """The sample's segments lie at fixed places: between them are keys that it cannot know."""
+    rows = 1 << 21
+    rng = np.random.default_rng(3)
+    keys = rng.integers(0, 20_000, rows)
+    between = np.arange(rows) % (rows // 256) >= 256
+    strays = np.flatnonzero(between)[::97]
+    keys[strays] = 10**9 + np.arange(len(strays)) % 1_000
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], SUM, "direct")
+    assert run.decision.kernel == "direct"
+    assert run.spilled == len(strays)
+    assert run.groups == 21_000
+    assert_equal(ours, by_pandas(frame, ["k"], SUM))
+
+
+def test_too_many_rows_outside_go_another_way() -> None:
+    rows = 1 << 21
+    rng = np.random.default_rng(4)
+    keys = rng.integers(0, 20_000, rows)
+    between = np.arange(rows) % (rows // 256) >= 256
+    keys[between] = rng.integers(10**9, 2 * 10**9, between.sum())
+    frame = frame_of(keys)
+    for kernel in ("auto", "direct"):
+        ours, run = aggregated(frame, ["k"], SUM, kernel)
+        assert run.decision.kernel != "direct"
+        assert_equal(ours, by_pandas(frame, ["k"], SUM))
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "Int16", "Int32"])
+def test_types_and_nulls(dtype: str, keep_nulls: bool) -> None:
+    rng = np.random.default_rng(5)
+    info = np.iinfo(dtype.lower())
+    span = min(int(info.max) - int(info.min), 9_000)
+    keys = pd.Series(rng.integers(0, span, ROWS) + (info.min if span < 9_000 else 0), dtype=dtype)
+    if dtype[0] == "I":
+        keys = keys.mask(rng.random(ROWS) < 0.1)
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], SUM, "direct", keep_nulls)
+    assert run.decision.kernel == "direct"
+    if keep_nulls:
+        ours = ours.reset_index().sort_values("k", na_position="last").set_index("k")
+    assert_equal(ours, by_pandas(frame, ["k"], SUM, keep_nulls))

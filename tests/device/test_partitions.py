@@ -1,0 +1,107 @@
+"""What partitions hold: copies of the values, numbers of rows, validity alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import (
+    ROWS,
+    aggregated,
+    assert_equal,
+    by_pandas,
+    columns_of,
+    on_host,
+)
+
+PARTITIONED = ("pgb", "pgb_ur")
+
+
+def wide_frame(rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, list[str]]]:
+    """Columns of every width, with and without nulls."""
+    frame = pd.DataFrame({"k": rng.integers(0, 300_000, ROWS)})
+    wanted = {}
+    for name in ("int8", "int16", "int32", "int64", "float32", "float64"):
+        frame[name] = rng.integers(0, 100, ROWS).astype(name)
+        nullable = name.capitalize()
+        frame[nullable] = pd.Series(rng.integers(0, 100, ROWS)).astype(nullable)
+        frame.loc[rng.random(ROWS) < 0.8, nullable] = None
+        wanted[name] = ["sum", "max"]
+        wanted[nullable] = ["sum", "min", "count", "first", "last"]
+    return frame, wanted
+
+
+@pytest.mark.parametrize("kernel", PARTITIONED)
+def test_columns_of_every_width(kernel: str) -> None:
+    frame, wanted = wide_frame(np.random.default_rng(21))
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert (run.decision.kernel, run.spilled) == (kernel, 0)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", PARTITIONED)
+@pytest.mark.parametrize("keys", [["s"], ["k", "j"]], ids="+".join)
+def test_keys_of_made_words(keys: list[str], kernel: str) -> None:
+    rng = np.random.default_rng(22)
+    frame = pd.DataFrame({"k": rng.integers(0, 300_000, ROWS), "v": rng.normal(size=ROWS)})
+    frame["j"] = frame["k"] * 2**40
+    frame["s"] = "a name of more than 15 bytes " + frame["k"].astype(str)
+    wanted = {"v": ["sum", "max", "last"]}
+    ours, run = aggregated(frame, keys, wanted, kernel)
+    assert run.decision.kernel == kernel
+    assert_equal(ours, by_pandas(frame, keys, wanted))
+
+
+@pytest.mark.parametrize("kernel", PARTITIONED)
+def test_decimals_with_nulls(kernel: str) -> None:
+    import pyarrow as pa
+    import pylibcudf as plc
+
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(23)
+    cents = pd.Series(rng.integers(-(10**12), 10**12, ROWS)).astype("Int64")
+    cents = cents.mask(rng.random(ROWS) < 0.5)
+    k = rng.integers(0, 300_000, ROWS)
+    array = pa.array(cents).cast(pa.decimal128(38, 0))
+    aggregator = Aggregator([plc.Column.from_arrow(pa.array(k))], False)
+    aggregator.sum(plc.Column.from_arrow(array))
+    keys, (total,), run = aggregator.run(kernel)
+    assert run.decision.kernel == kernel
+    made = [None if x is None else int(x) for x in total.to_arrow().to_pylist()]
+    ours = pd.Series(made, on_host(keys[0]), dtype="Int64").sort_index()
+    pd.testing.assert_series_equal(
+        ours, cents.groupby(k).sum(min_count=1), check_names=False, check_index_type=False
+    )
+
+
+@pytest.mark.parametrize("kernel", ["auto", *PARTITIONED])
+def test_counts_of_strings_are_partitioned(kernel: str) -> None:
+    """Nothing of their columns travels but the validity."""
+    from dask_gpuagg.engines.columns import Aggregator
+
+    rng = np.random.default_rng(24)
+    rows = 6_000_000
+    frame = pd.DataFrame({"k": rng.integers(0, 800_000, rows)})
+    frame["s"] = pd.Series(np.array(["a", "bc", ""], object)[rng.integers(0, 3, rows)])
+    frame["s"] = frame["s"].mask(rng.random(rows) < 0.7)
+    column: Any
+    key, column = columns_of(frame, ["k", "s"])
+    aggregator = Aggregator([key], False)
+    aggregator.count(column)
+    aggregator.first(column)
+    aggregator.last(column)
+    keys, outputs, run = aggregator.run(kernel)
+    assert run.decision.kernel == ("pgb" if kernel == "auto" else kernel)
+    ours = pd.DataFrame(
+        dict(zip(("count", "first", "last"), map(on_host, outputs), strict=True)),
+    ).set_index(on_host(keys[0]))
+    theirs = frame.groupby("k")["s"].agg(["count", "first", "last"])
+    ours = ours.sort_index()
+    assert (ours.index == theirs.index).all()
+    assert (ours["count"] == theirs["count"]).all()
+    for name in ("first", "last"):
+        assert (ours[name].fillna("none") == theirs[name].fillna("none")).all()
