@@ -58,7 +58,8 @@ def test_cardinalities(kind: str, groups: int, kernel: str, coded: list[int]) ->
     ours, run = aggregated(frame, list(keys), WANTED, kernel)
     assert_equal(ours, by_pandas(frame, list(keys), WANTED))
     assert coded == [ROWS]
-    if kernel not in ("auto", "sgb"):  # only keys of one word are sorted
+    # only keys of one word are sorted, and they may lie in a wide range
+    if kernel not in ("auto", "sgb", "direct"):
         assert run.decision.kernel.startswith(kernel)
 
 
