@@ -387,7 +387,9 @@ class Query:
         if self.family in ("Wide", "Hashed"):
             missing.update(_NARROW_WORDS)
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
+            missing.update(("scan", "range", "runs"))
+        if self.family not in ("Packed", "Coded"):
+            missing.update(("direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:

@@ -116,6 +116,13 @@ template <bool KEEP_NULLS, u32 WORDS, class... K> struct Coded : MadeWord<WORDS>
         else word = made;
     }
 
+    // The word before it is mixed.
+    static GPUAGG_INLINE u64 plain(const Column* from, i64 row, Kind& kind) {
+        const Probe probe = MadeWord<WORDS>::probe(from, row);
+        kind = probe.kind;
+        return unmix(probe.word);
+    }
+
     // False if the row has another key than its word says.
     static GPUAGG_INLINE bool make(const Column* from, const Codes& codes, i64 row) {
         u64 word = 0;
