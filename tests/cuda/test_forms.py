@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.coded import WORD_BITS
-from dask_gpuagg.cuda.forms import forms_of, packed_ranges
+from dask_gpuagg.cuda.forms import forms_of, packed_ranges, slot_words
 from dask_gpuagg.cuda.source import KeyPart, Query
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -51,3 +51,22 @@ def test_the_forms_that_data_may_allow() -> None:
     assert families(text, wide) == ["Hashed"]
     assert families(*[text] * 5) == ["Hashed"]
     assert families(wide) == ["Hashed"]
+
+
+def test_slots_of_the_index_have_room_for_most_keys() -> None:
+    text, number = KeyPart("i32", False, string=True), KeyPart("i64", True)
+
+    def words(*keys: KeyPart, mean: list[float]) -> int:
+        return slot_words(Query(keys, True, (), (), ()), mean)
+
+    # word and row, a length, five words
+    assert words(text, mean=[40.0]) == 8
+    assert words(text, mean=[41.0]) == 12
+    # some are longer than the mean
+    assert words(text, mean=[39.5]) == 12
+    # a null has a word of its own
+    assert words(text, number, mean=[24.0]) == 8
+    assert words(text, number, mean=[25.0]) == 12
+    assert words(text, text, mean=[24.0, 8.0]) == 8
+    # no room: rows are compared with rows
+    assert words(text, mean=[105.0]) == 2
