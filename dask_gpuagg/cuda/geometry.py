@@ -496,7 +496,7 @@ def _admits_runs(query: Query) -> bool:
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:
     """What words are counted from if 32 bits suffice for what they have above it."""
-    if query.made_words or estimate is None:
+    if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
         return None
     least, greatest = estimate.bounds
     # words of fewer than 64 bits are no negative numbers

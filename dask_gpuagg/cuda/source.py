@@ -35,6 +35,8 @@ TYPE_BYTES = {
 
 # Bytes that fit two words together with their number (kernels/key/made_word.cuh).
 SHORT_STRING = 15
+# Key columns that may be coded together (kernels/key/coded.cuh).
+CODED_COLUMNS = 4
 
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
@@ -55,6 +57,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
     "words": ("make_words",),
+    "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
+    "bytes": ("bytes",),
     "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
@@ -102,6 +106,10 @@ class KeyPart:
     def nullable(self) -> bool:
         """Whether rows may have no value: a NaN key is a null one."""
         return self.masked or self.ctype in ("f32", "f64")
+
+
+def _integer(key: KeyPart) -> bool:
+    return key.ctype[0] in "iu" and key.ctype != "i128" and not key.string
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,9 @@ class Query:
     outputs : tuple of Output
     ranged : bool
         Whether the key columns are packed by the ranges of their values, which a sample told.
+    coded : bool
+        Whether they are numbered by the bytes that strings have in each place, which a sample
+        told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -194,6 +205,7 @@ class Query:
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
     ranged: bool = False
+    coded: bool = False
     by_row: bool = False
     counting: bool = False
     untransformed: bool = False
@@ -203,6 +215,7 @@ class Query:
         """How tables hold the keys: the type in ``kernels/key``.
 
         ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Coded`` likewise by the bytes that strings have in each place,
         ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
@@ -216,6 +229,8 @@ class Query:
             return "ByRow"
         if self.ranged:
             return "Ranged"
+        if self.coded:
+            return "Coded"
         fits = not strings and bits + flags <= 128
         return "Wide" if fits or self._short else "Hashed"
 
@@ -235,19 +250,27 @@ class Query:
         return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
 
     @cached_property
+    def may_be_coded(self) -> bool:
+        """Whether the keys are strings, and perhaps integers, that may have few values."""
+        strings = [key.string for key in self.keys]
+        fixed = [key for key in self.keys if not key.string]
+        few = any(strings) and len(self.keys) <= CODED_COLUMNS
+        return self.family == "Hashed" and few and all(map(_integer, fixed))
+
+    @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
 
     @cached_property
     def key_outputs(self) -> int:
-        """Columns in which the keys come out: themselves, or the rows to gather them from."""
-        return 1 if self.gathered else len(self.keys)
+        """Columns in which the keys come out: themselves, codes, or rows to gather them from."""
+        return 1 if self.gathered or self.family == "Coded" else len(self.keys)
 
     @cached_property
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
-        return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+        return {"Wide": 2, "Hashed": 1, "Coded": 1}.get(self.family, 0)
 
     @cached_property
     def extra_columns(self) -> int:
@@ -257,7 +280,7 @@ class Query:
     @cached_property
     def integral(self) -> bool:
         """Whether the values of all key columns are integers of up to 64 bits."""
-        return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
+        return all(map(_integer, self.keys))
 
     @cached_property
     def first_input(self) -> int:
@@ -355,8 +378,12 @@ class Query:
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         if self.untransformed:  # a call has its other kernels from the query that moves copies
-            return _WHOLE_WORDS if self.made_words else _PARTITIONED
-        missing = {"words"} if not self.made_words else set()
+            return _WHOLE_WORDS if self.family in ("Wide", "Hashed") else _PARTITIONED
+        missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
+        if self.family != "Coded":
+            missing.add("codes")
+        if not self.may_be_coded:
+            missing.add("bytes")
         if self.family not in ("Wide", "Hashed") or not self.integral:
             missing.add("ranges")
         if self.family != "Hashed":
@@ -365,10 +392,12 @@ class Query:
             missing.add("longest")
         if self.family == "ByRow":
             missing.update(_PARTITIONED, ["absorb"])
-        if self.made_words:
+        if self.family in ("Wide", "Hashed"):
             missing.update(_NARROW_WORDS)
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
+            missing.update(("scan", "range", "runs"))
+        if self.family not in ("Packed", "Coded"):
+            missing.update(("direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -393,7 +422,7 @@ class Query:
         if self.made_words:
             # the words come last of all columns, the witness is the last input
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
-            arguments.append(str(len(self.states)))
+            arguments += [str(len(self.states))] if self.family != "Coded" else []
             column += 1
         if self.family == "Ranged":
             arguments.append(str(column))

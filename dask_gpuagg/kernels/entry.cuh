@@ -7,6 +7,7 @@
 #pragma once
 
 #include "direct/direct.cuh"
+#include "estimate/bytes.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
@@ -14,6 +15,7 @@
 #include "key/longest.cuh"
 #include "key/verify.cuh"
 #include "lphga/lphga.cuh"
+#include "output/coded.cuh"
 #include "output/output.cuh"
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
@@ -145,6 +147,48 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
+#ifdef GPUAGG_WITH_CODES
+__global__ void __launch_bounds__(256)
+    gpuagg_make_codes(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c,
+                      const __grid_constant__ gpuagg::Codes codes) {
+    gpuagg::make_codes<GPUAGG_QUERY>(a, c.column, codes);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_measure_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                         const __grid_constant__ gpuagg::ColumnCode code, gpuagg::u64* starts) {
+    gpuagg::measure_texts(words, groups, code, starts);
+}
+
+__global__ void __launch_bounds__(1024)
+    gpuagg_scan_texts(gpuagg::u64* starts, gpuagg::u32 tiles) {
+    gpuagg::scan_texts(starts, tiles);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_write_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                       const __grid_constant__ gpuagg::ColumnCode code,
+                       const __grid_constant__ gpuagg::Texts to) {
+    gpuagg::write_texts(words, groups, code, to);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write_integers(const gpuagg::u64* words, gpuagg::u32 groups,
+                          const __grid_constant__ gpuagg::ColumnCode code,
+                          const __grid_constant__ gpuagg::Target to, gpuagg::u32 bytes) {
+    gpuagg::write_integers(words, groups, code, to, bytes);
+}
+#endif
+
+#ifdef GPUAGG_WITH_BYTES
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_bytes(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                 gpuagg::Seen* seen) {
+    gpuagg::bytes<GPUAGG_QUERY>(c.column, rows, seen);
+}
+#endif
+
 #ifdef GPUAGG_WITH_RANGES
 __global__ void __launch_bounds__(gpuagg::SEGMENT)
     gpuagg_ranges(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
@@ -163,14 +207,17 @@ __global__ void __launch_bounds__(256)
 
 #ifdef GPUAGG_WITH_VERIFY
 __global__ void __launch_bounds__(256)
-    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::index_groups<GPUAGG_QUERY>(a);
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Columns c,
+                        const __grid_constant__ gpuagg::Index index) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a, c.column, index);
 }
 
 __global__ void __launch_bounds__(256)
     gpuagg_verify(const __grid_constant__ gpuagg::Args a,
-                  const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
+                  const __grid_constant__ gpuagg::Columns c,
+                  const __grid_constant__ gpuagg::Index index) {
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column, index);
 }
 #endif
 

@@ -119,6 +119,16 @@ def test_made_words_are_not_narrow() -> None:
     assert geometry.decide(query, 10**8, estimate, H200).base is None
 
 
+def test_codes_are_numbers() -> None:
+    text = KeyPart("i32", False, string=True)
+    query = replace(SUM, keys=(text, text), coded=True)
+    for words, kernel in (((0, 1_000_000), "direct"), ((5, 2**31), "pgb")):
+        estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=words)
+        decision = geometry.decide(query, 10**8, estimate, H200)
+        assert decision.kernel == kernel
+        assert decision.base == (words[0] - 15_641 if kernel == "direct" else words[0] - 2**30)
+
+
 def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:
     nullable = replace(SUM, keys=(KeyPart("i64", True),), keep_nulls=True)
     decision = decided(nullable, 1_000_000)

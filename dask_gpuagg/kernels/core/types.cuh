@@ -142,10 +142,10 @@ GPUAGG_INLINE u64 unscramble(u64 x) {
 }
 
 // Sum of a warp's values up to this lane's.
-GPUAGG_INLINE u32 sum_to_lane(u32 sum) {
+template <class T> GPUAGG_INLINE T sum_to_lane(T sum) {
 #pragma unroll
     for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
+        const T other = __shfl_up_sync(ALL_LANES, sum, d);
         if (threadIdx.x % WARP >= d) sum += other;
     }
     return sum;
