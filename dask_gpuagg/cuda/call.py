@@ -13,6 +13,7 @@ from dask_gpuagg.cuda.source import Query
 
 OUTPUTS_AT_MOST = 60
 SMALL_BLOCK = 256
+_MASK_PADDING = 64
 
 
 class Column(ctypes.Structure):
@@ -80,6 +81,20 @@ class Args(ctypes.Structure):
         ("extras", ctypes.c_uint32),
         ("beside", ctypes.c_uint32),
     ]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A column that the kernels wrote: RMM buffers, and how many of its rows are null.
+
+    Of strings ``data`` are the offsets, of 64 bits if they are ``large``.
+    """
+
+    data: Any
+    mask: Any | None
+    nulls: int | None
+    characters: Any | None = None
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,6 +185,15 @@ class Call(Launcher):
     rows: int
     values: float | None = None
     args: Args = field(default_factory=Args)
+    # of keys that are coded: their numbers
+    codes: Any = None
+
+    def mask(self, groups: int) -> Any:
+        """Memory for the validity bits of a column of groups."""
+        import rmm
+
+        size = math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
+        return rmm.DeviceBuffer(size=size, stream=self.stream)
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""

@@ -11,9 +11,9 @@ SAMPLED_FROM = 1 << 18
 SEGMENT = 256
 SEGMENTS = 256
 # Hot keys that are kept: as many as one table of them takes (kernels/pgb_tr/hot.cuh).
-HOT_AT_MOST = 256
+HOT_AT_MOST = 384
 # Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
-HOT_ROWS = 16
+HOT_ROWS = 8
 # A sample in which so many more pairs of rows share a key than the estimate of the groups explains
 # comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
 _UNEVEN = 1.05

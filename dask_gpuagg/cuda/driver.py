@@ -294,14 +294,16 @@ def fill(pointer: int, byte: int, size: int, stream: int) -> None:
     _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
 
 
-def read_back(pointer: int, into: ctypes.Structure | ctypes.c_uint32, stream: int) -> None:
-    """Copy a device struct to the host and wait for the stream.
+def read_back(
+    pointer: int, into: ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64, stream: int
+) -> None:
+    """Copy a device struct or number to the host and wait for the stream.
 
     Parameters
     ----------
     pointer : int
         Device address.
-    into : ctypes.Structure or ctypes.c_uint32
+    into : ctypes.Structure, ctypes.c_uint32 or ctypes.c_uint64
     stream : int
     """
     from cuda.bindings import driver

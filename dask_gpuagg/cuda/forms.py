@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda import cardinality, geometry
-from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, Table
+from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters
+from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.source import SHORT_STRING, Query
+from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
-# No word of so few bits is mixed to the one that stands for an empty slot.
-RANGED_BITS = 59
-# Bits that a column gets beyond those of the sampled values: as many values again below them, and
-# twice as many above.
-_MARGIN = 2
+# Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
+_HEAD = 2
+_SECTOR = 4
+_MOST_WORDS = 16
+# Bytes of the index for each row that longer slots may take.
+_INDEX_BYTES = 32
 
 
-def narrowed(call: Call) -> tuple[Query, list[Column]]:
-    """The query with its keys in a narrower form, and the columns that this form adds.
+def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
+    """The query with its keys in a narrower form, and what this form adds.
 
     Parameters
     ----------
@@ -32,25 +35,42 @@ def narrowed(call: Call) -> tuple[Query, list[Column]]:
         The call's own, if no other form serves.
     columns : list of Column
         Base and bits of every key column, where they are packed by their ranges.
+    codes : Codes or None
+        Where they are numbered by the bytes that occur.
     """
     query = call.query
     if query.integral:
         ranges = packed_ranges(_bounds(call))
         if ranges is not None:
             columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
-            return replace(query, ranged=True), columns
-    elif query.may_be_short:
+            return replace(query, ranged=True), columns, None
+    elif query.may_be_coded:
+        codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
+        if codes is not None:
+            return replace(query, coded=True), [], codes
+    return shortened(call), [], None
+
+
+def shortened(call: Call) -> Query:
+    """The query with its strings as two words, if they are short enough, or the call's own."""
+    query = call.query
+    if query.may_be_short:
         most = SHORT_STRING * call.rows
         if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
-            return _short(query), []
-    return query, []
+            return _short(query)
+    return query
 
 
 def forms_of(query: Query) -> list[Query]:
     """The query, and the forms that ``narrowed`` may give it."""
+    forms = [query]
     if query.made_words and query.integral:
-        return [query, replace(query, ranged=True)]
-    return [query, _short(query)] if query.may_be_short else [query]
+        forms.append(replace(query, ranged=True))
+    if query.may_be_coded:
+        forms.append(replace(query, coded=True))
+    if query.may_be_short:
+        forms.append(_short(query))
+    return forms
 
 
 def _short(query: Query) -> Query:
@@ -70,12 +90,8 @@ def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | 
     list of (int, int) or None
         None if the bits exceed a word.
     """
-    made = []
-    for least, greatest in bounds:
-        needed = (greatest - least + 1).bit_length() if greatest >= least else 0
-        base = least - (1 << needed) if greatest >= least else 0
-        made.append((base, needed + _MARGIN))
-    return made if sum(bits for _, bits in made) <= RANGED_BITS else None
+    made = [range_of(least, greatest) for least, greatest in bounds]
+    return made if sum(bits for _, bits in made) <= WORD_BITS else None
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
@@ -93,8 +109,7 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     call.launch("ranges", cardinality.SEGMENTS, cardinality.SEGMENT, *arguments)
     seen = Bounds()
     read_back(buffer.ptr, seen, call.handle)
-    half = 1 << 63
-    return [(seen.of[2 * i] - half, half - 1 - seen.of[2 * i + 1]) for i in range(columns)]
+    return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
 
 
 def _longest(call: Call) -> int:
@@ -110,19 +125,67 @@ def _longest(call: Call) -> int:
     return int(longest.value)
 
 
+class Index(ctypes.Structure):
+    """``Index`` of kernels/key/verify.cuh."""
+
+    _fields_ = [
+        ("at", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("stride", ctypes.c_uint32),
+    ]
+
+
 def verified(call: Call, counters: Counters) -> Counters:
-    """The counters after every row was compared with the first one of its group."""
+    """The counters after every row was compared with the key of its group."""
     groups = counters.total
     slots = geometry.safe_slots(groups)
-    index = call.allocate(16 * slots).ptr
-    fill(index, 0xFF, 16 * slots, call.handle)
-    call.args.target = Table(index, None, slots, slots)
+    stride = slot_words(call.query, _mean_bytes(call))
+    if 8 * stride * slots > _INDEX_BYTES * call.rows:
+        stride = _HEAD
+    size = 8 * stride * slots
+    index = Index(call.allocate(size).ptr, slots, stride)
+    fill(index.at, 0xFF, size, call.handle)
     call.args.groups = groups
     blocks = call.spread(max(groups, 1), SMALL_BLOCK)
-    call.launch("index_groups", blocks, SMALL_BLOCK, call.args)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args, call.columns, index)
     blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns, index)
     return call.counters()
+
+
+def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
+    """Words of a slot of the index that most keys fit: whole sectors of memory.
+
+    Parameters
+    ----------
+    query : Query
+    mean_bytes : sequence of float
+        Of the strings of each string column.
+
+    Returns
+    -------
+    int
+        ``_HEAD`` if slots would be too long; rows are then compared with rows.
+    """
+    words = _HEAD
+    for key in query.keys:
+        # a null has a word of its own in columns of fixed width
+        words += 1 if key.string else math.ceil(TYPE_BYTES[key.ctype] / 8) + key.nullable
+    for mean in mean_bytes:
+        # where lengths vary some are longer
+        words += math.ceil((mean if mean.is_integer() else 1.25 * mean) / 8)
+    words = math.ceil(words / _SECTOR) * _SECTOR
+    return words if words <= _MOST_WORDS else _HEAD
+
+
+def _mean_bytes(call: Call) -> list[float]:
+    """Of the strings of each string column, those of a slice as those of the whole column."""
+    means, column = [], 0
+    for key in call.query.keys:
+        if key.string:
+            means.append(call.columns[column + 1].offset / max(call.rows, 1))
+        column += 2 if key.string else 1
+    return means
 
 
 def make_words(call: Call) -> None:

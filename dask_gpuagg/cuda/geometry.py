@@ -51,6 +51,8 @@ _FEWEST_SLOTS = 32
 _PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
+# More where slots get copies: longer runs of rows in fewer partitions are worth longer probes.
+_CROWDED_LOAD = 0.75
 # Slots of that table for each expected group, where shared memory has room, and rows of a partition
 # for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
 # an estimate far too low, as of sorted keys, does no harm.
@@ -74,10 +76,17 @@ _NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
 # with this share of all rows: one block alone would add them up.
 _HOT = 0.25
-_HOT_ANYWHERE = 2e-4
-# Slots of a table of hot keys for each of them, and the most copies of their states.
-_HOT_ROOMY = 3
-_HOT_REPLICAS = 8
+_HOT_ANYWHERE = 1e-4
+# Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
+_HOT_BUCKETS = 8
+_FEWEST_BUCKETS = 32
+# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
+# few at a time in a warp.
+HOT_COPIED = 16
+# Copies take less than this part of shared memory, or there are none.
+_CROWDS_OF = 4
+# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
+_CROWD_BYTES = 4 * (256 + 16 + 1)
 # Share of a row's values below which gathering them may be faster than moving all.
 _GATHERED = 0.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
@@ -112,8 +121,10 @@ class Decision:
         word.
     hot : tuple of int
         Words of keys that are kept out of the partitions.
-    hot_slots, hot_replicas : int
+    hot_buckets, hot_replicas : int
         Of the table for these; 0 without one.
+    crowded : bool
+        Whether slots that many rows want at once get copies.
     gathered : float
         Of ``pgb_ur``: values that are gathered for a row, on average.
     shift : int
@@ -136,8 +147,9 @@ class Decision:
     capacity: int = 0
     base: int | None = None
     hot: tuple[int, ...] = ()
-    hot_slots: int = 0
+    hot_buckets: int = 0
     hot_replicas: int = 0
+    crowded: bool = False
     gathered: float = 0.0
     shift: int = 0
     fills: int = 0
@@ -384,29 +396,38 @@ def safe_slots(rows: int) -> int:
     return even(2 * rows + 64)
 
 
-def scatter_tile(query: Query, device: Device, partitions: int) -> tuple[str, int, int]:
+def scatter_tile(
+    query: Query, device: Device, partitions: int, hot: tuple[int, int, int] = (0, 0, 0)
+) -> tuple[str, int, int]:
     """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
 
-    The block holds one column of its tile, and two counters for each partition.
+    The block holds one column of its tile, and two counters for each partition, and perhaps a
+    table of hot keys: so many, buckets, replicas.
     """
     threads, few, many = query.scatter
     kernels = [("scatter", threads * few)]
-    if partitions >= _WIDE_FROM:
+    if hot[1]:
+        kernels = [("scatter_hot", threads * few)]
+    elif partitions >= _WIDE_FROM:
         kernels.insert(0, ("scatter_wide", threads * many))
     for kernel, tile in kernels:
         shared = tile_bytes(query, tile, partitions)
+        if hot[1]:
+            shared += hot_bytes(query, *hot)
         if shared <= _shared_bytes(device) - 128:
             return kernel, tile, shared
     return "scatter", 0, 0
 
 
+def scatter_of(query: Query, device: Device, decision: Decision) -> tuple[str, int, int]:
+    """``scatter_tile`` of a decision."""
+    hot = len(decision.hot), decision.hot_buckets, decision.hot_replicas
+    return scatter_tile(query, device, decision.partitions, hot)
+
+
 def tile_of(query: Query, device: Device, decision: Decision) -> int:
     """Rows of a tile of the decision's scatter."""
-    query = decision.form(query)
-    if decision.hot_slots:
-        threads, few, _ = query.scatter
-        return threads * few
-    return scatter_tile(query, device, decision.partitions)[1]
+    return scatter_of(decision.form(query), device, decision)[1]
 
 
 def tile_bytes(query: Query, tile: int, partitions: int) -> int:
@@ -427,12 +448,15 @@ def _in_partitions(
 
     None where it cannot or should not run.
     """
+    crowded = estimate is not None and estimate.uneven and not folds
+    crowded = crowded and _CROWDS_OF * crowd_bytes(query) <= _shared_bytes(device)
     if folds:
         # beside the slots: where the last group ends
         most_slots, load = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
     else:
-        most_slots = _shared_bytes(device) // sum(query.slot_bytes) // 2 * 2
-        load = _PARTITION_LOAD
+        room = _crowded_room(query, device) if crowded else _shared_bytes(device)
+        most_slots = room // sum(query.slot_bytes) // 2 * 2
+        load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.family == "ByRow" or most_slots < _FEWEST_SLOTS or (folds and not query.folds):
         return None
     groups = max(1, rows if estimate is None else estimate.groups)
@@ -455,13 +479,14 @@ def _in_partitions(
         hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
     nulls = null_slot(query)
-    hot_slots, hot_replicas = 0, 0
-    while (hot or nulls) and not hot_slots:
-        hot_slots, hot_replicas = _hot_table(query, device, partitions, len(hot))
-        if not hot_slots and not hot:
+    table = 0, 0, 0
+    if hot or nulls:
+        table = _hot_table(query, device, partitions, len(hot))
+        hot = hot[: table[0]]
+        if nulls and not table[1]:
             return None
-        if not hot_slots:  # room for the hottest of them, perhaps
-            hot = hot[: len(hot) // 2]
+        if not (nulls or hot):  # there was room for none of them
+            table = 0, 0, 0
     alike = 1 / groups
     if estimate is not None and estimate.uneven:
         left_in = (share**2 for _, share in estimate.hot[len(hot) :])
@@ -469,7 +494,7 @@ def _in_partitions(
     # the rows of a partition vary with the number of its keys, and with how frequent these are
     spread = partitions * alike + partitions / max(rows, 1)
     capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
-    fits = hot_slots or scatter_tile(query, device, partitions)[1]
+    fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
     per_partition = _margin(groups) / partitions / parts
@@ -490,8 +515,9 @@ def _in_partitions(
         capacity,
         _base(query, estimate),
         tuple(word for word, _ in hot),
-        hot_slots,
-        hot_replicas,
+        table[1],
+        table[2],
+        crowded,
         values if query.untransformed else 0.0,
         fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
     )
@@ -521,7 +547,7 @@ def _admits_runs(query: Query) -> bool:
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:
     """What words are counted from if 32 bits suffice for what they have above it."""
-    if query.made_words or estimate is None:
+    if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
         return None
     least, greatest = estimate.bounds
     # words of fewer than 64 bits are no negative numbers
@@ -531,21 +557,35 @@ def _base(query: Query, estimate: Estimate | None) -> int | None:
     return least - _NARROW // 4 if greatest - least < _NARROW // 2 else None
 
 
-def hot_bytes(query: Query, slots: int, replicas: int) -> int:
-    """Shared memory of a table of hot keys: a slot also tells whether it was touched."""
+def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: words, buckets, states."""
+    cells = even(EXTRA_SLOTS + keys)
     fixed, replica = query.slot_bytes
-    return (slots + EXTRA_SLOTS) * (4 + fixed + replicas * replica)
+    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
 
 
-def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int]:
-    """Slots and replicas beside the scatter's smaller tile; 0 slots where there is no room."""
-    threads, few, _ = query.scatter
-    used = tile_bytes(query, threads * few, partitions)
-    slots = even(max(_FEWEST_SLOTS, _HOT_ROOMY * keys))
-    replicas = _HOT_REPLICAS
-    while replicas and used + hot_bytes(query, slots, replicas) > _shared_bytes(device) - 128:
-        replicas //= 2
-    return (slots, replicas) if replicas else (0, 0)
+def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
+    """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
+    while True:
+        buckets = even(max(_FEWEST_BUCKETS, _HOT_BUCKETS * keys))
+        for replicas in (32, 16, 8, 4, 2, 1):
+            table = keys, buckets, replicas
+            if scatter_tile(query, device, partitions, table)[1]:
+                return table
+        if not keys:
+            return 0, 0, 0
+        keys //= 2
+
+
+def crowd_bytes(query: Query) -> int:
+    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
+    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+
+
+def _crowded_room(query: Query, device: Device) -> int:
+    """Shared memory for the slots of a table of which crowded ones get copies."""
+    return _shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES
 
 
 def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:

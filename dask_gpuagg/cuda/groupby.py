@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from dask_gpuagg.cuda.call import (
     Call,
     Column,
     Counters,
+    Made,
     Run,
     Target,
     collect,
@@ -24,6 +24,7 @@ from dask_gpuagg.cuda.call import (
     table_of,
     zero,
 )
+from dask_gpuagg.cuda.coded import decoded, make_codes
 from dask_gpuagg.cuda.costs import known
 from dask_gpuagg.cuda.direct import direct
 from dask_gpuagg.cuda.driver import (
@@ -35,7 +36,7 @@ from dask_gpuagg.cuda.driver import (
 )
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import estimated
-from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, verified
+from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
 from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
@@ -44,8 +45,6 @@ from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
-
-_MASK_PADDING = 64
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,6 @@ class DeviceColumn:
     characters: int = 0
     size: int = 0
     nulls: int = 0
-
-
-@dataclass(frozen=True)
-class Made:
-    """A column that the kernels wrote: RMM buffers, and how many of its rows are null."""
-
-    data: Any
-    mask: Any | None
-    nulls: int | None
 
 
 @dataclass
@@ -164,9 +154,14 @@ def aggregate(
         if by_range is not None:
             return by_range
     extra: list[Column] = []
+    codes = None
     if query.made_words and rows >= cardinality.SAMPLED_FROM:
-        query, extra = narrowed(columns.call(query))
-    made = _grouped(columns.call(query, extra), forced, encoded, decision)
+        query, extra, codes = narrowed(columns.call(query))
+    made = _grouped(columns.call(query, extra, codes), forced, encoded, decision)
+    if made is None and query.coded:
+        # keys unlike those of the sample
+        query = shortened(columns.call(replace(query, coded=False)))
+        made = _grouped(columns.call(query), forced, encoded)
     if made is None and query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
@@ -191,7 +186,7 @@ class _Columns:
     stream: Any
     stopwatch: Stopwatch | None
 
-    def call(self, query: Query, extra: Sequence[Column] = ()) -> Call:
+    def call(self, query: Query, extra: Sequence[Column] = (), codes: Any = None) -> Call:
         device = current_device()
         query, kernels = _prepared(query, device)
         flat = []
@@ -216,6 +211,7 @@ class _Columns:
             stream=self.stream,
             handle=handle,
             stopwatch=self.stopwatch,
+            codes=codes,
         )
 
 
@@ -247,17 +243,21 @@ def _grouped(
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = call.rows
     args.probes = geometry.PROBES
-    checked = query.family in ("Ranged", "Wide", "Hashed")
+    checked = query.made_words > 0 or query.family == "Ranged"
     if checked:
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if query.family == "Ranged":
         call.columns[len(call.columns) - len(query.keys)].mask = (
             args.counters + Counters.doubt.offset
         )
-    if query.made_words:
+    if query.coded:
+        make_codes(call)
+    elif query.made_words:
         make_words(call)
     if decision is None:
         decision = _decide(call, forced, encoded)
+    if query.coded and call.counters().doubt:
+        return None
     if encoded and decision.kernel in ("pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
@@ -286,6 +286,10 @@ def _grouped(
     return None if checked and counters.doubt else (call, run, counters)
 
 
+# What finds out about the form of the keys, and what it needs first.
+_FORM_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+
+
 @cache
 def _prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
     """The kernels of a query, and the query itself as first seen, with what it has worked out."""
@@ -301,7 +305,7 @@ def prepare(query: Query, *units: str) -> None:
     """
     for form in forms_of(query):
         # what finds out about a form and what it needs first comes with whatever is called then
-        always = [u for u in ("longest", "ranges", "words", "verify") if u in form.units]
+        always = [u for u in _FORM_UNITS if u in form.units]
         kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
 
 
@@ -376,6 +380,8 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
     key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
     if query.gathered:
         key_types = [("i32", False)]
+    elif query.coded:
+        key_types = [("u64", False)]
     types = key_types + [(o.ctype, o.nullable) for o in query.outputs]
     made = []
     for i, (ctype, nullable) in enumerate(types):
@@ -384,8 +390,7 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
         output = i - len(key_types)
         nulls: int | None = counters.nulls[output] if output >= 0 else None
         if nullable and nulls != 0:
-            words = math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
-            mask = rmm.DeviceBuffer(size=words, stream=call.stream)
+            mask = call.mask(groups)
         made.append(Made(data, mask, nulls if nullable else 0))
     if groups:
         call.args.groups = groups
@@ -395,4 +400,5 @@ def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
         blocks = call.spread(groups, SMALL_BLOCK)
         call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
     n = len(key_types)
-    return Aggregated(made[:n], made[n:], run, query.gathered)
+    keys = decoded(call, made[0].data, groups) if query.coded else made[:n]
+    return Aggregated(keys, made[n:], run, query.gathered)

@@ -300,7 +300,9 @@ def _find(costs: Costs, query: Query, estimate: Estimate | None, groups: int, lo
 
 
 def _dense(query: Query, estimate: Estimate | None, groups: int) -> bool:
-    if estimate is None or query.family != "Packed" or len(query.keys) > 1:
+    if estimate is None or query.family not in ("Packed", "Coded"):
+        return False
+    if query.family == "Packed" and len(query.keys) > 1:
         return False
     least, greatest = estimate.bounds
     return greatest - least < _DENSE * groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from typing import Any
 
 from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import (
@@ -46,7 +47,7 @@ class _HotKeys(ctypes.Structure):
     _fields_ = [
         ("words", ctypes.c_uint64 * cardinality.HOT_AT_MOST),
         ("count", ctypes.c_uint32),
-        ("slots", ctypes.c_uint32),
+        ("buckets", ctypes.c_uint32),
         ("replicas", ctypes.c_uint32),
     ]
 
@@ -79,7 +80,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if spilled > args.spill_limit or counters.homeless:
         return None
     beside = []
-    if decision.hot_slots:
+    if decision.hot_buckets:
         beside.append(Table.from_buffer_copy(args.target))
     if spilled:
         beside.append(_group_spilled(call, spilled))
@@ -119,26 +120,20 @@ def _scatter(
     call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
 ) -> None:
     query, args = call.query, call.args
-    threads, items, _ = query.scatter
-    if not decision.hot_slots:
-        kernel, tile, shared = geometry.scatter_tile(query, call.device, decision.partitions)
-        blocks = min(call.device.multiprocessors, -(-call.rows // tile))
-        kernel += _suffix(decision)
-        call.launch(kernel, blocks, threads, args, partitions, call.columns, moved, shared=shared)
-        return
-    tile = threads * items
-    shared = geometry.tile_bytes(query, tile, decision.partitions)
-    shared += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
-    keys = _HotKeys(
-        (ctypes.c_uint64 * cardinality.HOT_AT_MOST)(*decision.hot),
-        len(decision.hot),
-        decision.hot_slots,
-        decision.hot_replicas,
-    )
-    _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
+    kernel, tile, shared = geometry.scatter_of(query, call.device, decision)
+    operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
+    if decision.hot_buckets:
+        _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
+        keys = _HotKeys(
+            (ctypes.c_uint64 * cardinality.HOT_AT_MOST)(*decision.hot),
+            len(decision.hot),
+            decision.hot_buckets,
+            decision.hot_replicas,
+        )
+        operands += (keys,)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
-    operands = (args, partitions, call.columns, moved, keys)
-    call.launch("scatter_hot" + _suffix(decision), blocks, threads, *operands, shared=shared)
+    kernel += _suffix(decision)
+    call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
@@ -178,13 +173,12 @@ def _aggregate(
         _fold(call, decision, partitions, moved)
         return call.counters()
     fixed, replica = call.query.slot_bytes
-    call.launch(
-        "aggregate" + _suffix(decision),
-        decision.blocks,
-        call.query.threads,
-        *(call.args, partitions, moved),
-        shared=decision.shared_slots * (fixed + replica),
-    )
+    kernel, shared = "aggregate", decision.shared_slots * (fixed + replica)
+    if decision.crowded:
+        kernel, shared = "aggregate_crowded", shared + geometry.crowd_bytes(call.query)
+    operands = (call.args, partitions, moved)
+    kernel += _suffix(decision)
+    call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
     return call.counters()
 
 

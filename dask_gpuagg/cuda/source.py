@@ -35,11 +35,13 @@ TYPE_BYTES = {
 
 # Bytes that fit two words together with their number (kernels/key/made_word.cuh).
 SHORT_STRING = 15
+# Key columns that may be coded together (kernels/key/coded.cuh).
+CODED_COLUMNS = 4
 
 # Parts of the translation unit that are compiled on their own, when a call first needs one of their
 # kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
 CORE = "core"
-_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate")
+_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 _NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
 _PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
 _FOLDS = ("fold", "fold_narrow")
@@ -56,6 +58,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "absorb": ("absorb", "append_others", "recount"),
     "count": ("count_keys",),
     "words": ("make_words",),
+    "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
+    "bytes": ("bytes",),
     "ranges": ("ranges",),
     "longest": ("longest",),
     "verify": ("index_groups", "verify"),
@@ -103,6 +107,10 @@ class KeyPart:
     def nullable(self) -> bool:
         """Whether rows may have no value: a NaN key is a null one."""
         return self.masked or self.ctype in ("f32", "f64")
+
+
+def _integer(key: KeyPart) -> bool:
+    return key.ctype[0] in "iu" and key.ctype != "i128" and not key.string
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,9 @@ class Query:
     outputs : tuple of Output
     ranged : bool
         Whether the key columns are packed by the ranges of their values, which a sample told.
+    coded : bool
+        Whether they are numbered by the bytes that strings have in each place, which a sample
+        told.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -195,6 +206,7 @@ class Query:
     states: tuple[State, ...]
     outputs: tuple[Output, ...]
     ranged: bool = False
+    coded: bool = False
     by_row: bool = False
     counting: bool = False
     untransformed: bool = False
@@ -204,6 +216,7 @@ class Query:
         """How tables hold the keys: the type in ``kernels/key``.
 
         ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Coded`` likewise by the bytes that strings have in each place,
         ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
@@ -217,6 +230,8 @@ class Query:
             return "ByRow"
         if self.ranged:
             return "Ranged"
+        if self.coded:
+            return "Coded"
         fits = not strings and bits + flags <= 128
         return "Wide" if fits or self._short else "Hashed"
 
@@ -236,19 +251,27 @@ class Query:
         return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
 
     @cached_property
+    def may_be_coded(self) -> bool:
+        """Whether the keys are strings, and perhaps integers, that may have few values."""
+        strings = [key.string for key in self.keys]
+        fixed = [key for key in self.keys if not key.string]
+        few = any(strings) and len(self.keys) <= CODED_COLUMNS
+        return self.family == "Hashed" and few and all(map(_integer, fixed))
+
+    @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
 
     @cached_property
     def key_outputs(self) -> int:
-        """Columns in which the keys come out: themselves, or the rows to gather them from."""
-        return 1 if self.gathered else len(self.keys)
+        """Columns in which the keys come out: themselves, codes, or rows to gather them from."""
+        return 1 if self.gathered or self.family == "Coded" else len(self.keys)
 
     @cached_property
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
-        return {"Wide": 2, "Hashed": 1}.get(self.family, 0)
+        return {"Wide": 2, "Hashed": 1, "Coded": 1}.get(self.family, 0)
 
     @cached_property
     def extra_columns(self) -> int:
@@ -258,7 +281,7 @@ class Query:
     @cached_property
     def integral(self) -> bool:
         """Whether the values of all key columns are integers of up to 64 bits."""
-        return all(k.ctype[0] in "iu" and k.ctype != "i128" and not k.string for k in self.keys)
+        return all(map(_integer, self.keys))
 
     @cached_property
     def first_input(self) -> int:
@@ -325,6 +348,14 @@ class Query:
         return 4 if len(self.read) <= 4 and keys <= 2 else 2
 
     @cached_property
+    def crowds(self) -> int:
+        """Slots of a partition's table that get copies where many rows want them at once.
+
+        A power of two. A block has several such keys, but the copies take room from its table.
+        """
+        return 1 << (min(16, max(1, 512 // max(1, sum(self.slot_bytes) - 8))).bit_length() - 1)
+
+    @cached_property
     def scatter(self) -> tuple[int, int, int]:
         """Of the scatter: threads of a block, and rows of a thread in each tile.
 
@@ -353,8 +384,12 @@ class Query:
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         if self.untransformed:  # a call has its other kernels from the query that moves copies
-            return _WHOLE_WORDS if self.made_words else _PARTITIONED
-        missing = {"words"} if not self.made_words else set()
+            return _WHOLE_WORDS if self.family in ("Wide", "Hashed") else _PARTITIONED
+        missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
+        if self.family != "Coded":
+            missing.add("codes")
+        if not self.may_be_coded:
+            missing.add("bytes")
         if self.family not in ("Wide", "Hashed") or not self.integral:
             missing.add("ranges")
         if self.family != "Hashed":
@@ -365,10 +400,12 @@ class Query:
             missing.update(_PARTITIONED, ["absorb"])
         if self.family == "ByRow" or not self.folds:
             missing.update(_FOLDS)
-        if self.made_words:
+        if self.family in ("Wide", "Hashed"):
             missing.update((*_NARROW_WORDS, "fold_narrow"))
         if self.family != "Packed":
-            missing.update(("scan", "range", "runs", "direct_shared", "direct_global"))
+            missing.update(("scan", "range", "runs"))
+        if self.family not in ("Packed", "Coded"):
+            missing.update(("direct_shared", "direct_global"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:
@@ -393,7 +430,7 @@ class Query:
         if self.made_words:
             # the words come last of all columns, the witness is the last input
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
-            arguments.append(str(len(self.states)))
+            arguments += [str(len(self.states))] if self.family != "Coded" else []
             column += 1
         if self.family == "Ranged":
             arguments.append(str(column))
@@ -405,9 +442,11 @@ class Query:
             for name, number in zip(names, self.scatter, strict=True):
                 scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
         wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        counting = "#define GPUAGG_COUNT_PROBES" if self.counting else ""
+        head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if units and all(u.startswith("scatter") for u in units):
+            head += "#define GPUAGG_READS_TWICE\n"
         numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
-        return f"""{counting}
+        return f"""{head}
 #include "core/query.cuh"
 #include "output/output.cuh"
 namespace gpuagg {{
@@ -426,5 +465,6 @@ using GPUAGG_OUTPUTS = gpuagg::Made;
 #define GPUAGG_THREADS {self.threads}
 #define GPUAGG_BLOCKS {self.blocks}
 #define GPUAGG_UNROLL {self.unroll}
+#define GPUAGG_CROWDS {self.crowds}
 {scatter}{wanted}#include "entry.cuh"
 """

@@ -23,7 +23,7 @@ def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
     tuple of int, or None
         None where nothing is known of the keys' range, or where they have no word of their own.
     """
-    if estimate is None or query.family != "Packed" or null_slot(query):
+    if estimate is None or query.family not in ("Packed", "Coded") or null_slot(query):
         return None
     least, greatest = estimate.bounds
     if estimate.bounds == ANY_WORD or least > greatest:

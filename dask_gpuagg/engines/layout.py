@@ -129,7 +129,12 @@ def column_of(made: Made, dtype: DataType, groups: int) -> plc.Column:
     nulls, mask = made.nulls, made.mask
     if mask is not None and nulls is None:
         nulls = plc.null_mask.null_count(mask, 0, groups)
-    return plc.Column(dtype, groups, made.data, mask if nulls else None, nulls or 0, 0, [])
+    mask, nulls = mask if nulls else None, nulls or 0
+    if made.characters is None:
+        return plc.Column(dtype, groups, made.data, mask, nulls, 0, [])
+    offsets = INT64 if made.large else INT32
+    children = [plc.Column(offsets, groups + 1, made.data, None, 0, 0, [])]
+    return plc.Column(dtype, groups, made.characters, mask, nulls, 0, children)
 
 
 def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:

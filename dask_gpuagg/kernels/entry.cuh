@@ -1,12 +1,13 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL; but for keys by row also those of the
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_CROWDS; but for keys by row also those of the
 // scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
 // Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
 // only where its macro is defined, once a call needs it.
 #pragma once
 
 #include "direct/direct.cuh"
+#include "estimate/bytes.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
@@ -14,6 +15,7 @@
 #include "key/longest.cuh"
 #include "key/verify.cuh"
 #include "lphga/lphga.cuh"
+#include "output/coded.cuh"
 #include "output/output.cuh"
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
@@ -33,6 +35,7 @@ struct Columns {
 struct Targets {
     Target target[GPUAGG_KEY_TARGETS + GPUAGG_OUTPUTS::count];
 };
+using QueryCrowds = Crowds<GPUAGG_QUERY::All, GPUAGG_CROWDS>;
 
 }  // namespace gpuagg
 
@@ -145,6 +148,48 @@ __global__ void __launch_bounds__(256)
 }
 #endif
 
+#ifdef GPUAGG_WITH_CODES
+__global__ void __launch_bounds__(256)
+    gpuagg_make_codes(const __grid_constant__ gpuagg::Args a,
+                      const __grid_constant__ gpuagg::Columns c,
+                      const __grid_constant__ gpuagg::Codes codes) {
+    gpuagg::make_codes<GPUAGG_QUERY>(a, c.column, codes);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_measure_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                         const __grid_constant__ gpuagg::ColumnCode code, gpuagg::u64* starts) {
+    gpuagg::measure_texts(words, groups, code, starts);
+}
+
+__global__ void __launch_bounds__(1024)
+    gpuagg_scan_texts(gpuagg::u64* starts, gpuagg::u32 tiles) {
+    gpuagg::scan_texts(starts, tiles);
+}
+
+__global__ void __launch_bounds__(gpuagg::TEXT_TILE)
+    gpuagg_write_texts(const gpuagg::u64* words, gpuagg::u32 groups,
+                       const __grid_constant__ gpuagg::ColumnCode code,
+                       const __grid_constant__ gpuagg::Texts to) {
+    gpuagg::write_texts(words, groups, code, to);
+}
+
+__global__ void __launch_bounds__(256)
+    gpuagg_write_integers(const gpuagg::u64* words, gpuagg::u32 groups,
+                          const __grid_constant__ gpuagg::ColumnCode code,
+                          const __grid_constant__ gpuagg::Target to, gpuagg::u32 bytes) {
+    gpuagg::write_integers(words, groups, code, to, bytes);
+}
+#endif
+
+#ifdef GPUAGG_WITH_BYTES
+__global__ void __launch_bounds__(gpuagg::SEGMENT)
+    gpuagg_bytes(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
+                 gpuagg::Seen* seen) {
+    gpuagg::bytes<GPUAGG_QUERY>(c.column, rows, seen);
+}
+#endif
+
 #ifdef GPUAGG_WITH_RANGES
 __global__ void __launch_bounds__(gpuagg::SEGMENT)
     gpuagg_ranges(const __grid_constant__ gpuagg::Columns c, gpuagg::u32 rows,
@@ -163,14 +208,17 @@ __global__ void __launch_bounds__(256)
 
 #ifdef GPUAGG_WITH_VERIFY
 __global__ void __launch_bounds__(256)
-    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::index_groups<GPUAGG_QUERY>(a);
+    gpuagg_index_groups(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Columns c,
+                        const __grid_constant__ gpuagg::Index index) {
+    gpuagg::index_groups<GPUAGG_QUERY>(a, c.column, index);
 }
 
 __global__ void __launch_bounds__(256)
     gpuagg_verify(const __grid_constant__ gpuagg::Args a,
-                  const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column);
+                  const __grid_constant__ gpuagg::Columns c,
+                  const __grid_constant__ gpuagg::Index index) {
+    gpuagg::verify<GPUAGG_QUERY, 4>(a, c.column, index);
 }
 #endif
 
@@ -249,7 +297,8 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, false, GPUAGG_UNROLL>(
+        a, p, moved.column);
 }
 #endif
 
@@ -258,7 +307,28 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate_narrow(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
                      const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, GPUAGG_UNROLL>(a, p, moved.column);
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, true, GPUAGG_UNROLL>(
+        a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_CROWDED
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_crowded(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, false, GPUAGG_UNROLL>(
+        a, p, moved.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_CROWDED_NARROW
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_crowded_narrow(const __grid_constant__ gpuagg::Args a,
+                     const __grid_constant__ gpuagg::Partitions p,
+                     const __grid_constant__ gpuagg::Columns moved) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, true, GPUAGG_UNROLL>(
+        a, p, moved.column);
 }
 #endif
 

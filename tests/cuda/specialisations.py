@@ -240,6 +240,16 @@ def _counts() -> Iterator[tuple[str, Query]]:
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+    coded = {
+        "strings": (string(masked=True),),
+        "large strings": (string("i64"),),
+        "strings and integers": (string(), key("u64", True), string("i64", True), key("i8")),
+    }
+    for label, keys in coded.items():
+        for keep_nulls in (False, True):
+            nulls = "nulls kept" if keep_nulls else "nulls dropped"
+            yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
+    yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
     short = replace(string(), short=True)
     yield "20 aggregations by short strings", of((short,), twenty | {("i32", False): ["sum"]})
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
@@ -286,6 +296,7 @@ COVERING = [
     "keys decimal128, nulls dropped",
     "keys short string, nulls kept",
     "ranges of three with nulls, nulls kept",
+    "codes of strings and integers, nulls kept",
     "the usual ones by strings, by row",
     "every type masked by number",
     "the usual ones by two words, by number",

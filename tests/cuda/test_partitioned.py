@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.geometry import Decision
@@ -55,12 +55,36 @@ def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
 def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
     decision = geometry.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
     assert decision.hot == (0, 1 << 40)
+    kernel, tile, used = geometry.scatter_of(query, H200, decision)
     threads, items, _ = query.scatter
-    used = geometry.tile_bytes(query, threads * items, decision.partitions)
-    used += geometry.hot_bytes(query, decision.hot_slots, decision.hot_replicas)
+    assert (kernel, tile) == ("scatter_hot", threads * items)
     assert used <= H200.shared_bytes
-    assert decision.hot_slots > len(decision.hot)
+    assert decision.hot_buckets > len(decision.hot)
     assert decision.hot_replicas & (decision.hot_replicas - 1) == 0
+
+
+MANY = replace(SUM, states=tuple(State("Moments", (0,)) for _ in range(40)))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, WIDE, MANY], ids=["sum", "decimal", "many"])
+def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Device) -> None:
+    decision = geometry.decide(query, 10**8, uneven(10**6, 0.1), device, "pgb")
+    assert decision.crowded
+    used = decision.shared_slots * sum(query.slot_bytes) + geometry.crowd_bytes(query)
+    # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
+    assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
+    assert decision.partitions * decision.slices * decision.shared_slots > 10**6
+    assert not decided(query, 10**6, device).crowded
+
+
+def test_hundreds_of_hot_keys_find_room() -> None:
+    shares = [0.3 / (i + 1) for i in range(cardinality.HOT_AT_MOST)]
+    for groups in (10**5, 10**7):
+        decision = geometry.decide(SUM, 10**8, uneven(groups, *shares), H200)
+        assert len(decision.hot) == cardinality.HOT_AT_MOST
+        assert decision.hot_replicas == 32
+        assert geometry.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
 
 
 def test_uneven_keys_make_roomy_partitions() -> None:
@@ -95,13 +119,23 @@ def test_made_words_are_not_narrow() -> None:
     assert geometry.decide(query, 10**8, estimate, H200).base is None
 
 
+def test_codes_are_numbers() -> None:
+    text = KeyPart("i32", False, string=True)
+    query = replace(SUM, keys=(text, text), coded=True)
+    for words, kernel in (((0, 1_000_000), "direct"), ((5, 2**31), "pgb")):
+        estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=words)
+        decision = geometry.decide(query, 10**8, estimate, H200)
+        assert decision.kernel == kernel
+        assert decision.base == (words[0] - 15_641 if kernel == "direct" else words[0] - 2**30)
+
+
 def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:
     nullable = replace(SUM, keys=(KeyPart("i64", True),), keep_nulls=True)
     decision = decided(nullable, 1_000_000)
     assert decision.kernel == "pgb"
     assert decision.hot == ()
-    assert decision.hot_slots > 0
-    assert decided(replace(nullable, keep_nulls=False), 1_000_000).hot_slots == 0
+    assert decision.hot_buckets > 0
+    assert decided(replace(nullable, keep_nulls=False), 1_000_000).hot_buckets == 0
 
 
 def test_few_rows_are_not_partitioned() -> None:

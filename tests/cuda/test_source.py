@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda import (
     call,
     cardinality,
+    coded,
     encoding,
     estimate,
+    forms,
     geometry,
     partitioned,
     runs,
@@ -23,6 +25,7 @@ from dask_gpuagg.cuda import (
 )
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.source import (
+    CODED_COLUMNS,
     SHORT_STRING,
     STATE_BYTES,
     TYPE_BYTES,
@@ -180,6 +183,9 @@ def test_different_queries_have_different_sources() -> None:
     [
         ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
+        ("key/coded.cuh", "CODED_COLUMNS", CODED_COLUMNS),
+        ("key/coded.cuh", "PIECES", coded.PIECES),
+        ("output/coded.cuh", "TEXT_TILE", coded.TEXT_TILE),
         ("estimate/sample.cuh", "SEGMENT", cardinality.SEGMENT),
         ("sgb/radix.cuh", "DIGITS", sorting.DIGITS),
         ("sgb/radix.cuh", "SORT_THREADS", sorting.SORT_THREADS),
@@ -191,6 +197,8 @@ def test_different_queries_have_different_sources() -> None:
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
         ("pgb_tr/hot.cuh", "HOT_AT_MOST", cardinality.HOT_AT_MOST),
         ("pgb_tr/fold.cuh", "FOLD_THREADS", geometry.FOLD_THREADS),
+        ("pgb_tr/hot.cuh", "HOT_COPIED", geometry.HOT_COPIED),
+        ("estimate/count.cuh", "COUNTED_PARTS", estimate.COUNTED_PARTS),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],
 )
@@ -223,6 +231,12 @@ STRUCTS = {
     "Pass": sorting.Pass,
     "Runs": runs.Runs,
     "Range": encoding.Range,
+    "Quad": coded.Quad,
+    "ColumnCode": coded.ColumnCode,
+    "Codes": coded.Codes,
+    "Seen": coded.Seen,
+    "Texts": coded.Texts,
+    "Index": forms.Index,
 }
 
 

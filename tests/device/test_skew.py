@@ -38,7 +38,38 @@ def test_zipf(exponent: float, kernel: str) -> None:
     if kernel in ("auto", "pgb", "pgb_ur"):
         assert run.decision.kernel == ("pgb" if kernel == "auto" else kernel)
         assert len(run.decision.hot) > 0 or exponent == 0.5
+        assert run.decision.crowded
         assert not run.restarted
+        assert run.decision.estimate is not None
+        assert 0.8 < run.decision.estimate.groups / run.groups < 1.3
+
+
+@pytest.mark.parametrize("wanted", [WITH_NULLS, {"v": ["sum"]}], ids=["many", "one"])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+def test_zipf_of_narrow_words(exponent: float, wanted: dict[str, list[str]]) -> None:
+    rng = np.random.default_rng(8)
+    keys = zipf(exponent, 2_000_000, rng) % 2**30
+    frame = pd.DataFrame({"k": keys, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.base is not None
+    assert run.decision.crowded
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("columns", [0, 12])
+def test_more_crowded_keys_than_a_block_has_copies_for(columns: int) -> None:
+    """Dozens of keys share half of each partition's rows, most of them not told as hot."""
+    rng = np.random.default_rng(9)
+    few, many = rng.integers(0, 4_000, ROWS), rng.integers(0, 1_500_000, ROWS)
+    k = np.where(rng.random(ROWS) < 0.5, few, many) * 0x9E3779B1 % 2**40
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    # states so wide that a block has copies for one key only
+    more = {f"f{i}": frame.f + i for i in range(columns)}
+    wanted = WITH_NULLS | {name: ["var"] for name in more}
+    frame = frame.assign(**more)
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.crowded
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9, 0.999])

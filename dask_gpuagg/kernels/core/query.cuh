@@ -2,7 +2,7 @@
 #pragma once
 
 #include "aggregate/list.cuh"
-#include "key/made_word.cuh"
+#include "key/coded.cuh"
 #include "key/ranged.cuh"
 
 namespace gpuagg {

@@ -43,13 +43,21 @@ struct Column {
     i64 offset;
 };
 
-// Each value of the input is read once, so it must not push tables out of the caches.
+// Each value of the input is read once, so it must not push tables out of the caches; but scatters,
+// which have no such table, read some of it twice, and the second time from the L2 cache.
+template <class T> GPUAGG_INLINE T load_input(const T* at) {
+#ifdef GPUAGG_READS_TWICE
+    return __ldg(at);
+#else
+    return __ldcs(at);
+#endif
+}
 template <class T> GPUAGG_INLINE T load(const Column& column, i64 row) {
-    return __ldcs(static_cast<const T*>(column.data) + column.offset + row);
+    return load_input(static_cast<const T*>(column.data) + column.offset + row);
 }
 template <> GPUAGG_INLINE i128 load<i128>(const Column& column, i64 row) {
     const u64* words = static_cast<const u64*>(column.data) + 2 * (column.offset + row);
-    return static_cast<i128>((static_cast<u128>(__ldcs(words + 1)) << 64) | __ldcs(words));
+    return static_cast<i128>((static_cast<u128>(load_input(words + 1)) << 64) | load_input(words));
 }
 
 GPUAGG_INLINE bool is_valid(const Column& column, i64 row) {
@@ -137,10 +145,10 @@ GPUAGG_INLINE u64 unscramble(u64 x) {
 }
 
 // Sum of a warp's values up to this lane's.
-GPUAGG_INLINE u32 sum_to_lane(u32 sum) {
+template <class T> GPUAGG_INLINE T sum_to_lane(T sum) {
 #pragma unroll
     for (u32 d = 1; d < WARP; d *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, sum, d);
+        const T other = __shfl_up_sync(ALL_LANES, sum, d);
         if (threadIdx.x % WARP >= d) sum += other;
     }
     return sum;

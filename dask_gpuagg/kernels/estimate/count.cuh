@@ -1,30 +1,45 @@
-// All keys counted, where a sample says that they are too uneven for it to tell how many there are:
-// HyperLogLog (Flajolet et al. 2007) in one pass over the keys.
+// A fourth of the rows counted, where a sample says that their keys are too uneven for it to tell how
+// many there are: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
+// of keys grows from one part to two and to all four tells how it goes on.
 #pragma once
 
 #include "core/query.cuh"
 
 namespace gpuagg {
 
-constexpr u32 REGISTERS_BITS = 12;
+constexpr u32 REGISTERS_BITS = 13;
 constexpr u32 REGISTERS = 1u << REGISTERS_BITS;
+constexpr u32 COUNTED_PARTS = 4;
+// One in so many tiles is counted.
+constexpr u32 COUNTED_OF = 4;
 
-// The host clears the registers before.
+// The host clears the registers before. The number of blocks is a multiple of that of the parts, so
+// that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
 __device__ void count_keys(const Column* columns, u32 rows, u32* registers) {
+    constexpr u32 UNROLL = 4;
     __shared__ u32 own[REGISTERS];
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x) own[i] = 0;
     __syncthreads();
-    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
-#pragma unroll 4
-    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < rows; i += stride) {
-        const Probe probe = Q::Key::probe(columns, static_cast<i64>(i));
-        if (probe.kind != Kind::key) continue;
-        const u64 hash = scramble(Q::Key::fingerprint(columns, probe));
-        const u32 rank = static_cast<u32>(__clzll(hash | (REGISTERS - 1))) + 1;
-        raise(Shared{}, own + (hash & (REGISTERS - 1)), rank);
+    const u64 tile = static_cast<u64>(blockDim.x) * UNROLL * COUNTED_OF;
+    for (u64 first = blockIdx.x * tile; first < rows; first += gridDim.x * tile) {
+        Probe probe[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 i = first + j * blockDim.x + threadIdx.x;
+            probe[j].kind = Kind::drop;
+            if (i < rows) probe[j] = Q::Key::probe(columns, static_cast<i64>(i));
+        }
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (probe[j].kind != Kind::key) continue;
+            const u64 hash = scramble(Q::Key::fingerprint(columns, probe[j]));
+            const u32 rank = static_cast<u32>(__clzll(hash | (REGISTERS - 1))) + 1;
+            raise(Shared{}, own + (hash & (REGISTERS - 1)), rank);
+        }
     }
     __syncthreads();
+    registers += blockIdx.x % COUNTED_PARTS * REGISTERS;
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x)
         if (own[i]) raise(Global{}, registers + i, own[i]);
 }

@@ -23,9 +23,9 @@ struct Sample {
 };
 
 // Keys that are seen so often, in so many segments, are hot; so many of them are told.
-constexpr u32 HOT_ROWS = 16;
+constexpr u32 HOT_ROWS = 8;
 constexpr u32 HOT_SEGMENTS = 4;
-constexpr u32 HOT_TOLD = 512;
+constexpr u32 HOT_TOLD = 1024;
 
 struct Summary {
     u64 pairs;     // of segments that share a key, both ways round and for every key

@@ -27,6 +27,32 @@ template <class C> struct Whole {
             return chain(h, KeyBits<T>::of(load<T>(column, row)));
         }
     }
+    // The words of a key in a slot: see ByRow::put_key.
+    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
+        constexpr u32 NEEDED = (sizeof(T) == 16 ? 2 : 1) + (C::nullable ? 1 : 0);
+        if (n + NEEDED > most) return false;
+        if constexpr (C::nullable) to[n++] = 0;
+        if constexpr (sizeof(T) == 16) {
+            const u128 v = static_cast<u128>(load<T>(column, row));
+            to[n++] = static_cast<u64>(v);
+            to[n++] = static_cast<u64>(v >> 64);
+        } else {
+            to[n++] = KeyBits<T>::of(load<T>(column, row));
+        }
+        return true;
+    }
+    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
+        if constexpr (C::nullable)
+            if (__ldg(held + n++) != 0) return false;
+        if constexpr (sizeof(T) == 16) {
+            const u128 v = static_cast<u128>(load<T>(column, row));
+            n += 2;
+            return __ldg(held + n - 2) == static_cast<u64>(v) &&
+                   __ldg(held + n - 1) == static_cast<u64>(v >> 64);
+        } else {
+            return __ldg(held + n++) == KeyBits<T>::of(load<T>(column, row));
+        }
+    }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         if constexpr (sizeof(T) == 16) return load<T>(column, a) == load<T>(column, b);
         else return KeyBits<T>::of(load<T>(column, a)) == KeyBits<T>::of(load<T>(column, b));
@@ -58,38 +84,120 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         return {begin + first, begin, begin + column[1].offset,
                 static_cast<u64>(__ldg(offsets + row + 1) - first)};
     }
-    // An aligned word of the column, its bytes outside of the column as 0.
-    static GPUAGG_INLINE u64 aligned(const Text& t, u64 address) {
+    // An aligned word that the column does not have whole: its bytes outside of the column as 0.
+    static GPUAGG_INLINE u64 edge(const Text& t, u64 address) {
         const u64 begin = reinterpret_cast<u64>(t.begin), end = reinterpret_cast<u64>(t.end);
-        if (address >= begin && address + 8 <= end)
-            return __ldg(reinterpret_cast<const u64*>(address));
         u64 w = 0;
+#pragma unroll 1
         for (u32 i = 0; i < 8; ++i)
             if (address + i >= begin && address + i < end)
                 w |= static_cast<u64>(__ldg(reinterpret_cast<const u8*>(address + i))) << (8 * i);
         return w;
     }
-    // The string's bytes from i on, eight at most, those past its end as 0; its length is compared
-    // and hashed too. Two aligned words hold any eight bytes.
-    static GPUAGG_INLINE u64 word(const Text& t, u64 i) {
-        const u64 address = reinterpret_cast<u64>(t.at) + i, left = t.length - i;
-        const u32 n = left < 8 ? static_cast<u32>(left) : 8u;
-        const u32 skipped = static_cast<u32>(address & 7ull);
-        u64 w = aligned(t, address & ~7ull) >> (8 * skipped);
-        if (skipped + n > 8) w |= aligned(t, (address & ~7ull) + 8) << (64 - 8 * skipped);
-        return n == 8 ? w : w & ((1ull << (8 * n)) - 1);
+    // The string's words of eight bytes from its byte `first` on, the first `count` of them, and in the
+    // last one whatever lies behind the string. Each aligned word of memory is read once, and all
+    // reads are under way before the first is waited for.
+    template <u32 MOST>
+    static GPUAGG_INLINE void raw_words(const Text& t, u64 first, u32 count, u64 (&word)[MOST]) {
+        const u64 start = reinterpret_cast<u64>(t.at) + first, base = start & ~7ull;
+        const u32 skipped = static_cast<u32>(start & 7ull);
+        const u64 rest = t.length - first;
+        const u32 end = skipped + (rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST);
+        const bool inside = base >= reinterpret_cast<u64>(t.begin) &&
+                            base + (end + 7) / 8 * 8 <= reinterpret_cast<u64>(t.end);
+        u64 held[MOST + 1] = {};
+        if (inside) {
+#pragma unroll
+            for (u32 p = 0; p <= MOST; ++p)
+                if (8 * p < end) held[p] = __ldg(reinterpret_cast<const u64*>(base) + p);
+        } else {
+#pragma unroll
+            for (u32 p = 0; p <= MOST; ++p)
+                if (8 * p < end) held[p] = edge(t, base + 8 * p);
+        }
+        // by halves, for which the hardware has a shift over two registers
+        const bool half = skipped & 4u;
+        u32 low = static_cast<u32>(half ? held[0] >> 32 : held[0]);
+#pragma unroll
+        for (u32 p = 0; p < MOST; ++p) {
+            if (p >= count) break;
+            const u32 high = static_cast<u32>(half ? held[p + 1] : held[p] >> 32);
+            const u32 next = static_cast<u32>(half ? held[p + 1] >> 32 : held[p + 1]);
+            word[p] = static_cast<u64>(__funnelshift_r(high, next, 8 * skipped)) << 32 |
+                      __funnelshift_r(low, high, 8 * skipped);
+            low = next;
+        }
     }
+    // Which bits of word p a string of `left` more bytes has.
+    static GPUAGG_INLINE u64 present(u32 p, u32 left) {
+        if (8 * p + 8 <= left) return ~0ull;
+        return 8 * p < left ? (1ull << 8 * (left - 8 * p)) - 1 : 0ull;
+    }
+    // The same with bytes past the end as 0.
+    template <u32 MOST>
+    static GPUAGG_INLINE void words(const Text& t, u64 first, u64 (&word)[MOST]) {
+        raw_words(t, first, MOST, word);
+        const u64 rest = t.length - first;
+        const u32 left = rest < 8 * MOST ? static_cast<u32>(rest) : 8 * MOST;
+#pragma unroll
+        for (u32 p = 0; p < MOST; ++p) word[p] &= present(p, left);
+    }
+    // Words that are read together to hash a string, and to compare two.
+    static constexpr u32 HASHED = 8, COMPARED = 4;
+    // Its length is hashed and compared too.
     static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
         const Text t = text(&column, row);
         h = chain(h, t.length);
-        for (u64 i = 0; i < t.length; i += 8) h = chain(h, word(t, i));
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * HASHED) {
+            u64 word[HASHED];
+            words(t, i, word);
+#pragma unroll
+            for (u32 p = 0; p < HASHED; ++p)
+                if (i + 8 * p < t.length) h = chain(h, word[p]);
+        }
         return h;
+    }
+    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
+        const Text t = text(&column, row);
+        if (n + 1 + (t.length + 7) / 8 > most) return false;
+        to[n++] = t.length;
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * COMPARED) {
+            u64 word[COMPARED];
+            words(t, i, word);
+#pragma unroll
+            for (u32 p = 0; p < COMPARED; ++p)
+                if (i + 8 * p < t.length) to[n++] = word[p];
+        }
+        return true;
+    }
+    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
+        const Text t = text(&column, row);
+        if (__ldg(held + n++) != t.length) return false;
+#pragma unroll 1
+        for (u64 i = 0; i < t.length; i += 8 * HASHED) {
+            u64 word[HASHED], differs = 0;
+            words(t, i, word);
+#pragma unroll
+            for (u32 p = 0; p < HASHED; ++p)
+                if (i + 8 * p < t.length) differs |= word[p] ^ __ldg(held + n++);
+            if (differs) return false;
+        }
+        return true;
     }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         const Text x = text(&column, a), y = text(&column, b);
         if (x.length != y.length) return false;
-        for (u64 i = 0; i < x.length; i += 8)
-            if (word(x, i) != word(y, i)) return false;
+#pragma unroll 1
+        for (u64 i = 0; i < x.length; i += 8 * COMPARED) {
+            u64 of_x[COMPARED], of_y[COMPARED], differs = 0;
+            words(x, i, of_x);
+            words(y, i, of_y);
+#pragma unroll
+            for (u32 p = 0; p < COMPARED; ++p) differs |= of_x[p] ^ of_y[p];
+            if (differs) return false;
+        }
         return true;
     }
 };
@@ -141,6 +249,36 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
         if (static_cast<u32>(held) != static_cast<u32>(wanted.word)) return false;
         const i64 a = static_cast<i64>(held >> 32), b = static_cast<i64>(wanted.word >> 32);
         return a == b || equal_rows(from, a, b);
+    }
+
+    // What a null puts where other keys have the length of a string or 0.
+    static constexpr u64 MISSING = ~0ull;
+    template <class C>
+    static GPUAGG_INLINE bool put_column(const Column* from, i64 row, u64* to, u32 most, u32& n) {
+        if (C::nullable && Whole<C>::missing(from[C::column], row)) {
+            if (n == most) return false;
+            to[n++] = MISSING;
+            return true;
+        }
+        return Whole<C>::put(from[C::column], row, to, most, n);
+    }
+    template <class C>
+    static GPUAGG_INLINE bool is_column(const Column* from, i64 row, const u64* held, u32& n) {
+        if (C::nullable && Whole<C>::missing(from[C::column], row))
+            return __ldg(held + n++) == MISSING;
+        return Whole<C>::is(from[C::column], row, held, n);
+    }
+
+    // Writes a row's key as words by which it can be told from all other keys; 0 if they are more
+    // than `most`, otherwise how many they are.
+    static GPUAGG_INLINE u32 put_key(const Column* from, i64 row, u64* to, u32 most) {
+        u32 n = 0;
+        return (put_column<K>(from, row, to, most, n) && ...) ? n : 0;
+    }
+    // Whether a row has the key that was written.
+    static GPUAGG_INLINE bool has_key(const Column* from, i64 row, const u64* held) {
+        u32 n = 0;
+        return (is_column<K>(from, row, held, n) && ...);
     }
 
     static GPUAGG_INLINE bool equal_rows(const Column* from, i64 a, i64 b) {

@@ -81,8 +81,10 @@ struct Wide : MadeWord<WORDS> {
         u64 low = 0, high = 0xffull << 56;
         if (!C::missing(from[COLUMN], row)) {
             const auto text = C::text(from + COLUMN, row);
-            low = text.length ? C::word(text, 0) : 0;
-            high = (text.length > 8 ? C::word(text, 8) : 0) | text.length << 56;
+            u64 word[2];
+            C::words(text, 0, word);
+            low = word[0];
+            high = word[1] | text.length << 56;
         } else if constexpr (!KEEP_NULLS) {
             dropped = true;
         }

@@ -13,39 +13,59 @@ template <class Q> __device__ void make_words(const Args& a, const Column* colum
     if (!sure) a.counters->doubt = 1;
 }
 
-// A slot of the index: word and first row of a group lie in one sector of memory.
-struct __align__(16) Indexed {
-    u64 word;
-    u64 row;
-};
-GPUAGG_INLINE Indexed look(const Indexed* slot) {
-    const ulonglong2 both = __ldg(reinterpret_cast<const ulonglong2*>(slot));
-    return {both.x, both.y};
+template <class Q>
+__device__ void make_codes(const Args& a, const Column* columns, const Codes& codes) {
+    bool sure = true;
+    const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
+        sure = Q::Key::make(columns, codes, static_cast<i64>(i)) && sure;
+    if (!sure) a.counters->doubt = 1;
 }
 
-// The words of the groups, and the first row of each, in a table to look them up in: a.target, all of
+// A slot of the index: word and first row of a group, then as many words of its key as slots have room
+// for, so that a row which has found its slot has the bytes to compare at hand.
+struct __align__(16) Indexed {
+    u64 word;
+    u32 row;
+    u32 words;  // 0: the key has too many
+};
+constexpr u32 HEAD = sizeof(Indexed) / 8;
+
+struct Index {
+    u64* at;
+    u32 slots;
+    u32 stride;  // words of a slot, an even number
+    GPUAGG_INLINE u64* slot(u32 i) const { return at + static_cast<u64>(i) * stride; }
+};
+GPUAGG_INLINE Indexed look(const Index& index, u32 i) {
+    const ulonglong2 both = __ldg(reinterpret_cast<const ulonglong2*>(index.slot(i)));
+    return {both.x, static_cast<u32>(both.y), static_cast<u32>(both.y >> 32)};
+}
+
+// The words of the groups, and the first row and key of each, in a table to look them up in, all of
 // whose bits are set before.
-template <class Q> __device__ void index_groups(const Args& a) {
+template <class Q>
+__device__ void index_groups(const Args& a, const Column* columns, const Index& index) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    const u32 slots = a.target.slots;
-    Indexed* index = reinterpret_cast<Indexed*>(a.target.words);
     const u32 stride = gridDim.x * blockDim.x;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
         const u32 from = slot_of_group(a, i);
         const u64 word = a.table.words[from];
-        u32 slot = first_slot(static_cast<u32>(word >> 32), slots);
-        while (atomicCAS(&index[slot].word, EMPTY, word) != EMPTY)
-            if (++slot == slots) slot = 0;
+        u32 slot = first_slot(static_cast<u32>(word >> 32), index.slots);
+        while (atomicCAS(index.slot(slot), EMPTY, word) != EMPTY)
+            if (++slot == index.slots) slot = 0;
         const auto value = Q::All::read(memory, {from, from});
-        index[slot].row = Nth<Q::Key::state, typename Q::All>::of(value).x;
+        const u32 row = Nth<Q::Key::state, typename Q::All>::of(value).x;
+        u64* const made = index.slot(slot);
+        const u64 words = Q::Key::Rows::put_key(columns, row, made + HEAD, index.stride - HEAD);
+        made[1] = words << 32 | row;
     }
 }
 
-// Compares every row with the first one of its group, which a.target tells.
-template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Column* columns) {
+// Compares every row with the key of its group, which the index has.
+template <class Q, u32 UNROLL>
+__device__ void verify(const Args& a, const Column* columns, const Index& index) {
     using K = typename Q::Key;
-    const Indexed* index = reinterpret_cast<const Indexed*>(a.target.words);
-    const u32 slots = a.target.slots;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * UNROLL;
     bool sure = true;
     for (u64 base = static_cast<u64>(blockIdx.x) * blockDim.x * UNROLL + threadIdx.x;
@@ -58,24 +78,25 @@ template <class Q, u32 UNROLL> __device__ void verify(const Args& a, const Colum
             const u64 i = base + j * blockDim.x;
             probe[j] = {EMPTY, 0u, Kind::drop};
             if (i < a.rows) probe[j] = K::probe(columns, static_cast<i64>(i));
-            slot[j] = first_slot(probe[j].home, slots);
+            slot[j] = first_slot(probe[j].home, index.slots);
         }
 #pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) found[j] = look(index + slot[j]);
+        for (u32 j = 0; j < UNROLL; ++j) found[j] = look(index, slot[j]);
         // every word has a place
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)
             if (probe[j].kind == Kind::key)
                 while (found[j].word != probe[j].word) {
-                    if (++slot[j] == slots) slot[j] = 0;
-                    found[j] = look(index + slot[j]);
+                    if (++slot[j] == index.slots) slot[j] = 0;
+                    found[j] = look(index, slot[j]);
                 }
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const i64 i = static_cast<i64>(base + j * blockDim.x);
             const i64 first = static_cast<i64>(found[j].row);
-            if (probe[j].kind == Kind::key && first != i)
-                sure = K::Rows::equal_rows(columns, first, i) && sure;
+            if (probe[j].kind != Kind::key || first == i) continue;
+            if (found[j].words) sure = K::Rows::has_key(columns, i, index.slot(slot[j]) + HEAD) && sure;
+            else sure = K::Rows::equal_rows(columns, first, i) && sure;
         }
     }
     if (!sure) a.counters->doubt = 1;

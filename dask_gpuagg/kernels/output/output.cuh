@@ -155,6 +155,12 @@ GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Column
         write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
     }
 }
+// Codes, from which output/coded.cuh makes the key columns.
+template <class L, bool KEEP, u32 W, class... C>
+GPUAGG_INLINE void write_key(Coded<KEEP, W, C...>, const Column*, const Target* to, u32 group,
+                             const Probe& probe, const typename L::Value&, bool is_group) {
+    put(*to, group, unmix(probe.word), true, is_group);
+}
 template <class L, bool KEEP, u32 W, u32 STATE, class... C>
 GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Column*, const Target* to,
                              u32 group, const Probe&, const typename L::Value& v, bool is_group) {

@@ -4,15 +4,16 @@
 #pragma once
 
 #include "output/output.cuh"
+#include "pgb_tr/crowds.cuh"
 #include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
-template <class Q, bool NARROW, bool WHOLE, u32 UNROLL>
+template <class Q, bool NARROW, bool WHOLE, u32 UNROLL, class C>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
-                              const typename Q::All::Memory& memory, Part part, u32 base, u32 end,
-                              u32* full) {
+                              const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
+                              u32 end, u32* full) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;
     const u32 lane = threadIdx.x % WARP;
@@ -53,6 +54,10 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
                                                       nullptr, probe, slot, left);
     __syncwarp();
+    crowds.watch(slot[0]);
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j)
+        if (slot[j] != NONE) slot[j] = crowds.place(slot[j]);
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
         if (slot[j] != NONE)
@@ -102,13 +107,15 @@ GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
 }
 
 // `moved` are the partitions' copies, or the input's own columns where values are gathered.
-template <class Q, class O, bool NARROW, u32 UNROLL>
+template <class Q, class O, class C, bool NARROW, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
     constexpr u32 TILE = WARP * UNROLL;
     const u32 slots = a.shared_slots;
-    const auto memory = Q::All::carve(reinterpret_cast<char*>(words + slots), slots, 1);
+    const auto memory =
+        Q::All::carve(reinterpret_cast<char*>(words + slots), slots + C::COPIES, 1);
+    C crowds(memory, slots);
     const u32 stride = blockDim.x / WARP * TILE;
     Part part{0, 0};
     bool clean = false, take = true;
@@ -119,6 +126,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
                 words[s] = EMPTY;
                 Q::All::clear(memory, {s, s});
             }
+            crowds.clear();
             clean = true;
         }
         if (threadIdx.x == 0) {
@@ -139,15 +147,17 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, part, base, end,
-                                               &full);
+            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, crowds, part,
+                                                       base, end, &full);
         if (fits && base < end)
-            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, part, base, end, &full);
+            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, crowds, part, base,
+                                                 end, &full);
         __syncthreads();
         if (full) {
             part.split();
             clean = false;
         } else {
+            crowds.fold();
             append_groups<Q, O>(a, words, slots, memory, &groups, &first);
             take = !part.next(0, a.slices - 1);
         }

@@ -56,12 +56,16 @@ GPUAGG_INLINE u32 home_in_partition(u64 word, u32 partitions) {
 }
 
 // Words as they lie in the partitions.
+GPUAGG_INLINE u32 narrowed(const Partitions& p, u64 word) {
+    return static_cast<u32>(unmix(word) - p.base);
+}
+GPUAGG_INLINE u64 widened(const Partitions& p, u32 word) { return mix(p.base + word); }
 template <bool NARROW> GPUAGG_INLINE u64 load_word(const Partitions& p, u32 at) {
-    if constexpr (NARROW) return mix(p.base + __ldcs(static_cast<const u32*>(p.words) + at));
+    if constexpr (NARROW) return widened(p, __ldcs(static_cast<const u32*>(p.words) + at));
     else return __ldcs(static_cast<const u64*>(p.words) + at);
 }
 template <bool NARROW> GPUAGG_INLINE void store_word(const Partitions& p, u32 at, u64 word) {
-    if constexpr (NARROW) static_cast<u32*>(p.words)[at] = static_cast<u32>(unmix(word) - p.base);
+    if constexpr (NARROW) static_cast<u32*>(p.words)[at] = narrowed(p, word);
     else static_cast<u64*>(p.words)[at] = word;
 }
 template <bool NARROW> GPUAGG_INLINE bool fits(const Partitions& p, u64 word) {

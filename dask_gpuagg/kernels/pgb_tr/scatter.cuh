@@ -151,26 +151,30 @@ template <u32 THREADS> GPUAGG_INLINE void list_spilled(const Args& a, u32 rows, 
             a.spill[at] = static_cast<u32>(first) + (__ffs(rows) - 1) * THREADS;
 }
 
-// Rows that the block's own table takes.
-template <class Q, u32 THREADS>
-GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, Probe (&probe)[BATCH],
-                            i64 first) {
+// Rows that the block's own table takes. The values of all are read at once with the keys, though
+// other rows' are read again when they are moved: to wait for the keys first took longer. Values
+// that do not move may be few.
+template <class Q, u32 THREADS, u32 N>
+GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, Probe (&probe)[N], i64 first,
+                            u32 b, u32 left) {
+    typename Q::Values row[N];
+    u32 cell[N];
 #pragma unroll
-    for (u32 b = 0; b < BATCH; b += HOT_BATCH) {
-        typename Q::Values row[HOT_BATCH];
-        u32 slot[HOT_BATCH];
+    for (u32 j = 0; j < N; ++j)
+        if (!Q::untransformed && (b + j) * THREADS + threadIdx.x < left)
+            row[j].read(columns, first + (b + j) * THREADS);
 #pragma unroll
-        for (u32 j = 0; j < HOT_BATCH; ++j) {
-            slot[j] = hot.find(probe[b + j]);
-            if (slot[j] != NONE) row[j].read(columns, first + (b + j) * THREADS);
+    for (u32 j = 0; j < N; ++j) cell[j] = hot.find(probe[j]);
+#pragma unroll
+    for (u32 j = 0; j < N; ++j)
+        if (Q::untransformed && cell[j] != NONE)
+            row[j].read(columns, first + (b + j) * THREADS);
+#pragma unroll
+    for (u32 j = 0; j < N; ++j)
+        if (cell[j] != NONE) {
+            hot.update(cell[j], row[j], static_cast<u32>(first) + (b + j) * THREADS);
+            probe[j].kind = Kind::drop;
         }
-#pragma unroll
-        for (u32 j = 0; j < HOT_BATCH; ++j)
-            if (slot[j] != NONE) {
-                hot.update(slot[j], row[j], static_cast<u32>(first) + (b + j) * THREADS);
-                probe[b + j].kind = Kind::drop;
-            }
-    }
 }
 
 // Rows that no partition takes are listed: those past its capacity, those whose word is not as narrow
@@ -197,26 +201,29 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         const i64 first = static_cast<i64>(tile) + threadIdx.x;
         const u32 left = static_cast<u32>(a.rows - tile);
         Route<ITEMS> route;
+        u32 kept[NARROW ? ITEMS : 1];
         for (u32 i = threadIdx.x; i < p.count; i += THREADS) counts[i] = 0;
         __syncthreads();
         // ranks among the tile's rows of the same partition
+        constexpr u32 RANKED = HOT ? HOT_BATCH : BATCH;
 #pragma unroll
-        for (u32 b = 0; b < ITEMS; b += BATCH) {
-            Probe probe[BATCH];
+        for (u32 b = 0; b < ITEMS; b += RANKED) {
+            Probe probe[RANKED];
             u32 odd = 0;
 #pragma unroll
-            for (u32 j = 0; j < BATCH; ++j) {
+            for (u32 j = 0; j < RANKED; ++j) {
                 probe[j] = {EMPTY, 0u, Kind::drop};
                 if ((b + j) * THREADS + threadIdx.x < left)
                     probe[j] = K::probe(columns, first + (b + j) * THREADS);
             }
-            if constexpr (HOT) take_hot<Q, THREADS>(hot, columns, probe, first + b * THREADS);
+            if constexpr (HOT) take_hot<Q, THREADS>(hot, columns, probe, first, b, left);
 #pragma unroll
-            for (u32 j = 0; j < BATCH; ++j) {
+            for (u32 j = 0; j < RANKED; ++j) {
                 u32 rank = NOWHERE;
                 if (probe[j].kind == Kind::key && fits<NARROW>(p, probe[j].word))
                     rank = atomicAdd(counts + partition_of(probe[j].word, p.count), 1u);
                 else if (probe[j].kind != Kind::drop) odd |= 1u << j;
+                if constexpr (NARROW) kept[b + j] = narrowed(p, probe[j].word);
                 route.set(b + j, rank);
             }
             list_spilled<THREADS>(a, odd, first + b * THREADS);
@@ -245,14 +252,15 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
             over = over || base + n > p.capacity;
             counts[i] = base - starts[i];
         }
-        // the keys are read again: the first time they had to leave the registers to later rows
+        // whole words had to leave the registers to those of later rows, so they are made again
 #pragma unroll
         for (u32 b = 0; b < ITEMS; b += BATCH) {
             u64 word[BATCH];
 #pragma unroll
             for (u32 j = 0; j < BATCH; ++j) {
                 word[j] = EMPTY;
-                if (route.place(b + j) != NOWHERE)
+                if constexpr (NARROW) word[j] = widened(p, kept[b + j]);
+                else if (route.place(b + j) != NOWHERE)
                     word[j] = K::probe(columns, first + (b + j) * THREADS).word;
             }
 #pragma unroll

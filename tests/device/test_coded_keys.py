@@ -1,0 +1,124 @@
+"""Strings that differ in few bits, alone and beside integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import KERNELS, WANTED, aggregated, assert_equal, by_pandas, values
+
+ROWS = 1_500_000
+
+
+@pytest.fixture
+def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of calls that made codes."""
+    from dask_gpuagg.cuda import groupby
+
+    made: list[int] = []
+    make_codes = groupby.make_codes
+
+    def recorded(call: Any) -> None:
+        made.append(call.rows)
+        make_codes(call)
+
+    monkeypatch.setattr(groupby, "make_codes", recorded)
+    return made
+
+
+def keys_of(kind: str, groups: int, rng: np.random.Generator) -> dict[str, Any]:
+    codes = rng.integers(0, groups, ROWS)
+    numbers = pd.Series(np.arange(groups))
+    if kind == "dates":
+        days = pd.Timestamp("2020-01-01") + pd.to_timedelta(numbers, unit="min")
+        return {"a": days.dt.strftime("%Y-%m-%dT%H:%M").to_numpy(object)[codes]}
+    if kind == "strings and integers":
+        first = np.array([f"id{i:03d}" for i in range(97)], object)
+        last = np.array([f"{i}" for i in range(89)], object)
+        rest = (codes // 97 // 89 - 40).astype("int16")
+        return {"a": first[codes % 97], "b": rest, "c": last[codes // 97 % 89]}
+    width = {"names": 0, "10 digits": 10, "40 digits": 40, "64 digits": 64}[kind]
+    names = "name_" + numbers.astype(str) if kind == "names" else numbers.astype(str)
+    return {"a": names.str.zfill(width).to_numpy(object)[codes]}
+
+
+KINDS = ["10 digits", "40 digits", "64 digits", "names", "dates", "strings and integers"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", [1, 1_000, 100_000, 700_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cardinalities(kind: str, groups: int, kernel: str, coded: list[int]) -> None:
+    rng = np.random.default_rng(groups)
+    keys = keys_of(kind, groups, rng)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    ours, run = aggregated(frame, list(keys), WANTED, kernel)
+    assert_equal(ours, by_pandas(frame, list(keys), WANTED))
+    assert coded == [ROWS]
+    # only keys of one word are sorted, and they may lie in a wide range
+    if kernel not in ("auto", "sgb", "direct"):
+        assert run.decision.kernel.startswith(kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nulls(kind: str, keep_nulls: bool, kernel: str, coded: list[int]) -> None:
+    rng = np.random.default_rng(2)
+    keys = {}
+    for name, key in keys_of(kind, 3_000, rng).items():
+        nullable = pd.Series(key)
+        if nullable.dtype.kind == "i":
+            nullable = nullable.astype(str(nullable.dtype).capitalize())
+        keys[name] = nullable.mask(rng.random(ROWS) < 0.05)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    by = list(keys)
+    ours, _ = aggregated(frame, by, WANTED, kernel, keep_nulls)
+    theirs = by_pandas(frame, by, WANTED, keep_nulls)
+    ours = ours.reset_index().sort_values(by, na_position="last").set_index(by)
+    theirs = theirs.reset_index().sort_values(by, na_position="last").set_index(by)
+    assert_equal(ours, theirs)
+    assert coded == [ROWS]
+
+
+@pytest.mark.parametrize("kernel", ["hgb", "pgb", "lphga"])
+@pytest.mark.parametrize("other", ["id00x17", "id0001", "id000001", "", "x" * 80, "id00017\0"])
+@pytest.mark.parametrize("groups", [2_000, 400_000])
+def test_a_row_unlike_those_of_the_sample(
+    groups: int, other: str, kernel: str, coded: list[int]
+) -> None:
+    rng = np.random.default_rng(6)
+    names = np.array([f"id{i:06d}" for i in range(groups)], object)
+    keys = names[rng.integers(0, groups, ROWS)]
+    keys[ROWS // 256 * 100 + 3_000] = other
+    frame = pd.DataFrame({"k": keys} | values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert run.groups == frame["k"].nunique()
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    assert coded == [ROWS]  # and then with other words
+
+
+def test_integers_that_no_sample_saw(coded: list[int]) -> None:
+    rng = np.random.default_rng(7)
+    keys = keys_of("strings and integers", 100_000, rng)
+    keys["b"][ROWS // 256 * 100 + 3_000] = -(2**15)
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    ours, _ = aggregated(frame, list(keys), WANTED)
+    assert_equal(ours, by_pandas(frame, list(keys), WANTED))
+    assert coded == [ROWS]
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+def test_no_string_but_empty_ones_and_nulls(keep_nulls: bool) -> None:
+    rng = np.random.default_rng(9)
+    for texts in ([""], [None], ["", None], [None, "late"]):
+        drawn = np.zeros(ROWS, int) if "late" in texts else rng.integers(0, len(texts), ROWS)
+        if "late" in texts:
+            drawn[ROWS // 256 * 100 + 3_000] = 1
+        key = pd.Series(np.array(texts, object)[drawn], dtype="str")
+        frame = pd.DataFrame({"k": key} | values(rng, ROWS))
+        ours, _ = aggregated(frame, ["k"], WANTED, "auto", keep_nulls)
+        assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
