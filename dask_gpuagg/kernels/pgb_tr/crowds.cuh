@@ -48,7 +48,7 @@ template <class S, u32 KEYS> struct Crowds {
         const u32 key = atomicAdd(count, 1u);
         if (key >= KEYS) return;
         owner[key] = slot;
-        *static_cast<volatile u32*>(tag) = slot * KEYS + key;
+        atomicExch(tag, slot * KEYS + key);  // others read it meanwhile
     }
 
     // Where this lane updates a slot.
