@@ -58,6 +58,8 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     counters = collect(call)
     spilled = counters.spilled
     if spilled > args.spill_limit:
+        # this table's, which partitions do not have
+        args.order = None
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found

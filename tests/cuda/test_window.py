@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import direct, geometry
+from dask_gpuagg.cuda.call import Args, Counters
 from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
 from dask_gpuagg.cuda.geometry import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
@@ -123,3 +126,23 @@ def test_the_model_knows_them() -> None:
     ]
     assert times == sorted(times)
     assert 0.35 < times[0] < times[-1] < 2
+
+
+def test_where_many_keys_lie_outside_nothing_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partitions have no list of slots, so that of the window's table must not be taken for one."""
+    made = decide(SUM, 10**8, dense(20_000), H200)
+    memory = SimpleNamespace(ptr=4096)
+    call: Any = SimpleNamespace(
+        query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,
+        allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
+    )  # fmt: skip
+
+    def many(call: Any) -> Counters:
+        call.args.order = 4096
+        return Counters(spilled=10**8)
+
+    monkeypatch.setattr(direct, "collect", many)
+    assert direct.direct(call, made) is None
+    assert call.args.order is None

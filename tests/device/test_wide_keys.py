@@ -95,8 +95,8 @@ def test_cardinalities(kind: str, groups: int, kernel: str) -> None:
     frame = pd.DataFrame(keys | values(rng, ROWS))
     ours, run = aggregated(frame, list(keys), WANTED, kernel)
     assert_equal(ours, by_pandas(frame, list(keys), WANTED))
-    # only keys of one word are sorted, and they may lie in a wide range
-    if kernel not in ("auto", "sgb", "direct"):
+    # only keys of one word are sorted, they may lie in a wide range, and one group is not folded
+    if kernel not in ("auto", "sgb", "direct") and (kernel, groups) != ("pgb_fold", 1):
         assert run.decision.kernel.startswith(kernel)
 
 
