@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.families import holds
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import geometry, partitioning
 from dask_gpuagg.cuda.calibrate import plain
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.compiler import sources_hash
 from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, fit
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.model import Costs
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
@@ -155,7 +155,7 @@ def known_fields(of: Any, told: dict[str, Any]) -> dict[str, Any]:
 def observation(case: Case, measured: Measured) -> Observation:
     """What the model is fitted to."""
     laps = {plain(name): ms for name, ms in measured.laps.items()}
-    tile = geometry.tile_of(case.query, case.device, measured.decision)
+    tile = partitioning.tile_of(case.query, case.device, measured.decision)
     return Observation(
         case.query, case.rows, measured.decision, case.device.multiprocessors, tile, laps
     )

@@ -21,8 +21,8 @@ from benchmarks.grid import Cell, aggregator_of, columns_of, frame_of
 from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.costs import known
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device, current_device
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import Query
 
 GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))

@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.kernels import prepare, report_head
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import current_device, fill, kernels_of, read_back
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import KeyPart, Output, Query, State
 from dask_gpuagg.cuda.two_phase import sp_ega
 

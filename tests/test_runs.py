@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dask_gpuagg.cuda.cardinality import Estimate
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.groupby import Run
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dask_gpuagg import __version__
-from dask_gpuagg.cuda import costs, driver, geometry
+from dask_gpuagg.cuda import costs, driver, partitioning
 from dask_gpuagg.cuda.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.fitting import Observation, error_of, fit
 from dask_gpuagg.cuda.model import Costs
@@ -123,7 +123,7 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
             # a table or a tile of it does not fit this device: the other experiments must do
             continue
         times = {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
-        tile = geometry.tile_of(aggregator.query, device, run.decision)
+        tile = partitioning.tile_of(aggregator.query, device, run.decision)
         yield Observation(
             aggregator.query,
             rows,

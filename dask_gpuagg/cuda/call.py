@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, fill, read_back
-from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import Query
 
 OUTPUTS_AT_MOST = 60

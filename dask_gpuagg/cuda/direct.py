@@ -7,8 +7,8 @@ import math
 
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import fill
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.model import Costs, laps
 from dask_gpuagg.cuda.source import Query
 

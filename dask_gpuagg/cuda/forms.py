@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda import cardinality, geometry
+from dask_gpuagg.cuda import cardinality
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters
 from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
+from dask_gpuagg.cuda.decision import safe_slots
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
 
@@ -138,7 +139,7 @@ class Index(ctypes.Structure):
 def verified(call: Call, counters: Counters) -> Counters:
     """The counters after every row was compared with the key of its group."""
     groups = counters.total
-    slots = geometry.safe_slots(groups)
+    slots = safe_slots(groups)
     stride = slot_words(call.query, _mean_bytes(call))
     if 8 * stride * slots > _INDEX_BYTES * call.rows:
         stride = _HEAD

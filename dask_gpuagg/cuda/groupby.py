@@ -26,6 +26,7 @@ from dask_gpuagg.cuda.call import (
 )
 from dask_gpuagg.cuda.coded import decoded, make_codes
 from dask_gpuagg.cuda.costs import known
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, safe_slots
 from dask_gpuagg.cuda.direct import direct
 from dask_gpuagg.cuda.driver import (
     Device,
@@ -37,7 +38,6 @@ from dask_gpuagg.cuda.driver import (
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
-from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
 from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
@@ -356,7 +356,7 @@ def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
 def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
     restarted = decision.kernel != "lphga"
-    slots = geometry.safe_slots(call.rows) if restarted else decision.global_slots
+    slots = safe_slots(call.rows) if restarted else decision.global_slots
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None
@@ -369,7 +369,7 @@ def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
             return run_of(call, decision, counters, restarted=restarted), counters
         # half empty by construction, and searched to its end: keys that all want one slot are
         # slow, but they find a place
-        slots = args.probes = geometry.safe_slots(call.rows)
+        slots = args.probes = safe_slots(call.rows)
         restarted = True
 
 

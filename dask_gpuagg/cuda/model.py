@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.cardinality import Estimate
-    from dask_gpuagg.cuda.geometry import Decision
+    from dask_gpuagg.cuda.decision import Decision
 
 # Bytes that memory moves for a random access.
 _SECTOR = 32

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from typing import Any
 
-from dask_gpuagg.cuda import cardinality, geometry
+from dask_gpuagg.cuda import cardinality, partitioning
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -21,8 +21,8 @@ from dask_gpuagg.cuda.call import (
     table_of,
     zero,
 )
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, safe_slots
 from dask_gpuagg.cuda.driver import kernels_of
-from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.source import TYPE_BYTES
 
 
@@ -90,7 +90,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     restarted = needed > args.table.slots
     if restarted:
         # the groups have been counted all the same, so the second time all have room
-        args.table = table_of(call, geometry.even(needed))
+        args.table = table_of(call, even(needed))
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
         counters = _aggregate(moving, decision, partitions, moved)
@@ -120,7 +120,7 @@ def _scatter(
     call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
 ) -> None:
     query, args = call.query, call.args
-    kernel, tile, shared = geometry.scatter_of(query, call.device, decision)
+    kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
     operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
     if decision.hot_buckets:
         _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
@@ -175,7 +175,7 @@ def _aggregate(
     fixed, replica = call.query.slot_bytes
     kernel, shared = "aggregate", decision.shared_slots * (fixed + replica)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + geometry.crowd_bytes(call.query)
+        kernel, shared = "aggregate_crowded", shared + partitioning.crowd_bytes(call.query)
     operands = (call.args, partitions, moved)
     kernel += _suffix(decision)
     call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
@@ -187,9 +187,9 @@ def _fold(
 ) -> None:
     places = call.allocate(2 * decision.blocks * decision.capacity).ptr
     operands = (call.args, partitions, moved, ctypes.c_void_p(places))
-    shared = geometry.fold_bytes(call.device)
+    shared = partitioning.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, geometry.FOLD_THREADS, *operands, shared=shared)
+    call.launch(name, decision.blocks, partitioning.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:
@@ -201,7 +201,7 @@ def _clear_beside(call: Call, slots: int) -> Table:
 
 def _group_spilled(call: Call, spilled: int) -> Table:
     """Rows that found their partition full, in a table of their own."""
-    table = _clear_beside(call, geometry.safe_slots(spilled))
+    table = _clear_beside(call, safe_slots(spilled))
     reset(call, "claimed")
     rest = Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 
-from dask_gpuagg.cuda import geometry, sorting
+from dask_gpuagg.cuda import sorting
 from dask_gpuagg.cuda.call import (
     SMALL_BLOCK,
     Call,
@@ -15,8 +15,8 @@ from dask_gpuagg.cuda.call import (
     run_of,
     table_of,
 )
+from dask_gpuagg.cuda.decision import Decision, even
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.geometry import Decision
 
 # Rows of a warp (kernels/sgb/runs.cuh).
 RUN_ROWS = 2048
@@ -60,7 +60,7 @@ def sgb(call: Call, decision: Decision, sort: bool) -> tuple[Run, Counters] | No
         runs, seen = _count(call, order.buffer.ptr)
     if seen.falls:
         return None
-    args.table = table_of(call, geometry.even(max(seen.groups, 2)))
+    args.table = table_of(call, even(max(seen.groups, 2)))
     slots = args.table.slots
     call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     call.launch("reduce_runs", _blocks(call), SMALL_BLOCK, args, runs, call.columns)

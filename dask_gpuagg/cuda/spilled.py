@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Args, Call, Counters, reset, table_of
+from dask_gpuagg.cuda.decision import safe_slots
 
 
 def room_for_spilled(call: Call, blocks: int) -> int:
@@ -38,7 +38,7 @@ def take_spilled(
     """
     args = call.args
     if transfer or counters.claimed + new > args.table.limit:
-        args.target = table_of(call, geometry.safe_slots(counters.groups + new))
+        args.target = table_of(call, safe_slots(counters.groups + new))
         slots = args.target.slots
         reset(call, "claimed")
         call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)

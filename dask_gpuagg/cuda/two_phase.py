@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 
-from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import (
     SMALL_BLOCK,
     Call,
@@ -17,7 +16,7 @@ from dask_gpuagg.cuda.call import (
     table_of,
     zero,
 )
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.decision import Decision, even, safe_slots
 
 # Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
 # which probes, has few of them even where keys are as many as slots.
@@ -129,8 +128,8 @@ def _grow(call: Call, counters: Counters) -> bool:
     times the groups, and grows again where that does not suffice.
     """
     args = call.args
-    slots = geometry.safe_slots(counters.groups + counters.homeless)
-    slots = min(slots, geometry.even(GROWTH * max(counters.groups, SMALL_BLOCK)))
+    slots = safe_slots(counters.groups + counters.homeless)
+    slots = min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK)))
     args.target = table_of(call, slots)
     reset(call, "claimed")
     reset(call, "homeless")

@@ -26,7 +26,7 @@ from pylibcudf.types import (
 
 from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.source import Output, Query, State
 from dask_gpuagg.report import FallbackWarning
 

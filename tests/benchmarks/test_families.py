@@ -14,11 +14,11 @@ import pytest
 
 from benchmarks import choice, families
 from benchmarks.grid import Cell
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda import geometry, partitioning
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.model import laps
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
@@ -44,7 +44,7 @@ class Simulated:
         if stopwatch is not None:
             expected = {"sgb": 5.0}
             if made.kernel != "sgb":
-                tile = geometry.tile_of(QUERY, H200, made)
+                tile = partitioning.tile_of(QUERY, H200, made)
                 expected = laps(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
             slow = self.slow(made.kernel)
             stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
@@ -135,7 +135,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
 def test_a_kernel_that_does_not_admit_the_input_is_left_out(
     result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(geometry, "_in_partitions", lambda *_: None)
+    monkeypatch.setattr(geometry, "in_partitions", lambda *_: None)
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
         assert not {"pgb", "pgb_ur"} & set(cell["kernels"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import calibrate, costs, driver, geometry
+from dask_gpuagg.cuda import calibrate, costs, driver, geometry, partitioning
 from dask_gpuagg.cuda.calibrate import EXPERIMENTS, Experiment
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
@@ -47,7 +47,7 @@ def simulated(experiment: Experiment, truth: Costs) -> Observation:
     query = FIVE if experiment.five else SUM
     decision = geometry.decide(query, rows, estimate, H200, experiment.kernel)
     assert decision.kernel == experiment.kernel
-    tile = geometry.tile_of(query, H200, decision)
+    tile = partitioning.tile_of(query, H200, decision)
     empty = Observation(query, rows, decision, H200.multiprocessors, tile, {})
     names = ("clear", "hgb", "scatter", "aggregate", "lphga", "first_place", "list_free")
     names += ("next_place", "collect", "write")

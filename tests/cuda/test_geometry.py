@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.cardinality import SAMPLED_FROM, SEGMENT, SEGMENTS, Estimate, estimate_groups
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, safe_slots
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import EXTRA_SLOTS, Decision, decide, safe_slots, shared_capacity
+from dask_gpuagg.cuda.geometry import decide, shared_capacity
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)

@@ -17,8 +17,8 @@ from benchmarks.gathered import SETS, Values
 from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import Builder
 

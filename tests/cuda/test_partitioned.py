@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dask_gpuagg.cuda import cardinality, geometry
+from dask_gpuagg.cuda import cardinality, geometry, partitioning
 from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.geometry import Decision
 from dask_gpuagg.cuda.source import PRESENT, KeyPart, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
@@ -41,7 +41,7 @@ def test_partitions_hold_the_rows_and_tables_the_groups(
     assert decision.partitions * decision.slices * decision.shared_slots > groups
     assert decision.slices & (decision.slices - 1) == 0
     assert decision.shared_slots * (fixed + replica) < device.shared_bytes
-    _, tile, shared = geometry.scatter_tile(decision.form(query), device, decision.partitions)
+    _, tile, shared = partitioning.scatter_tile(decision.form(query), device, decision.partitions)
     assert tile > 0
     assert shared < device.shared_bytes
 
@@ -55,7 +55,7 @@ def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
 def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
     decision = geometry.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
     assert decision.hot == (0, 1 << 40)
-    kernel, tile, used = geometry.scatter_of(query, H200, decision)
+    kernel, tile, used = partitioning.scatter_of(query, H200, decision)
     threads, items, _ = query.scatter
     assert (kernel, tile) == ("scatter_hot", threads * items)
     assert used <= H200.shared_bytes
@@ -71,7 +71,7 @@ MANY = replace(SUM, states=tuple(State("Moments", (0,)) for _ in range(40)))
 def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Device) -> None:
     decision = geometry.decide(query, 10**8, uneven(10**6, 0.1), device, "pgb")
     assert decision.crowded
-    used = decision.shared_slots * sum(query.slot_bytes) + geometry.crowd_bytes(query)
+    used = decision.shared_slots * sum(query.slot_bytes) + partitioning.crowd_bytes(query)
     # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
     assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
     assert decision.partitions * decision.slices * decision.shared_slots > 10**6
@@ -84,7 +84,7 @@ def test_hundreds_of_hot_keys_find_room() -> None:
         decision = geometry.decide(SUM, 10**8, uneven(groups, *shares), H200)
         assert len(decision.hot) == cardinality.HOT_AT_MOST
         assert decision.hot_replicas == 32
-        assert geometry.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
+        assert partitioning.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
 
 
 def test_uneven_keys_make_roomy_partitions() -> None:
@@ -177,11 +177,11 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert decision.partitions * decision.capacity >= rows
     assert decision.partitions * decision.slices * decision.shared_slots >= groups
     # where groups start, their words, their counts
-    assert decision.shared_slots * 14 + 8 <= geometry.fold_bytes(device)
+    assert decision.shared_slots * 14 + 8 <= partitioning.fold_bytes(device)
     assert decision.shared_slots % 2 == 0
-    assert geometry.fold_bytes(device) + 4 * (4 + 32) <= device.shared_bytes
+    assert partitioning.fold_bytes(device) + 4 * (4 + 32) <= device.shared_bytes
     assert 1 <= decision.fills <= 4
-    assert geometry.scatter_tile(query, device, decision.partitions)[1] > 0
+    assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
 
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:

@@ -17,13 +17,14 @@ from dask_gpuagg.cuda import (
     encoding,
     estimate,
     forms,
-    geometry,
     partitioned,
+    partitioning,
     runs,
     sorting,
     two_phase,
 )
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.source import (
     CODED_COLUMNS,
     SHORT_STRING,
@@ -181,7 +182,7 @@ def test_different_queries_have_different_sources() -> None:
 @pytest.mark.parametrize(
     ("path", "name", "value"),
     [
-        ("key/probe.cuh", "EXTRA_SLOTS", geometry.EXTRA_SLOTS),
+        ("key/probe.cuh", "EXTRA_SLOTS", EXTRA_SLOTS),
         ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
         ("key/coded.cuh", "CODED_COLUMNS", CODED_COLUMNS),
         ("key/coded.cuh", "PIECES", coded.PIECES),
@@ -196,8 +197,8 @@ def test_different_queries_have_different_sources() -> None:
         ("estimate/sample.cuh", "HOT_ROWS", cardinality.HOT_ROWS),
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
         ("pgb_tr/hot.cuh", "HOT_AT_MOST", cardinality.HOT_AT_MOST),
-        ("pgb_tr/fold.cuh", "FOLD_THREADS", geometry.FOLD_THREADS),
-        ("pgb_tr/hot.cuh", "HOT_COPIED", geometry.HOT_COPIED),
+        ("pgb_tr/fold.cuh", "FOLD_THREADS", partitioning.FOLD_THREADS),
+        ("pgb_tr/hot.cuh", "HOT_COPIED", partitioning.HOT_COPIED),
         ("estimate/count.cuh", "COUNTED_PARTS", estimate.COUNTED_PARTS),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda import direct, geometry
 from dask_gpuagg.cuda.call import Args, Counters
 from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
+from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.geometry import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 from dask_gpuagg.cuda.window import EMPTY_PLAIN, window
@@ -119,7 +120,7 @@ def test_another_kernel_where_keys_lie_outside() -> None:
 
 
 def test_the_model_knows_them() -> None:
-    costs = geometry.shipped(H200).costs
+    costs = shipped(H200).costs
     times = [
         geometry.expected_ms(SUM, 10**8, H200, costs, decide(SUM, 10**8, dense(g), H200))
         for g in (1_000, 20_000, 10**6)

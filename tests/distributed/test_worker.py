@@ -14,7 +14,7 @@ from distributed import Client
 
 import dask_gpuagg
 from dask_gpuagg.cuda import driver
-from dask_gpuagg.cuda.geometry import Decision
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.groupby import Run
 from dask_gpuagg.distributed import warmup, worker
 from dask_gpuagg.plan import Unsupported

@@ -1,0 +1,257 @@
+"""From a number of groups to partitions: how many, how large, which scatter, which table.
+
+The geometry of PGB-TR and its kin; see ``geometry`` for the choice among all kernels.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.decision import (
+    EXTRA_SLOTS,
+    Decision,
+    doubt,
+    even,
+    margin,
+    power_of_two,
+    shared_bytes,
+)
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.window import null_slot
+
+# Places in the partitions are counted in 32 bits.
+_MOST_PLACES = (1 << 32) - (1 << 24)
+# Partitions for which the scatter's tiles are the large ones.
+_WIDE_FROM = 800
+# More of them would leave the tiles in runs too short; then a table takes several turns instead.
+_MOST_PARTITIONS = 5_900
+FEWEST_SLOTS = 32
+# Inputs of fewer rows are not worth a second pass.
+PARTITIONED_FROM = 1 << 20
+# Share of a partition's table that is expected to be claimed.
+_PARTITION_LOAD = 0.65
+# More where slots get copies: longer runs of rows in fewer partitions are worth longer probes.
+_CROWDED_LOAD = 0.75
+# Slots of that table for each expected group, where shared memory has room, and rows of a partition
+# for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
+# an estimate far too low, as of sorted keys, does no harm.
+_PARTITION_ROOMY = 4
+_ROWS_FOR_EACH_SLOT = 8
+# Capacity of a partition beyond the mean, in standard deviations of its rows: one in thirty
+# thousand overflows, and the few rows beyond it cost little.
+_PARTITION_SIGMAS = 4
+# Of partitions whose rows are folded: threads of a block (kernels/pgb_tr/fold.cuh), bytes of shared
+# memory for each slot (where a group's rows start, its word, their count), share of the slots that
+# may be claimed, slots for each expected group where there is room, the most rows of a partition,
+# whose places have 16 bits, and how often the widest column may fill shared memory.
+FOLD_THREADS = 1024
+_FOLD_SLOT = 2 + 8 + 4
+_FOLD_LOAD = 0.92
+_FOLD_ROOMY = 2
+_FOLD_ROWS = 65_000
+_FOLD_FILLS = 2
+# Narrow words are below this.
+_NARROW = 1 << 32
+# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
+# with this share of all rows: one block alone would add them up.
+_HOT = 0.25
+_HOT_ANYWHERE = 1e-4
+# Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
+_HOT_BUCKETS = 8
+_FEWEST_BUCKETS = 32
+# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
+# few at a time in a warp.
+HOT_COPIED = 16
+# Copies take less than this part of shared memory, or there are none.
+_CROWDS_OF = 4
+# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
+_CROWD_BYTES = 4 * (256 + 16 + 1)
+
+
+def scatter_tile(
+    query: Query, device: Device, partitions: int, hot: tuple[int, int, int] = (0, 0, 0)
+) -> tuple[str, int, int]:
+    """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
+
+    The block holds one column of its tile, and two counters for each partition, and perhaps a
+    table of hot keys: so many, buckets, replicas.
+    """
+    threads, few, many = query.scatter
+    kernels = [("scatter", threads * few)]
+    if hot[1]:
+        kernels = [("scatter_hot", threads * few)]
+    elif partitions >= _WIDE_FROM:
+        kernels.insert(0, ("scatter_wide", threads * many))
+    for kernel, tile in kernels:
+        shared = tile_bytes(query, tile, partitions)
+        if hot[1]:
+            shared += hot_bytes(query, *hot)
+        if shared <= shared_bytes(device) - 128:
+            return kernel, tile, shared
+    return "scatter", 0, 0
+
+
+def scatter_of(query: Query, device: Device, decision: Decision) -> tuple[str, int, int]:
+    """``scatter_tile`` of a decision."""
+    hot = len(decision.hot), decision.hot_buckets, decision.hot_replicas
+    return scatter_tile(query, device, decision.partitions, hot)
+
+
+def tile_of(query: Query, device: Device, decision: Decision) -> int:
+    """Rows of a tile of the decision's scatter."""
+    return scatter_of(decision.form(query), device, decision)[1]
+
+
+def tile_bytes(query: Query, tile: int, partitions: int) -> int:
+    """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
+    return (tile * query.widest + 6 * partitions + 7) // 8 * 8
+
+
+def in_partitions(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
+    folds: bool = False,
+) -> Decision | None:
+    """PGB-TR, its rows folded or not, or PGB-UR of a query by number.
+
+    None where it cannot or should not run.
+    """
+    crowded = estimate is not None and estimate.uneven and not folds
+    crowded = crowded and _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
+    if folds:
+        # beside the slots: where the last group ends
+        most_slots, load = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
+    else:
+        room = _crowded_room(query, device) if crowded else shared_bytes(device)
+        most_slots = room // sum(query.slot_bytes) // 2 * 2
+        load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
+    if query.family == "ByRow" or most_slots < FEWEST_SLOTS or (folds and not query.folds):
+        return None
+    groups = max(1, rows if estimate is None else estimate.groups)
+    # every multiprocessor aggregates as many partitions as the others
+    step = device.multiprocessors
+    most = _MOST_PARTITIONS // step * step if folds else _MOST_PARTITIONS
+    wanted = math.ceil(margin(groups) / (most_slots * load))
+    parts = power_of_two(2 * math.ceil(wanted / most) - 1)
+    wanted = math.ceil(wanted / parts)
+    if folds:
+        wanted = max(wanted, _partitions_of_rows(query, rows, groups, device))
+        if wanted > most:
+            return None
+    partitions = math.ceil(wanted / step) * step
+    if rows < PARTITIONED_FROM and not forced:
+        return None
+    hot: tuple[tuple[int, float], ...] = ()
+    if estimate is not None and estimate.uneven:
+        least = min(_HOT / partitions, _HOT_ANYWHERE)
+        hot = tuple(told for told in estimate.hot if told[1] > least)
+    # a null key of 64 bits has no word that could travel
+    nulls = null_slot(query)
+    table = 0, 0, 0
+    if hot or nulls:
+        table = _hot_table(query, device, partitions, len(hot))
+        hot = hot[: table[0]]
+        if nulls and not table[1]:
+            return None
+        if not (nulls or hot):  # there was room for none of them
+            table = 0, 0, 0
+    alike = 1 / groups
+    if estimate is not None and estimate.uneven:
+        left_in = (share**2 for _, share in estimate.hot[len(hot) :])
+        alike = max(alike, estimate.alike + sum(left_in))
+    # the rows of a partition vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    fits = scatter_tile(query, device, partitions, table)[1]
+    if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
+        return None
+    per_partition = margin(groups) / partitions / parts
+    for_each = _FOLD_ROOMY if folds else _PARTITION_ROOMY
+    roomy = int(for_each * per_partition + 8 * math.sqrt(per_partition))
+    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
+        roomy = most_slots
+    return Decision(
+        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
+        "forced" if forced else f"{groups:,} groups exceed shared memory",
+        estimate,
+        min(most_slots, max(FEWEST_SLOTS, roomy // 2 * 2)),
+        1,
+        parts,
+        min(device.multiprocessors, partitions),
+        even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024)),
+        partitions,
+        capacity,
+        _base(query, estimate),
+        tuple(word for word, _ in hot),
+        table[1],
+        table[2],
+        crowded,
+        values if query.untransformed else 0.0,
+        fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
+    )
+
+
+def _partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
+    """So many that the widest column of a partition fills shared memory ``_FOLD_FILLS`` times."""
+    # where the groups start, and the nulls
+    beside = 2 * margin(groups) + (rows / 8 if any(v.masked for v in query.read) else 0)
+    column = query.widest * rows / _FOLD_FILLS
+    partitions = max(1.0, (beside + column) / fold_bytes(device), rows / _FOLD_ROWS)
+    # rows of a partition beyond the mean
+    spread = partitions / groups + partitions / max(rows, 1)
+    return math.ceil(partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread)) + 1)
+
+
+def fold_bytes(device: Device) -> int:
+    """Shared memory of a block that folds: all of it, for keys first and for columns then."""
+    # the block's own counters are some words more than those of others
+    return (shared_bytes(device) - 192) // 16 * 16
+
+
+def _base(query: Query, estimate: Estimate | None) -> int | None:
+    """What words are counted from if 32 bits suffice for what they have above it."""
+    if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
+        return None
+    least, greatest = estimate.bounds
+    # words of fewer than 64 bits are no negative numbers
+    if least >= 0 and greatest < _NARROW and query.family == "Packed" and query.word_bits <= 32:
+        return 0
+    # as much again on both sides of what the sample saw
+    return least - _NARROW // 4 if greatest - least < _NARROW // 2 else None
+
+
+def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: words, buckets, states."""
+    cells = even(EXTRA_SLOTS + keys)
+    fixed, replica = query.slot_bytes
+    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+
+
+def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
+    """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
+    while True:
+        buckets = even(max(_FEWEST_BUCKETS, _HOT_BUCKETS * keys))
+        for replicas in (32, 16, 8, 4, 2, 1):
+            table = keys, buckets, replicas
+            if scatter_tile(query, device, partitions, table)[1]:
+                return table
+        if not keys:
+            return 0, 0, 0
+        keys //= 2
+
+
+def crowd_bytes(query: Query) -> int:
+    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
+    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+
+
+def _crowded_room(query: Query, device: Device) -> int:
+    """Shared memory for the slots of a table of which crowded ones get copies."""
+    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES
