@@ -187,13 +187,19 @@ class Call(Launcher):
     args: Args = field(default_factory=Args)
     # of keys that are coded: their numbers
     codes: Any = None
+    # outputs that were written before anybody knew how many groups there are
+    early: list[tuple[Any, Any]] | None = None
 
     def mask(self, groups: int) -> Any:
         """Memory for the validity bits of a column of groups."""
         import rmm
 
-        size = math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
-        return rmm.DeviceBuffer(size=size, stream=self.stream)
+        return rmm.DeviceBuffer(size=self.mask_bytes(groups), stream=self.stream)
+
+    @staticmethod
+    def mask_bytes(groups: int) -> int:
+        """Bytes of the validity bits of a column of groups."""
+        return math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""
@@ -212,11 +218,17 @@ def table_of(call: Call, slots: int) -> Table:
     return Table(memory, memory + 8 * all_slots, slots, limit)
 
 
-def collect(call: Call) -> Counters:
-    """Number the groups of the table."""
+def number_groups(call: Call) -> None:
+    """Number the groups of the table, not waiting for it."""
     slots = call.args.table.slots + EXTRA_SLOTS
     call.args.order = call.allocate(4 * slots).ptr
+    call.early = None
     call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+
+
+def collect(call: Call) -> Counters:
+    """Number the groups of the table, and say how many they are."""
+    number_groups(call)
     return call.counters()
 
 

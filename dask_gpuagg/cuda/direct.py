@@ -9,6 +9,7 @@ from dask_gpuagg.cuda import geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import fill
+from dask_gpuagg.cuda.output import collect_early
 from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 
 
@@ -55,11 +56,11 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         fill(window.present, 0, marks, call.handle)
         call.launch("direct_global", decision.blocks, query.threads, *operands, shared=shared)
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
-    counters = collect(call)
+    counters = collect_early(call)
     spilled = counters.spilled
     if spilled > args.spill_limit:
         # this table's, which partitions do not have
-        args.order = None
+        args.order = call.early = None
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found

@@ -18,7 +18,6 @@ from dask_gpuagg.cuda.call import (
     Counters,
     Made,
     Run,
-    Target,
     collect,
     run_of,
     table_of,
@@ -38,9 +37,10 @@ from dask_gpuagg.cuda.driver import (
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
+from dask_gpuagg.cuda.output import collect_early, write
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, Query
+from dask_gpuagg.cuda.source import PRESENT, Query
 from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
 
@@ -172,8 +172,12 @@ def aggregate(
         made = _grouped(columns.call(query), forced, encoded)
     assert made is not None, "keys by row are never in doubt"
     call, run, counters = made
-    aggregated = _write(call, replace(run, seconds=time.perf_counter() - started), counters)
-    return replace(aggregated, call=call) if encoded else aggregated
+    run = replace(run, seconds=time.perf_counter() - started)
+    made_keys, outputs = write(call, counters)
+    if call.query.coded:
+        made_keys = decoded(call, made_keys[0].data, run.groups)
+    gathered = call.query.gathered
+    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
 
 
 @dataclass(frozen=True)
@@ -333,7 +337,7 @@ def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
     kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
     call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
-    counters = collect(call)
+    counters = collect_early(call)
     if counters.homeless:
         return None
     spilled = counters.spilled
@@ -364,41 +368,10 @@ def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
         blocks = call.spread(call.rows, threads * call.query.unroll)
         call.launch("lphga", blocks, threads, args, call.columns)
-        counters = collect(call)
+        counters = collect_early(call)
         if not counters.homeless:
             return run_of(call, decision, counters, restarted=restarted), counters
         # half empty by construction, and searched to its end: keys that all want one slot are
         # slow, but they find a place
         slots = args.probes = safe_slots(call.rows)
         restarted = True
-
-
-def _write(call: Call, run: Run, counters: Counters) -> Aggregated:
-    import rmm
-
-    query, groups = call.query, run.groups
-    key_types = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
-    if query.gathered:
-        key_types = [("i32", False)]
-    elif query.coded:
-        key_types = [("u64", False)]
-    types = key_types + [(o.ctype, o.nullable) for o in query.outputs]
-    made = []
-    for i, (ctype, nullable) in enumerate(types):
-        data = rmm.DeviceBuffer(size=groups * TYPE_BYTES[ctype], stream=call.stream)
-        mask = None
-        output = i - len(key_types)
-        nulls: int | None = counters.nulls[output] if output >= 0 else None
-        if nullable and nulls != 0:
-            mask = call.mask(groups)
-        made.append(Made(data, mask, nulls if nullable else 0))
-    if groups:
-        call.args.groups = groups
-        targets = (Target * len(made))(
-            *(Target(m.data.ptr, m.mask.ptr if m.mask else None) for m in made)
-        )
-        blocks = call.spread(groups, SMALL_BLOCK)
-        call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
-    n = len(key_types)
-    keys = decoded(call, made[0].data, groups) if query.coded else made[:n]
-    return Aggregated(keys, made[n:], run, query.gathered)

@@ -172,15 +172,19 @@ GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to,
     put(*to, group, static_cast<i32>(probe.word >> 32), true, is_group);
 }
 
+// Groups that the host did not wait to know the number of.
+constexpr u32 COUNTED = 0xffffffffu;
+
 template <class Q, class O, u32 KEY_TARGETS>
 __device__ void write(const Args& a, const Column* columns, const Target* to) {
     using K = typename Q::Key;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
-    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < a.groups; base += stride) {
+    const u32 groups = a.groups == COUNTED ? a.counters->groups : a.groups;
+    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
         const u32 group = base + lane;
-        const bool is_group = group < a.groups;
+        const bool is_group = group < groups;
         Probe probe{EMPTY, 0u, Kind::empty};
         auto value = Q::All::none();
         if (is_group) {

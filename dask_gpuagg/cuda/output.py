@@ -1,0 +1,97 @@
+"""From a table to columns: memory for keys and outputs, and the kernel that writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Made, Target, number_groups
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS
+from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+
+# Tables of so few slots are written before the host knows how many groups they hold: it then waits
+# once, for the columns, instead of for the groups and again for them.
+_EARLY_SLOTS = 1 << 17
+# Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
+_COUNTED = 0xFFFFFFFF
+
+_Buffers = list[tuple[Any, Any]]
+
+
+def collect_early(call: Call) -> Counters:
+    """Number the groups and write a small table's columns, all before anything is waited for.
+
+    Only where the table is final unless the counters say otherwise.
+    """
+    number_groups(call)
+    room = call.args.table.slots + EXTRA_SLOTS
+    if room <= _EARLY_SLOTS:
+        buffers = [
+            (_data(call, ctype, room), call.mask(room) if nullable else None)
+            for ctype, nullable in _types(call.query)
+        ]
+        _launch(call, buffers, _COUNTED, room)
+        call.early = buffers
+    return call.counters()
+
+
+def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
+    """Keys and outputs of all groups.
+
+    Parameters
+    ----------
+    call : Call
+    counters : Counters
+
+    Returns
+    -------
+    keys, outputs : list of Made
+        Of keys that are gathered or coded the one column that stands for them.
+    """
+    groups, types = counters.total, _types(call.query)
+    keys = call.query.key_outputs
+    nulls: list[int | None] = [None] * keys
+    nulls += counters.nulls[: len(types) - keys]
+    buffers = call.early
+    if buffers is None:
+        buffers = [
+            (_data(call, ctype, groups), call.mask(groups) if nullable and n != 0 else None)
+            for (ctype, nullable), n in zip(types, nulls, strict=True)
+        ]
+        if groups:
+            _launch(call, buffers, groups, groups)
+    made = []
+    for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
+        if call.early is not None:
+            data.resize(groups * TYPE_BYTES[ctype], call.stream)
+        if mask is not None and n == 0:
+            mask = None
+        elif mask is not None and call.early is not None:
+            mask.resize(call.mask_bytes(groups), call.stream)
+        made.append(Made(data, mask, n if nullable else 0))
+    call.args.groups = groups
+    return made[:keys], made[keys:]
+
+
+def _types(query: Query) -> list[tuple[str, bool]]:
+    """C type of every column, and whether it may have nulls."""
+    keys = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
+    if query.gathered:
+        keys = [("i32", False)]
+    elif query.coded:
+        keys = [("u64", False)]
+    return keys + [(o.ctype, o.nullable) for o in query.outputs]
+
+
+def _data(call: Call, ctype: str, groups: int) -> Any:
+    import rmm
+
+    return rmm.DeviceBuffer(size=groups * TYPE_BYTES[ctype], stream=call.stream)
+
+
+def _launch(call: Call, buffers: _Buffers, groups: int, room: int) -> None:
+    call.args.groups = groups
+    targets = (Target * len(buffers))(
+        *(Target(data.ptr, mask.ptr if mask else None) for data, mask in buffers)
+    )
+    blocks = call.spread(room, SMALL_BLOCK)
+    call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
