@@ -45,6 +45,9 @@ class Decision:
         Of ``pgb_ur``: values that are gathered for a row, on average.
     shift : int
         Of ``direct``: by how many bits slots are farther apart than keys.
+    window : int
+        Of partitions: keys of a narrow range, each of which has a slot of its own from ``base``
+        on; 0 where they are hashed.
     fills : int
         Of ``pgb_fold``: how often the widest column of a partition fills shared memory.
     expected_ms : float or None
@@ -69,6 +72,7 @@ class Decision:
     gathered: float = 0.0
     shift: int = 0
     fills: int = 0
+    window: int = 0
     expected_ms: float | None = None
 
     def form(self, query: Query) -> Query:

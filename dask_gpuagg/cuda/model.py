@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dask_gpuagg.cuda.partitioning import striped_bytes, writes_columns
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _NEXT = 2.0
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
 # row in each column, and of a row in each state, in searches, moves and comparisons of a row.
 _FOLD_FIND = 6.0
+# Where the slot is known, what is left of the first.
+_FOLD_STRIPED_FIND = 4.0
 _FOLD_MOVE = 0.3
 _FOLD_STATE = 0.9
 # Bytes of the slot of a table that holds keys alone, as far as they cost.
@@ -163,7 +166,8 @@ def laps(
             "collect": 8 * slots / costs.table_bandwidth * 1e-6,
         }
     # groups are read where they are and written as columns
-    made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    if not (decision.partitions and writes_columns(query, decision)):
+        made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
     return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
 
 
@@ -218,12 +222,23 @@ def _aggregate(
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
     memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
-    load = min(1.0, groups / parts / slots)
-    work = _find(costs, query, decision.estimate, groups, load) + _update(costs, query, 1.0)
+    table = sum(query.slot_bytes)
+    if decision.window:
+        once, copied = striped_bytes(query)
+        work = costs.find_ps
+        table = once + decision.replicas * copied
+    else:
+        load = min(1.0, groups / parts / slots)
+        work = _find(costs, query, decision.estimate, groups, load)
+    work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
     shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
     gathers = rows * decision.gathered * costs.gather_ps * 1e-9
-    tables = parts * slots * sum(query.slot_bytes) * costs.slot_ps * 1e-9
-    return _overlapped(memory, shared) + gathers + tables
+    tables = parts * slots * table * costs.slot_ps * 1e-9
+    # columns, or what they are made of
+    written = groups * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    if not writes_columns(query, decision):
+        written = 0.0
+    return _overlapped(memory, shared) + gathers + tables + written
 
 
 def _fold(
@@ -235,7 +250,8 @@ def _fold(
     read = _moved_bytes(query, decision)
     read += sum((n - 1) * width for n, width in zip(fills, widths, strict=True))
     memory = parts * rows * read / costs.bandwidth * 1e-6
-    find = (rows + groups) * _FOLD_FIND * costs.find_ps
+    finds = _FOLD_STRIPED_FIND if decision.window else _FOLD_FIND
+    find = (rows + groups) * finds * costs.find_ps
     moves = (len(widths) + query.numbered) * _FOLD_MOVE * costs.move_ps
     states = len(query.kept) * _FOLD_STATE * costs.compare_ps
     work = find + rows * (moves + states)
@@ -343,7 +359,7 @@ def _copied_bytes(query: Query) -> int:
 
 
 def _moved_bytes(query: Query, decision: Decision) -> int:
-    word = 8 if decision.base is None else 4
+    word = 2 if decision.window else 8 if decision.base is None else 4
     masked = sum(value.masked for value in query.read)
     validity = 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
     return word + _copied_bytes(query) + 4 * query.numbered + validity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Made, Target, number_groups
@@ -14,7 +15,7 @@ _EARLY_SLOTS = 1 << 17
 # Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
 _COUNTED = 0xFFFFFFFF
 
-_Buffers = list[tuple[Any, Any]]
+Buffers = list[tuple[Any, Any]]
 
 
 def collect_early(call: Call) -> Counters:
@@ -25,13 +26,29 @@ def collect_early(call: Call) -> Counters:
     number_groups(call)
     room = call.args.table.slots + EXTRA_SLOTS
     if room <= _EARLY_SLOTS:
-        buffers = [
-            (_data(call, ctype, room), call.mask(room) if nullable else None)
-            for ctype, nullable in _types(call.query)
-        ]
-        _launch(call, buffers, _COUNTED, room)
-        call.early = buffers
+        call.early = columns_for(call, room)
+        _launch(call, call.early, _COUNTED, room)
     return call.counters()
+
+
+def columns_for(call: Call, room: int) -> Buffers:
+    """Memory for the columns of so many groups, with their masks where they may have nulls."""
+    return [
+        (_data(call, ctype, room), call.mask(room) if nullable else None)
+        for ctype, nullable in call.query.columns_out
+    ]
+
+
+def targets_of(buffers: Buffers) -> ctypes.Array[Target]:
+    """What kernels write columns to."""
+    return (Target * len(buffers))(
+        *(Target(data.ptr, mask.ptr if mask else None) for data, mask in buffers)
+    )
+
+
+def no_targets(query: Query) -> ctypes.Array[Target]:
+    """The same for kernels that do not write columns now."""
+    return (Target * len(query.columns_out))()
 
 
 def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
@@ -47,7 +64,7 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     keys, outputs : list of Made
         Of keys that are gathered or coded the one column that stands for them.
     """
-    groups, types = counters.total, _types(call.query)
+    groups, types = counters.total, call.query.columns_out
     keys = call.query.key_outputs
     nulls: list[int | None] = [None] * keys
     nulls += counters.nulls[: len(types) - keys]
@@ -72,26 +89,13 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     return made[:keys], made[keys:]
 
 
-def _types(query: Query) -> list[tuple[str, bool]]:
-    """C type of every column, and whether it may have nulls."""
-    keys = [(k.ctype, k.nullable and query.keep_nulls) for k in query.keys]
-    if query.gathered:
-        keys = [("i32", False)]
-    elif query.coded:
-        keys = [("u64", False)]
-    return keys + [(o.ctype, o.nullable) for o in query.outputs]
-
-
 def _data(call: Call, ctype: str, groups: int) -> Any:
     import rmm
 
     return rmm.DeviceBuffer(size=groups * TYPE_BYTES[ctype], stream=call.stream)
 
 
-def _launch(call: Call, buffers: _Buffers, groups: int, room: int) -> None:
+def _launch(call: Call, buffers: Buffers, groups: int, room: int) -> None:
     call.args.groups = groups
-    targets = (Target * len(buffers))(
-        *(Target(data.ptr, mask.ptr if mask else None) for data, mask in buffers)
-    )
     blocks = call.spread(room, SMALL_BLOCK)
-    call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets)
+    call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets_of(buffers))

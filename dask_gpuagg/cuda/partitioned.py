@@ -23,15 +23,26 @@ from dask_gpuagg.cuda.call import (
 )
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, safe_slots
 from dask_gpuagg.cuda.driver import kernels_of
+from dask_gpuagg.cuda.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.source import TYPE_BYTES
+
+
+class _Words(ctypes.Structure):
+    """``Words`` of kernels/pgb_tr/words.cuh."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("base", ctypes.c_uint64),
+        ("inverse", ctypes.c_uint64),
+        ("keys", ctypes.c_uint32),
+    ]
 
 
 class _Partitions(ctypes.Structure):
     """``Partitions`` of kernels/pgb_tr/partitions.cuh."""
 
     _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("base", ctypes.c_uint64),
+        ("words", _Words),
         ("numbers", ctypes.c_void_p),
         ("validity", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
@@ -68,16 +79,19 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args = call.args
     moving = _moving(call, decision)
     partitions, moved = _make_partitions(moving, decision)
-    args.table = table_of(call, decision.global_slots)
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
+    args.replicas = decision.replicas
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
     _scatter(moving, decision, partitions, moved)
+    columns = partitioning.writes_columns(call.query, decision)
+    _make_room(call, decision.global_slots, columns)
     counters = _aggregate(moving, decision, partitions, moved)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless:
+        call.early = None
         return None
     beside = []
     if decision.hot_buckets:
@@ -88,9 +102,10 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     others = call.counters().claimed if spilled else 0
     needed = counters.groups + len(decision.hot) + others
     restarted = needed > args.table.slots
-    if restarted:
-        # the groups have been counted all the same, so the second time all have room
-        args.table = table_of(call, even(needed))
+    if restarted or (columns and spilled):
+        # the groups have been counted all the same, so the second time all have room; in columns
+        # they would be final
+        _make_room(call, even(needed), columns and not spilled)
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
         counters = _aggregate(moving, decision, partitions, moved)
@@ -104,6 +119,16 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 
 
+def _make_room(call: Call, groups: int, columns: bool) -> None:
+    """A dense area for so many groups, or columns."""
+    if columns:
+        call.early = columns_for(call, groups)
+        call.args.table = Table(None, None, groups, groups)
+    else:
+        call.early = None
+        call.args.table = table_of(call, groups)
+
+
 def _moving(call: Call, decision: Decision) -> Call:
     """The same call with the kernels that move what the decision says."""
     query = decision.form(call.query)
@@ -113,6 +138,8 @@ def _moving(call: Call, decision: Decision) -> Call:
 
 
 def _suffix(decision: Decision) -> str:
+    if decision.window:
+        return "_striped"
     return "" if decision.base is None else "_narrow"
 
 
@@ -150,9 +177,10 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
     masked = sum(v.masked for v in query.read)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
     base = decision.base
+    word = 2 if decision.window else 8 if base is None else 4
+    inverse = -(-(2**64) // decision.partitions) if decision.window else 0
     partitions = _Partitions(
-        array(8 if base is None else 4),
-        (base or 0) % 2**64,
+        _Words(array(word), (base or 0) % 2**64, inverse, decision.window),
         array(4) if query.numbered else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -172,11 +200,16 @@ def _aggregate(
     if decision.fills:
         _fold(call, decision, partitions, moved)
         return call.counters()
-    fixed, replica = call.query.slot_bytes
-    kernel, shared = "aggregate", decision.shared_slots * (fixed + replica)
+    kernel, slots = "aggregate", decision.shared_slots
+    if decision.window:
+        once, copied = partitioning.striped_bytes(call.query)
+        shared = even(slots) * (once + decision.replicas * copied) + 8
+    else:
+        shared = slots * sum(call.query.slot_bytes)
     if decision.crowded:
         kernel, shared = "aggregate_crowded", shared + partitioning.crowd_bytes(call.query)
-    operands = (call.args, partitions, moved)
+    targets = targets_of(call.early) if call.early else no_targets(call.query)
+    operands = (call.args, partitions, moved, targets)
     kernel += _suffix(decision)
     call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
     return call.counters()
@@ -205,6 +238,7 @@ def _group_spilled(call: Call, spilled: int) -> Table:
     reset(call, "claimed")
     rest = Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
+    rest.replicas = 1
     # half empty, and searched to its end
     rest.probes, rest.beside = table.slots, 1
     threads = call.query.threads

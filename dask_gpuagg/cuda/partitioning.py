@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.decision import (
 )
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.cuda.window import null_slot
+from dask_gpuagg.cuda.window import null_slot, window
 
 # Places in the partitions are counted in 32 bits.
 _MOST_PLACES = (1 << 32) - (1 << 24)
@@ -39,15 +39,26 @@ _CROWDED_LOAD = 0.75
 # an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
-# Capacity of a partition beyond the mean, in standard deviations of its rows: one in thirty
-# thousand overflows, and the few rows beyond it cost little.
-_PARTITION_SIGMAS = 4
+# Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
+# overflows. The few rows beyond it cost little, but then columns are written in a second step.
+_PARTITION_SIGMAS = 5
+# Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
+# word, and a table full of them needs no room to spare.
+_STRIPED = 2.0
+# Slots and partitions are numbers of 16 bits, and a slot that no key has stands for no place.
+_MOST_SLOTS = 65_500
+# A byte of each slot says that its key has occurred.
+_MARK = 1
+# Copies of the states, one for each lane at most.
+_MOST_COPIES = 32
 # Of partitions whose rows are folded: threads of a block (kernels/pgb_tr/fold.cuh), bytes of shared
 # memory for each slot (where a group's rows start, its word, their count), share of the slots that
 # may be claimed, slots for each expected group where there is room, the most rows of a partition,
 # whose places have 16 bits, and how often the widest column may fill shared memory.
 FOLD_THREADS = 1024
 _FOLD_SLOT = 2 + 8 + 4
+# The same for slots that no key is looked for in, which have no words.
+_FOLD_STRIPED_SLOT = 2 + 4
 _FOLD_LOAD = 0.92
 _FOLD_ROOMY = 2
 _FOLD_ROWS = 65_000
@@ -122,6 +133,9 @@ def in_partitions(
 
     None where it cannot or should not run.
     """
+    striped = _in_stripes(query, rows, estimate, device, forced, values, folds)
+    if striped is not None:
+        return striped
     crowded = estimate is not None and estimate.uneven and not folds
     crowded = crowded and _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
     if folds:
@@ -165,9 +179,7 @@ def in_partitions(
     if estimate is not None and estimate.uneven:
         left_in = (share**2 for _, share in estimate.hot[len(hot) :])
         alike = max(alike, estimate.alike + sum(left_in))
-    # the rows of a partition vary with the number of its keys, and with how frequent these are
-    spread = partitions * alike + partitions / max(rows, 1)
-    capacity = math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    capacity = _capacity(rows, partitions, alike)
     fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
@@ -184,7 +196,7 @@ def in_partitions(
         1,
         parts,
         min(device.multiprocessors, partitions),
-        even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024)),
+        _room(groups, rows),
         partitions,
         capacity,
         _base(query, estimate),
@@ -197,15 +209,108 @@ def in_partitions(
     )
 
 
+def _in_stripes(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
+    folds: bool,
+) -> Decision | None:
+    """The same for keys of a narrow range, each with a slot of its own; None for others."""
+    found = window(query, estimate)
+    if found is None or estimate is None or estimate.uneven or (folds and not query.folds):
+        return None
+    base, keys = found
+    if keys > _STRIPED * estimate.groups + 64 or (rows < PARTITIONED_FROM and not forced):
+        return None
+    once, copied = striped_bytes(query)
+    room = shared_bytes(device)
+    most_slots = room // (once + copied) // 2 * 2 - 8
+    if folds:
+        # beside the slots: where the last group ends
+        most_slots = (fold_bytes(device) - 8) // _FOLD_STRIPED_SLOT // 2 * 2
+    most_slots = min(most_slots, _MOST_SLOTS)
+    step = device.multiprocessors
+    most = _MOST_PARTITIONS // step * step
+    if most_slots < FEWEST_SLOTS:
+        return None
+    wanted = math.ceil(keys / most_slots)
+    parts = math.ceil(wanted / most)
+    wanted = math.ceil(wanted / parts)
+    if folds:
+        wanted = max(wanted, _partitions_of_rows(query, rows, estimate.groups, device))
+        if wanted > most:
+            return None
+    partitions = math.ceil(wanted / step) * step
+    capacity = _capacity(rows, partitions, 1 / estimate.groups)
+    stripes = math.ceil(keys / partitions)
+    fits = scatter_tile(query, device, partitions)[1]
+    if not fits or partitions * capacity > _MOST_PLACES or stripes > _MOST_SLOTS:
+        return None
+    if folds and capacity > _FOLD_ROWS:
+        return None
+    slots = even(math.ceil(stripes / parts))
+    copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
+    return Decision(
+        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
+        "forced" if forced else f"{estimate.groups:,} groups of a narrow range",
+        estimate,
+        slots,
+        1 if folds else power_of_two(min(copies, _MOST_COPIES)),
+        parts,
+        min(device.multiprocessors, partitions),
+        min(_room(estimate.groups, rows), even(keys)),
+        partitions,
+        capacity,
+        base,
+        gathered=values if query.untransformed else 0.0,
+        window=keys,
+        fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
+    )
+
+
+def striped_bytes(query: Query) -> tuple[int, int]:
+    """Shared memory of a slot that has a key of its own: once, and for each copy of its states."""
+    fixed, replica = query.slot_bytes
+    return fixed - 8 + _MARK, replica
+
+
+def writes_columns(query: Query, decision: Decision) -> bool:
+    """Whether partitions write columns themselves, in which there are no nulls.
+
+    Their groups are final where no other rows of the same keys are anywhere else; and strings whose
+    hashes are verified need the states for it.
+    """
+    final = not decision.fills and not decision.hot_buckets and query.family != "Hashed"
+    return final and not any(nullable for _, nullable in query.columns_out)
+
+
+def _capacity(rows: int, partitions: int, alike: float) -> int:
+    """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
+    # they vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    return math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+
+
+def _room(groups: int, rows: int) -> int:
+    """Groups that there is room for at first."""
+    return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
+
+
 def _partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
     """So many that the widest column of a partition fills shared memory ``_FOLD_FILLS`` times."""
     # where the groups start, and the nulls
     beside = 2 * margin(groups) + (rows / 8 if any(v.masked for v in query.read) else 0)
     column = query.widest * rows / _FOLD_FILLS
-    partitions = max(1.0, (beside + column) / fold_bytes(device), rows / _FOLD_ROWS)
-    # rows of a partition beyond the mean
-    spread = partitions / groups + partitions / max(rows, 1)
-    return math.ceil(partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread)) + 1)
+    least = max(1.0, (beside + column) / fold_bytes(device), (rows + 64) / _FOLD_ROWS)
+    partitions = least
+    # rows of a partition beyond the mean, of which smaller partitions have more
+    for _ in range(3):
+        spread = partitions / groups + partitions / max(rows, 1)
+        partitions = least * (1 + _PARTITION_SIGMAS * math.sqrt(spread))
+    return math.ceil(partitions + 1)
 
 
 def fold_bytes(device: Device) -> int:

@@ -43,8 +43,10 @@ CODED_COLUMNS = 4
 CORE = "core"
 _WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 _NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
-_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS)
-_FOLDS = ("fold", "fold_narrow")
+# Keys of a narrow range by slots of their own.
+_SLOTS = ("scatter_striped", "scatter_wide_striped", "aggregate_striped")
+_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS, *_SLOTS)
+_FOLDS = ("fold", "fold_narrow", "fold_striped")
 UNITS: dict[str, tuple[str, ...]] = {
     CORE: (),
     "transfer": ("clear_target", "transfer"),
@@ -269,6 +271,16 @@ class Query:
         return 1 if self.gathered or self.family == "Coded" else len(self.keys)
 
     @cached_property
+    def columns_out(self) -> tuple[tuple[str, bool], ...]:
+        """C types of the columns that come out, keys first, and whether each may have nulls."""
+        keys = tuple((k.ctype, k.nullable and self.keep_nulls) for k in self.keys)
+        if self.gathered:
+            keys = (("i32", False),)
+        elif self.family == "Coded":
+            keys = (("u64", False),)
+        return (*keys, *((o.ctype, o.nullable) for o in self.outputs))
+
+    @cached_property
     def made_words(self) -> int:
         """Columns of 64 bits that a pass makes of the keys before they are grouped."""
         return {"Wide": 2, "Hashed": 1, "Coded": 1}.get(self.family, 0)
@@ -384,7 +396,9 @@ class Query:
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         if self.untransformed:  # a call has its other kernels from the query that moves copies
-            return _WHOLE_WORDS if self.family in ("Wide", "Hashed") else _PARTITIONED
+            if self.family in ("Wide", "Hashed"):
+                return _WHOLE_WORDS
+            return _PARTITIONED if self.family != "Ranged" else (*_WHOLE_WORDS, *_NARROW_WORDS)
         missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
         if self.family != "Coded":
             missing.add("codes")
@@ -405,7 +419,7 @@ class Query:
         if self.family != "Packed":
             missing.update(("scan", "range", "runs"))
         if self.family not in ("Packed", "Coded"):
-            missing.update(("direct_shared", "direct_global"))
+            missing.update(("direct_shared", "direct_global", *_SLOTS, "fold_striped"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:

@@ -21,6 +21,7 @@
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/fold.cuh"
 #include "pgb_tr/scatter.cuh"
+#include "pgb_tr/striped.cuh"
 #include "sgb/encode.cuh"
 #include "sgb/range.cuh"
 #include "sgb/runs.cuh"
@@ -223,14 +224,14 @@ __global__ void __launch_bounds__(256)
 #endif
 
 // The scatters: of ordinary tiles, of larger ones for many partitions, and with a table of hot keys
-// beside the tile; each with whole words and with narrow ones.
+// beside the tile; with whole words and with narrow ones, the first two with slots too.
 #ifdef GPUAGG_WITH_SCATTER
 __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
     gpuagg_scatter(const __grid_constant__ gpuagg::Args a,
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, false>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, gpuagg::WholeWords>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, false>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, gpuagg::WholeWords>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to,
                     const __grid_constant__ gpuagg::HotKeys hot) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, false>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, gpuagg::WholeWords>(
         a, p, c.column, to.column, hot);
 }
 #endif
@@ -264,7 +265,7 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, true>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false, gpuagg::NarrowWords>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
@@ -275,7 +276,7 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
                     const __grid_constant__ gpuagg::Partitions p,
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, true>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false, gpuagg::NarrowWords>(
         a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
@@ -287,8 +288,30 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
                     const __grid_constant__ gpuagg::Columns c,
                     const __grid_constant__ gpuagg::Columns to,
                     const __grid_constant__ gpuagg::HotKeys hot) {
-    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, true>(
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, true, gpuagg::NarrowWords>(
         a, p, c.column, to.column, hot);
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_STRIPED
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_striped(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_ITEMS, false,
+                    gpuagg::Striped>(a, p, c.column, to.column, gpuagg::HotKeys{});
+}
+#endif
+
+#ifdef GPUAGG_WITH_SCATTER_WIDE_STRIPED
+__global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
+    gpuagg_scatter_wide_striped(const __grid_constant__ gpuagg::Args a,
+                    const __grid_constant__ gpuagg::Partitions p,
+                    const __grid_constant__ gpuagg::Columns c,
+                    const __grid_constant__ gpuagg::Columns to) {
+    gpuagg::scatter<GPUAGG_QUERY, GPUAGG_SCATTER_THREADS, GPUAGG_SCATTER_WIDE_ITEMS, false,
+                    gpuagg::Striped>(a, p, c.column, to.column, gpuagg::HotKeys{});
 }
 #endif
 
@@ -296,9 +319,10 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
-                     const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, false, GPUAGG_UNROLL>(
-        a, p, moved.column);
+                     const __grid_constant__ gpuagg::Columns moved,
+                     const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::NoCrowds,
+                      gpuagg::WholeWords, GPUAGG_UNROLL>(a, p, moved.column, to.target);
 }
 #endif
 
@@ -306,9 +330,10 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate_narrow(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
-                     const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NoCrowds, true, GPUAGG_UNROLL>(
-        a, p, moved.column);
+                     const __grid_constant__ gpuagg::Columns moved,
+                     const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::NoCrowds,
+                      gpuagg::NarrowWords, GPUAGG_UNROLL>(a, p, moved.column, to.target);
 }
 #endif
 
@@ -316,9 +341,10 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate_crowded(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
-                     const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, false, GPUAGG_UNROLL>(
-        a, p, moved.column);
+                     const __grid_constant__ gpuagg::Columns moved,
+                     const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::QueryCrowds,
+                      gpuagg::WholeWords, GPUAGG_UNROLL>(a, p, moved.column, to.target);
 }
 #endif
 
@@ -326,9 +352,21 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate_crowded_narrow(const __grid_constant__ gpuagg::Args a,
                      const __grid_constant__ gpuagg::Partitions p,
-                     const __grid_constant__ gpuagg::Columns moved) {
-    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::QueryCrowds, true, GPUAGG_UNROLL>(
-        a, p, moved.column);
+                     const __grid_constant__ gpuagg::Columns moved,
+                     const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::aggregate<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::QueryCrowds,
+                      gpuagg::NarrowWords, GPUAGG_UNROLL>(a, p, moved.column, to.target);
+}
+#endif
+
+#ifdef GPUAGG_WITH_AGGREGATE_STRIPED
+__global__ void __launch_bounds__(GPUAGG_THREADS, 1)
+    gpuagg_aggregate_striped(const __grid_constant__ gpuagg::Args a,
+                             const __grid_constant__ gpuagg::Partitions p,
+                             const __grid_constant__ gpuagg::Columns moved,
+                             const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::aggregate_striped<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, GPUAGG_UNROLL>(
+        a, p, moved.column, to.target);
 }
 #endif
 
@@ -337,7 +375,7 @@ __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold(const __grid_constant__ gpuagg::Args a,
                 const __grid_constant__ gpuagg::Partitions p,
                 const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
-    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, false, 4>(a, p, moved.column, places);
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::WholeWords, 4>(a, p, moved.column, places);
 }
 #endif
 
@@ -346,7 +384,16 @@ __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold_narrow(const __grid_constant__ gpuagg::Args a,
                        const __grid_constant__ gpuagg::Partitions p,
                        const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
-    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, true, 4>(a, p, moved.column, places);
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NarrowWords, 4>(a, p, moved.column, places);
+}
+#endif
+
+#ifdef GPUAGG_WITH_FOLD_STRIPED
+__global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
+    gpuagg_fold_striped(const __grid_constant__ gpuagg::Args a,
+                        const __grid_constant__ gpuagg::Partitions p,
+                        const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::Striped, 4>(a, p, moved.column, places);
 }
 #endif
 

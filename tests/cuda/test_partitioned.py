@@ -10,7 +10,7 @@ from dask_gpuagg.cuda import cardinality, geometry, partitioning
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.source import PRESENT, KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
 A100 = Device(0, "A100", "sm_80", 108, 166_912)
@@ -96,13 +96,13 @@ def test_uneven_keys_make_roomy_partitions() -> None:
 @pytest.mark.parametrize(
     ("ctype", "bounds", "base"),
     [
-        ("i64", (0, 10**6), -(2**30)),
+        ("i64", (0, 10**7), -(2**30)),
         ("i64", (-(10**9), 10**9), -(10**9) - 2**30),
         ("i64", (0, 2**31), None),
-        ("i64", (-(2**63), -(2**63) + 5), -(2**63) - 2**30),
+        ("i64", (-(2**63), -(2**63) + 10**7), -(2**63) - 2**30),
         ("i64", (-(2**63), 2**63 - 1), None),
         ("i32", (0, 2**32 - 1), 0),
-        ("i32", (5, 6), 0),
+        ("i32", (5, 10**7), 0),
     ],
 )
 def test_words_of_a_narrow_range_are_narrow(
@@ -110,7 +110,80 @@ def test_words_of_a_narrow_range_are_narrow(
 ) -> None:
     query = replace(SUM, keys=(KeyPart(ctype, False),))
     estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
-    assert geometry.decide(query, 10**8, estimate, H200, "pgb").base == base
+    decision = geometry.decide(query, 10**8, estimate, H200, "pgb")
+    assert (decision.base, decision.window) == (base, 0)
+
+
+def dense(groups: int, span: float = 1.0, uneven: bool = False) -> Estimate:
+    return Estimate(groups, groups, 0.0, 0.0, uneven, bounds=(0, int(groups * span) - 1))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, replace(WIDE, inputs=(ValuePart("i128", False),))])
+@pytest.mark.parametrize("groups", [2_000, 70_000, 1_000_000, 16_000_000, 64_000_000])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_keys_of_a_window_have_slots_of_their_own(
+    kernel: str, groups: int, query: Query, device: Device
+) -> None:
+    decision = geometry.decide(query, 10**8, dense(groups), device, kernel)
+    if kernel == "pgb_fold" and decision.kernel != kernel:
+        # few groups make uneven partitions, and wide columns many
+        assert groups == 2_000 or query is not SUM
+        return
+    assert decision.kernel == kernel
+    assert decision.window > groups
+    assert decision.base == -(groups // 64 + 16)
+    assert decision.partitions % device.multiprocessors == 0
+    # every stripe has one key for each partition, and so a slot there
+    stripes = -(-decision.window // decision.partitions)
+    assert stripes <= decision.slices * decision.shared_slots < 2**16
+    assert decision.partitions * decision.capacity >= 10**8
+    assert decision.global_slots <= decision.window + 1
+    if kernel != "pgb_fold":
+        once, copied = partitioning.striped_bytes(query)
+        used = decision.shared_slots * (once + decision.replicas * copied) + 8
+        assert used <= partitioning.shared_bytes(device)
+
+
+def test_few_keys_of_a_window_get_copies() -> None:
+    copies = [
+        geometry.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
+        for g in (16_000, 400_000, 1_600_000, 10**7)
+    ]
+    assert copies == [32, 8, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "rows"),
+    [
+        (dense(10**6, 3.0), 10**8),
+        (dense(10**6, uneven=True), 10**8),
+        (Estimate(10**6, 10**6, 0.0, 0.0), 10**8),
+    ],
+    ids=["sparse", "uneven", "unknown range"],
+)
+def test_other_keys_are_hashed(estimate: Estimate, rows: int) -> None:
+    for kernel in ("auto", "pgb"):
+        decision = geometry.decide(SUM, rows, estimate, H200, kernel)
+        assert decision.kernel in ("pgb", "direct")
+        assert decision.window == 0
+
+
+def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
+    bare = replace(SUM, outputs=(Output("FloatSumOf<0>", "f64", False),))
+    nullable = replace(SUM, outputs=(Output("FloatSumOf<0>", "f64", True),))
+    hashed = Estimate(4_000_000, 4_000_000, 0.0, 0.0)
+    for estimate in (dense(4_000_000), hashed):
+        decision = geometry.decide(bare, 10**8, estimate, H200, "pgb")
+        assert partitioning.writes_columns(bare, decision)
+        assert not partitioning.writes_columns(nullable, decision)
+        folded = geometry.decide(bare, 10**8, estimate, H200, "pgb_fold")
+        assert not partitioning.writes_columns(bare, folded)
+    hot = geometry.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
+    assert hot.hot_buckets
+    assert not partitioning.writes_columns(bare, hot)
+    text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
+    assert not partitioning.writes_columns(text, geometry.decide(text, 10**8, hashed, H200, "pgb"))
 
 
 def test_made_words_are_not_narrow() -> None:

@@ -141,9 +141,9 @@ def test_where_many_keys_lie_outside_nothing_is_left_behind(
     )  # fmt: skip
 
     def many(call: Any) -> Counters:
-        call.args.order = 4096
+        call.args.order, call.early = 4096, [(memory, None)]
         return Counters(spilled=10**8)
 
-    monkeypatch.setattr(direct, "collect", many)
+    monkeypatch.setattr(direct, "collect_early", many)
     assert direct.direct(call, made) is None
-    assert call.args.order is None
+    assert (call.args.order, call.early) == (None, None)

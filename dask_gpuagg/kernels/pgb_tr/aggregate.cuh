@@ -1,16 +1,15 @@
 // One table in shared memory for each partition, whose groups are then final: the aggregation of
-// PGB-TR (Wu 2025, section 4.2). Blocks take partitions by ticket and append their groups to a
-// dense area, from which the output kernels write columns.
+// PGB-TR (Wu 2025, section 4.2). Blocks take partitions by ticket.
 #pragma once
 
-#include "output/output.cuh"
+#include "pgb_tr/append.cuh"
 #include "pgb_tr/crowds.cuh"
 #include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
-template <class Q, bool NARROW, bool WHOLE, u32 UNROLL, class C>
+template <class Q, class W, bool WHOLE, u32 UNROLL, class C>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
                               const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
                               u32 end, u32* full) {
@@ -26,7 +25,7 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
         const u32 at = base + j * WARP + lane;
         probe[j] = {EMPTY, 0u, Kind::key};
         if (WHOLE || at < end) {
-            probe[j].word = load_word<NARROW>(p, at);
+            probe[j].word = W::load(p.words, at);
             valid[j] = 0;
             if constexpr (Inputs<Row>::masked > 0)
                 valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
@@ -66,49 +65,23 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     return !__any_sync(ALL_LANES, stop || peek(full));
 }
 
-// Appends the groups of the table to the dense area, as far as it has room, and empties the table.
-template <class Q, class O>
-GPUAGG_INLINE void append_groups(const Args& a, u64* words, u32 slots,
-                                 const typename Q::All::Memory& memory, u32* groups, u32* first) {
-    const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    const u32 lane = threadIdx.x % WARP;
-    const u32 begin = threadIdx.x - lane;
-    u32 mine = 0;
-    for (u32 base = begin; base < slots; base += blockDim.x) {
-        const u32 s = base + lane;
-        mine += __popc(__ballot_sync(ALL_LANES, s < slots && words[s] != EMPTY));
+// A partition's table of hashed keys, as the groups that are appended see it.
+template <class Q> struct HashedTable {
+    u64* words;
+    typename Q::All::Memory memory;
+    GPUAGG_INLINE bool has(u32 s) const { return words[s] != EMPTY; }
+    GPUAGG_INLINE u64 word(u32 s) const { return words[s]; }
+    GPUAGG_INLINE typename Q::All::Value value(u32 s) const { return Q::All::read(memory, {s, s}); }
+    GPUAGG_INLINE void clear(u32 s) const {
+        words[s] = EMPTY;
+        Q::All::clear(memory, {s, s});
     }
-    u32 at = 0;
-    if (lane == 0) at = atomicAdd(groups, mine);
-    __syncthreads();
-    if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, *groups);
-    __syncthreads();
-    at = __shfl_sync(ALL_LANES, at, 0) + *first;
-    for (u32 base = begin; base < slots; base += blockDim.x) {
-        const u32 s = base + lane;
-        const u64 word = s < slots ? words[s] : EMPTY;
-        const bool is_group = word != EMPTY;
-        const u32 occupied = __ballot_sync(ALL_LANES, is_group);
-        if (occupied == 0) continue;
-        auto value = Q::All::none();
-        if (is_group) {
-            const u32 to = at + __popc(occupied & ((1u << lane) - 1));
-            value = Q::All::read(memory, {s, s});
-            if (to < a.table.slots) {
-                a.table.words[to] = word;
-                Q::All::write(dense, {to, to}, value);
-            }
-            words[s] = EMPTY;
-            Q::All::clear(memory, {s, s});
-        }
-        at += __popc(occupied);
-        count_outputs<typename Q::All>(O{}, a, value, is_group);
-    }
-}
+};
 
 // `moved` are the partitions' copies, or the input's own columns where values are gathered.
-template <class Q, class O, class C, bool NARROW, u32 UNROLL>
-__device__ void aggregate(const Args& a, const Partitions& p, const Column* moved) {
+template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 UNROLL>
+__device__ void aggregate(const Args& a, const Partitions& p, const Column* moved,
+                          const Target* to) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
     constexpr u32 TILE = WARP * UNROLL;
@@ -147,10 +120,10 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, NARROW, true, UNROLL>(p, moved, words, slots, memory, crowds, part,
+            fits = take_moved<Q, W, true, UNROLL>(p, moved, words, slots, memory, crowds, part,
                                                        base, end, &full);
         if (fits && base < end)
-            take_moved<Q, NARROW, false, UNROLL>(p, moved, words, slots, memory, crowds, part, base,
+            take_moved<Q, W, false, UNROLL>(p, moved, words, slots, memory, crowds, part, base,
                                                  end, &full);
         __syncthreads();
         if (full) {
@@ -158,7 +131,8 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             clean = false;
         } else {
             crowds.fold();
-            append_groups<Q, O>(a, words, slots, memory, &groups, &first);
+            append_groups<Q, O, KEY_TARGETS>(a, moved, to, HashedTable<Q>{words, memory}, slots,
+                                             &groups, &first);
             take = !part.next(0, a.slices - 1);
         }
         __syncthreads();

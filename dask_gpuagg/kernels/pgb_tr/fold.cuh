@@ -4,7 +4,7 @@
 #pragma once
 
 #include "output/output.cuh"
-#include "pgb_tr/partitions.cuh"
+#include "pgb_tr/turns.cuh"
 
 namespace gpuagg {
 
@@ -85,7 +85,7 @@ template <u32 COLUMN, bool MASKED> struct HasValues<Presence<COLUMN, MASKED>> {
 };
 
 // Fetches the beginning of what comes after input I: the next one, or the next partition's keys.
-template <class Q, u32 I, bool NARROW>
+template <class Q, u32 I, class W>
 GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const Placed& o) {
     using Row = typename Q::Values;
     constexpr u32 after = I == NO_INPUT ? 0 : I + 1;
@@ -94,13 +94,12 @@ GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const
         if constexpr (HasValues<In>::value)
             prefetch(static_cast<const typename In::T*>(moved[In::column].data) + o.begin, o.rows);
     } else {
-        using Word = typename Either<NARROW, u32, u64>::Type;
-        prefetch(static_cast<const Word*>(p.words) + o.next, o.next_rows);
+        prefetch(static_cast<const typename W::Stored*>(p.words.data) + o.next, o.next_rows);
     }
 }
 
 // Folds the states of input I that are made of its values, or of the numbers of its rows.
-template <class Q, u32 I, bool NUMBERS, bool NARROW>
+template <class Q, u32 I, bool NUMBERS, class W>
 GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
                                const Placed& o) {
     using Row = typename Q::Values;
@@ -133,7 +132,7 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
             if constexpr (VALUES)
                 stage(o, static_cast<const T*>(moved[In::column].data) + o.begin, from, room);
             __syncthreads();
-            if (placed - from <= room) prefetch_next<Q, I, NARROW>(p, moved, o);
+            if (placed - from <= room) prefetch_next<Q, I, W>(p, moved, o);
             const u32 upto = placed - from < room ? placed : from + room;
             for (u32 g = threadIdx.x; g < o.groups; g += FOLD_THREADS) {
                 const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
@@ -162,18 +161,18 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     }
 }
 
-template <class Q, u32 I, bool NARROW>
+template <class Q, u32 I, class W>
 GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
                                const Placed& o) {
     if constexpr (I < Inputs<typename Q::Values>::count) {
-        fold_column<Q, I, false, NARROW>(a, p, moved, o);
-        fold_column<Q, I, true, NARROW>(a, p, moved, o);
-        fold_inputs<Q, I + 1, NARROW>(a, p, moved, o);
+        fold_column<Q, I, false, W>(a, p, moved, o);
+        fold_column<Q, I, true, W>(a, p, moved, o);
+        fold_inputs<Q, I + 1, W>(a, p, moved, o);
     }
 }
 
 // All states of the partition's groups, as far as the dense area has room for them.
-template <class Q, class O, bool NARROW>
+template <class Q, class O, class W>
 GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* moved,
                             const Placed& o) {
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -185,8 +184,8 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
                 Sizes::Type::write(Sizes::of(dense), {to, to},
                                    {{static_cast<u32>(o.starts[g + 1] - o.starts[g])}, {}});
         }
-    fold_inputs<Q, 0, NARROW>(a, p, moved, o);
-    fold_column<Q, NO_INPUT, true, NARROW>(a, p, moved, o);
+    fold_inputs<Q, 0, W>(a, p, moved, o);
+    fold_column<Q, NO_INPUT, true, W>(a, p, moved, o);
     // a thread reads what it wrote itself
     for (u32 base = 0; base < o.groups; base += FOLD_THREADS) {
         const u32 g = base + threadIdx.x, to = o.first + g;
@@ -202,50 +201,14 @@ GPUAGG_INLINE u32 rows_of(const Partitions& p, u32 partition) {
     return rows < p.capacity ? rows : p.capacity;
 }
 
-// Slots for the keys of a tile of WARP * UNROLL rows, one warp's, and rows counted by slot. False
-// once a row of the block found the table full.
-template <class Q, bool NARROW, u32 UNROLL>
-GPUAGG_INLINE bool count_rows(const Partitions& p, u64* words, u32* counts, u32 slots, Part part,
-                              u16* places, u32 begin, u32 base, u32 rows, u32* full) {
-    const u32 lane = threadIdx.x % WARP;
-    Probe probe[UNROLL];
-    u32 slot[UNROLL];
-#pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        const u32 i = base + j * WARP + lane;
-        probe[j] = {EMPTY, 0u, Kind::key};
-        if (i < rows) probe[j].word = load_word<NARROW>(p, begin + i);
-    }
-    u32 left = 0;
-#pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        u64& word = probe[j].word;
-        if (!part.has(word)) word = EMPTY;
-        slot[j] = first_slot(home_in_partition(word, p.count), slots);
-        if (word == EMPTY) slot[j] = NONE;
-        else if (peek(words + slot[j]) != word) left |= 1u << j;
-    }
-    const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
-                                                      nullptr, probe, slot, left);
-    __syncwarp();
-#pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        const u32 i = base + j * WARP + lane;
-        if (slot[j] != NONE) atomicAdd(counts + slot[j], 1u);
-        if (i < rows) places[i] = static_cast<u16>(slot[j]);
-    }
-    if (stop) *full = 1;
-    return !__any_sync(ALL_LANES, stop || peek(full));
-}
-
 // Sizes of groups that are told apart; the last one is of all from there on.
 constexpr u32 SIZES = 32;
 
 // Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
 // become where their rows start. How many groups.
-template <class Q>
-GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u32 slots,
-                                u16* starts, u32* sizes, u32* first) {
+template <class T>
+GPUAGG_INLINE u32 number_groups(const Args& a, const Partitions& p, const T& turn, u32* counts,
+                                u32 slots, u16* starts, u32* sizes, u32* first) {
     const u32 lane = threadIdx.x % WARP;
     // groups in the high half, rows in the low one
     constexpr u32 GROUP = 1u << 16;
@@ -271,7 +234,7 @@ GPUAGG_INLINE u32 number_groups(const Args& a, const u64* words, u32* counts, u3
     __syncthreads();
     for (u32 g = threadIdx.x; g < groups; g += FOLD_THREADS) {
         const u32 s = starts[g];
-        if (*first + g < a.table.slots) a.table.words[*first + g] = words[s];
+        if (*first + g < a.table.slots) a.table.words[*first + g] = turn.word(p, s);
         starts[g] = static_cast<u16>(counts[s]);
     }
     if (threadIdx.x == 0) starts[groups] = static_cast<u16>(all);
@@ -309,25 +272,25 @@ GPUAGG_INLINE void place_rows(u32* counts, u16* places, u32 rows) {
     }
 }
 
-template <class Q, class O, bool NARROW, u32 UNROLL>
+template <class Q, class O, class W, u32 UNROLL>
 __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u16* all_places) {
     extern __shared__ __align__(16) u64 fold_memory[];
     __shared__ u32 ticket, upcoming, full, first, sizes[SIZES];
     const u32 slots = a.shared_slots;
     u16* const starts = reinterpret_cast<u16*>(fold_memory);
-    u64* const words = fold_memory + slots / 4 + 1;
-    u32* const counts = reinterpret_cast<u32*>(words + slots);
+    Turn<Q, W> turn;
+    turn.words = fold_memory + slots / 4 + 1;
+    u32* const counts = reinterpret_cast<u32*>(turn.words) + slots * (turn.key_bytes / 4);
     u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.capacity;
     u32 bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     constexpr u32 TILE = WARP * UNROLL;
-    Part part{0, 0};
     bool take = true;
     Placed o{places, starts};
     if (threadIdx.x == 0) upcoming = atomicAdd(p.ticket, 1u);
     for (;;) {
         for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
-            words[s] = EMPTY;
+            turn.clear(s);
             counts[s] = 0;
         }
         if (threadIdx.x == 0) {
@@ -342,7 +305,7 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
         if (take) {
             take = false;
             // blocks that run side by side take the parts of the same partition
-            part = {a.slices - 1, ticket % a.slices};
+            turn.start(a, ticket);
             o.begin = ticket / a.slices * p.capacity;
             o.rows = rows_of(p, ticket / a.slices);
             const u32 next = upcoming / a.slices;
@@ -353,14 +316,14 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (u32 base = threadIdx.x / WARP * TILE; fits && base < o.rows;
              base += FOLD_THREADS * UNROLL)
-            fits = count_rows<Q, NARROW, UNROLL>(p, words, counts, slots, part, places, o.begin,
-                                                 base, o.rows, &full);
+            fits = turn.template count<UNROLL>(p, counts, slots, places, o.begin, base, o.rows,
+                                               &full);
         __syncthreads();
         if (full) {
-            part.split();
+            turn.part.split();
         } else {
-            prefetch_next<Q, NO_INPUT, NARROW>(p, moved, o);
-            o.groups = number_groups<Q>(a, words, counts, slots, starts, sizes, &first);
+            prefetch_next<Q, NO_INPUT, W>(p, moved, o);
+            o.groups = number_groups(a, p, turn, counts, slots, starts, sizes, &first);
             __syncthreads();
             o.first = first;
             place_rows(counts, places, o.rows);
@@ -371,8 +334,8 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
             o.staged = reinterpret_cast<char*>(o.nulls) + masks;
             o.bytes = (bytes - used - masks) / 16 * 16;
             __syncthreads();
-            fold_all<Q, O, NARROW>(a, p, moved, o);
-            take = !part.next(a.slices - 1, a.slices - 1);
+            fold_all<Q, O, W>(a, p, moved, o);
+            take = !turn.next(a);
         }
         __syncthreads();
     }

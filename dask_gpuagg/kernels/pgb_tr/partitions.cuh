@@ -1,9 +1,8 @@
-// Rows brought together by the leading digit of their mixed keys: where they lie, and which digit
-// and which first slot a key has.
+// Rows brought together by their keys: where they lie, and what the inputs are.
 #pragma once
 
 #include "aggregate/pick.cuh"
-#include "core/query.cuh"
+#include "pgb_tr/words.cuh"
 
 namespace gpuagg {
 
@@ -36,8 +35,7 @@ struct Part {
 // Column arrays of `capacity` rows for each partition. Values lie where the `Columns` of the
 // partitions say, in the places of the input's own columns.
 struct Partitions {
-    void* words;     // mixed keys; narrow ones as 32 bits, what their unmixed words have above `base`
-    u64 base;
+    Words words;
     u32* numbers;    // of the rows in the input, where a state asks for them
     void* validity;  // of each row: one bit for each masked input
     u32* rows;       // of each partition, those included that found it full
@@ -45,32 +43,6 @@ struct Partitions {
     u32 count;
     u32 capacity;
 };
-
-// The digit is the integer part and the first slot the fraction of the same product, so both
-// follow the order of the mixed keys and any number of partitions will do.
-GPUAGG_INLINE u32 partition_of(u64 word, u32 partitions) {
-    return __umulhi(static_cast<u32>(word >> 32), partitions);
-}
-GPUAGG_INLINE u32 home_in_partition(u64 word, u32 partitions) {
-    return static_cast<u32>(word >> 32) * partitions;
-}
-
-// Words as they lie in the partitions.
-GPUAGG_INLINE u32 narrowed(const Partitions& p, u64 word) {
-    return static_cast<u32>(unmix(word) - p.base);
-}
-GPUAGG_INLINE u64 widened(const Partitions& p, u32 word) { return mix(p.base + word); }
-template <bool NARROW> GPUAGG_INLINE u64 load_word(const Partitions& p, u32 at) {
-    if constexpr (NARROW) return widened(p, __ldcs(static_cast<const u32*>(p.words) + at));
-    else return __ldcs(static_cast<const u64*>(p.words) + at);
-}
-template <bool NARROW> GPUAGG_INLINE void store_word(const Partitions& p, u32 at, u64 word) {
-    if constexpr (NARROW) static_cast<u32*>(p.words)[at] = narrowed(p, word);
-    else static_cast<u64*>(p.words)[at] = word;
-}
-template <bool NARROW> GPUAGG_INLINE bool fits(const Partitions& p, u64 word) {
-    return !NARROW || (unmix(word) - p.base) >> 32 == 0;
-}
 
 // The inputs of a row: how many, how many of them masked, and the bytes of the widest, which a
 // key's word is among.

@@ -180,16 +180,18 @@ GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, Probe (&pro
 // Rows that no partition takes are listed: those past its capacity, those whose word is not as narrow
 // as the others, and those of the two keys that have a slot behind every table, unless a table of hot
 // keys takes them.
-template <class Q, u32 THREADS, u32 ITEMS, bool HOT, bool NARROW>
+template <class Q, u32 THREADS, u32 ITEMS, bool HOT, class W>
 __device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
                         const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
     using Copied = typename Moved<Q>::Columns;
+    using Code = typename W::Code;
     constexpr u32 TILE = THREADS * ITEMS;
     static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
     extern __shared__ u64 shared[];
     __shared__ u32 warp_sums[WARP];
     char* buffer = reinterpret_cast<char*>(shared);
+    Code* codes = reinterpret_cast<Code*>(shared);
     u32* counts = reinterpret_cast<u32*>(buffer + TILE * Inputs<Copied>::widest);
     u16* starts = reinterpret_cast<u16*>(counts + p.count);
     const u32 each = (p.count + THREADS - 1) / THREADS;
@@ -201,7 +203,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         const i64 first = static_cast<i64>(tile) + threadIdx.x;
         const u32 left = static_cast<u32>(a.rows - tile);
         Route<ITEMS> route;
-        u32 kept[NARROW ? ITEMS : 1];
+        typename W::Kept kept[ITEMS];
         for (u32 i = threadIdx.x; i < p.count; i += THREADS) counts[i] = 0;
         __syncthreads();
         // ranks among the tile's rows of the same partition
@@ -214,16 +216,17 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
             for (u32 j = 0; j < RANKED; ++j) {
                 probe[j] = {EMPTY, 0u, Kind::drop};
                 if ((b + j) * THREADS + threadIdx.x < left)
-                    probe[j] = K::probe(columns, first + (b + j) * THREADS);
+                    probe[j] = W::template probe<K>(p.words, columns, first + (b + j) * THREADS);
             }
             if constexpr (HOT) take_hot<Q, THREADS>(hot, columns, probe, first, b, left);
 #pragma unroll
             for (u32 j = 0; j < RANKED; ++j) {
                 u32 rank = NOWHERE;
-                if (probe[j].kind == Kind::key && fits<NARROW>(p, probe[j].word))
-                    rank = atomicAdd(counts + partition_of(probe[j].word, p.count), 1u);
+                const Code code = W::code(p.words, probe[j].word, p.count);
+                if (probe[j].kind == Kind::key && W::fits(p.words, probe[j].word))
+                    rank = atomicAdd(counts + W::partition(code, p.count), 1u);
                 else if (probe[j].kind != Kind::drop) odd |= 1u << j;
-                if constexpr (NARROW) kept[b + j] = narrowed(p, probe[j].word);
+                kept[b + j] = W::keep(p.words, code);
                 route.set(b + j, rank);
             }
             list_spilled<THREADS>(a, odd, first + b * THREADS);
@@ -255,20 +258,19 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         // whole words had to leave the registers to those of later rows, so they are made again
 #pragma unroll
         for (u32 b = 0; b < ITEMS; b += BATCH) {
-            u64 word[BATCH];
+            Code code[BATCH];
 #pragma unroll
             for (u32 j = 0; j < BATCH; ++j) {
-                word[j] = EMPTY;
-                if constexpr (NARROW) word[j] = widened(p, kept[b + j]);
-                else if (route.place(b + j) != NOWHERE)
-                    word[j] = K::probe(columns, first + (b + j) * THREADS).word;
+                code[j] = 0;
+                if (W::kept || route.place(b + j) != NOWHERE)
+                    code[j] = W::template again<K>(p.words, kept[b + j], columns,
+                                                   first + (b + j) * THREADS);
             }
 #pragma unroll
             for (u32 j = 0; j < BATCH; ++j)
                 if (route.place(b + j) != NOWHERE) {
-                    const u32 at =
-                        route.place(b + j) + starts[partition_of(word[j], p.count)];
-                    shared[at] = word[j];
+                    const u32 at = route.place(b + j) + starts[W::partition(code[j], p.count)];
+                    codes[at] = code[j];
                     route.set(b + j, at);
                 }
         }
@@ -278,7 +280,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
 #pragma unroll
             for (u32 j = 0; j < ITEMS; ++j) {
                 const u32 at = route.place(j);
-                if (at != NOWHERE && counts[partition_of(shared[at], p.count)] + at >= p.capacity)
+                if (at != NOWHERE && counts[W::partition(codes[at], p.count)] + at >= p.capacity)
                     lost |= 1u << j;
             }
             list_spilled<THREADS>(a, lost, first);
@@ -288,12 +290,13 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
             const u32 at = j * THREADS + threadIdx.x;
             route.target[j] = NONE;
             if (at < total) {
-                const u64 word = shared[at];
-                const u32 partition = partition_of(word, p.count);
+                const Code code = codes[at];
+                const u32 partition = W::partition(code, p.count);
                 const u32 place = counts[partition] + at;
                 if (place < p.capacity) {
                     route.target[j] = partition * p.capacity + place;
-                    store_word<NARROW>(p, route.target[j], word);
+                    static_cast<typename W::Stored*>(p.words.data)[route.target[j]] =
+                        W::stored(p.words, code);
                 }
             }
         }

@@ -1,0 +1,117 @@
+// How keys travel to their partitions and lie there: as mixed words, as what their unmixed words
+// have above a base, or as slots, where every key of a narrow range has one of its own.
+#pragma once
+
+#include "core/query.cuh"
+
+namespace gpuagg {
+
+// Where the keys of all partitions lie, and what they are read by.
+struct Words {
+    void* data;
+    u64 base;     // of narrow words and of slots: what they are counted from
+    u64 inverse;  // of slots: 2**64 over the number of partitions, rounded up
+    u32 keys;     // of slots: how many keys there are from `base` on
+};
+
+// The digit is the integer part and the first slot the fraction of the same product, so both
+// follow the order of the mixed keys and any number of partitions will do.
+GPUAGG_INLINE u32 partition_of(u64 word, u32 partitions) {
+    return __umulhi(static_cast<u32>(word >> 32), partitions);
+}
+GPUAGG_INLINE u32 home_in_partition(u64 word, u32 partitions) {
+    return static_cast<u32>(word >> 32) * partitions;
+}
+
+// A policy says what the scatter has of a row's key in shared memory (Code), what it keeps of it in
+// registers meanwhile (Kept), and what it stores (Stored).
+
+// Mixed words. They would take too many registers, so they are made again.
+struct WholeWords {
+    using Code = u64;
+    using Stored = u64;
+    struct Kept {};
+    static constexpr bool kept = false;
+    template <class K>
+    static GPUAGG_INLINE Probe probe(const Words&, const Column* columns, i64 row) {
+        return K::probe(columns, row);
+    }
+    static GPUAGG_INLINE bool fits(const Words&, u64) { return true; }
+    static GPUAGG_INLINE Code code(const Words&, u64 word, u32) { return word; }
+    static GPUAGG_INLINE u32 partition(Code code, u32 count) { return partition_of(code, count); }
+    static GPUAGG_INLINE Kept keep(const Words&, Code) { return {}; }
+    template <class K>
+    static GPUAGG_INLINE Code again(const Words&, Kept, const Column* columns, i64 row) {
+        return K::probe(columns, row).word;
+    }
+    static GPUAGG_INLINE Stored stored(const Words&, Code code) { return code; }
+    static GPUAGG_INLINE u64 load(const Words& w, u32 at) {
+        return __ldcs(static_cast<const u64*>(w.data) + at);
+    }
+};
+
+// Words of which 32 bits tell all.
+struct NarrowWords : WholeWords {
+    using Stored = u32;
+    using Kept = u32;
+    static constexpr bool kept = true;
+    static GPUAGG_INLINE bool fits(const Words& w, u64 word) {
+        return (unmix(word) - w.base) >> 32 == 0;
+    }
+    static GPUAGG_INLINE Kept keep(const Words& w, Code code) {
+        return static_cast<u32>(unmix(code) - w.base);
+    }
+    template <class K>
+    static GPUAGG_INLINE Code again(const Words& w, Kept kept, const Column*, i64) {
+        return mix(w.base + kept);
+    }
+    static GPUAGG_INLINE Stored stored(const Words& w, Code code) { return keep(w, code); }
+    static GPUAGG_INLINE u64 load(const Words& w, u32 at) {
+        return mix(w.base + __ldcs(static_cast<const u32*>(w.data) + at));
+    }
+};
+
+// Keys of a narrow range in stripes: one key of each stripe for each partition, in which it has the
+// stripe's number for a slot. Each stripe is turned by an amount of its own, or keys that are
+// multiples of something would meet in few partitions.
+struct Striped {
+    using Code = u32;  // partition and slot
+    using Stored = u16;
+    using Kept = u32;
+    static constexpr bool kept = true;
+    static GPUAGG_INLINE u32 turn(u32 stripe, u32 count) {
+        return __umulhi(stripe * 0x9e3779b1u, count);
+    }
+    template <class K>
+    static GPUAGG_INLINE Probe probe(const Words& w, const Column* columns, i64 row) {
+        Probe probe{0, 0u, Kind::key};
+        probe.word = K::plain(columns, row, probe.kind) - w.base;
+        return probe;
+    }
+    static GPUAGG_INLINE bool fits(const Words& w, u64 distance) { return distance < w.keys; }
+    static GPUAGG_INLINE Code code(const Words& w, u64 distance, u32 count) {
+        const u32 d = static_cast<u32>(distance);
+        // d * inverse / 2**64, whose high half is all that is wanted
+        const u64 low = __umulhi(d, static_cast<u32>(w.inverse));
+        const u32 stripe = static_cast<u32>((d * (w.inverse >> 32) + low) >> 32);
+        u32 partition = d - stripe * count + turn(stripe, count);
+        if (partition >= count) partition -= count;
+        return partition << 16 | stripe;
+    }
+    // The word of a key, from where it is.
+    static GPUAGG_INLINE u64 word(const Words& w, u32 partition, u32 slot, u32 count) {
+        u32 within = partition + count - turn(slot, count);
+        if (within >= count) within -= count;
+        return mix(w.base + (static_cast<u64>(slot) * count + within));
+    }
+    static GPUAGG_INLINE u32 partition(Code code, u32) { return code >> 16; }
+    static GPUAGG_INLINE Kept keep(const Words&, Code code) { return code; }
+    template <class K>
+    static GPUAGG_INLINE Code again(const Words&, Kept kept, const Column*, i64) { return kept; }
+    static GPUAGG_INLINE Stored stored(const Words&, Code code) { return static_cast<u16>(code); }
+    static GPUAGG_INLINE u32 load(const Words& w, u32 at) {
+        return __ldcs(static_cast<const u16*>(w.data) + at);
+    }
+};
+
+}  // namespace gpuagg

@@ -1,0 +1,151 @@
+"""Partitions whose keys have slots of their own, and columns that partitions write themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, values
+
+ROWS = 2_000_000
+SUM = {"f": ["sum"]}
+# no output can be null, so partitions write columns
+FIVE = {"i": ["sum", "min", "max", "count", "mean"]}
+KERNELS = ("pgb", "pgb_ur", "pgb_fold")
+
+
+def frame_of(keys: object, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"k": keys} | values(rng, len(keys)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
+@pytest.mark.parametrize("groups", [200, 25_000, 200_000, 1_500_000])
+@pytest.mark.parametrize("least", [0, -1_000_000, 2**62])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_windows_anywhere(
+    kernel: str, least: int, groups: int, wanted: dict[str, list[str]]
+) -> None:
+    rng = np.random.default_rng(groups)
+    frame = frame_of(rng.integers(0, groups, ROWS) + least)
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert run.decision.kernel == kernel
+    assert run.decision.window > groups
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
+@pytest.mark.parametrize("groups", [1, 200, 25_000, 200_000, 1_500_000])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_keys_far_apart_are_hashed(kernel: str, groups: int, wanted: dict[str, list[str]]) -> None:
+    rng = np.random.default_rng(groups)
+    keys = rng.integers(-(2**62), 2**62, groups)[rng.integers(0, groups, ROWS)]
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert run.decision.window == 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("step", [2, 132, 1_056])
+def test_keys_at_a_distance(step: int, kernel: str) -> None:
+    """A run of keys every so often: by remainder alone they would meet in few partitions."""
+    rng = np.random.default_rng(step)
+    keys = rng.integers(0, 300_000, ROWS)
+    keys = keys // (step // 2) * step + keys % (step // 2)
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], FIVE, kernel)
+    assert run.decision.window > 500_000
+    assert run.spilled == 0
+    assert_equal(ours, by_pandas(frame, ["k"], FIVE))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", ["sorted", "distinct", "backwards"])
+def test_orders(shape: str, kernel: str) -> None:
+    rng = np.random.default_rng(5)
+    keys = np.sort(rng.integers(0, 700_000, ROWS))
+    if shape == "distinct":
+        keys = rng.permutation(ROWS)
+    elif shape == "backwards":
+        keys = keys[::-1].copy()
+    frame = frame_of(keys)
+    ours, _ = aggregated(frame, ["k"], FIVE, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], FIVE))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_states_that_take_several_turns(kernel: str) -> None:
+    """A slot of so many bytes that the keys of a partition exceed shared memory."""
+    rng = np.random.default_rng(6)
+    rows, columns = 3_000_000, 14
+    frame = pd.DataFrame({"k": rng.integers(0, 2_400_000, rows)})
+    wanted = {}
+    for i in range(columns):
+        frame[f"v{i}"] = rng.integers(0, 1_000, rows)
+        wanted[f"v{i}"] = ["sum", "min", "max", "count", "var"]
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert run.decision.window > 0
+    if kernel != "pgb_fold":
+        assert run.decision.slices > 1
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("spread", [1, 2**33], ids=["slots", "hashed"])
+@pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], spread: int) -> None:
+    """Groups in columns are final, so they are made again where rows were left over."""
+    rng = np.random.default_rng(15)
+    keys = rng.integers(0, 400_000, ROWS)
+    # 256 segments of 256 rows are sampled: the hot key lies between them
+    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
+    keys[between & (rng.random(ROWS) < 0.03)] = 7
+    frame = frame_of(keys * spread)
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert (run.decision.window > 0) == (spread == 1)
+    assert run.spilled > 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_more_groups_than_there_is_room_for(kernel: str, wanted: dict[str, list[str]]) -> None:
+    """The sampled rows have the even keys alone."""
+    rng = np.random.default_rng(16)
+    rows = 1 << 21
+    keys = rng.integers(0, 40_000, rows)
+    sampled = np.arange(rows) % (rows // 256) < 256
+    keys[sampled] = keys[sampled] // 2 * 2
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert run.decision.window > 0
+    assert run.restarted
+    assert run.groups == 40_000
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_fold"])
+def test_keys_outside_of_the_window(kernel: str) -> None:
+    rng = np.random.default_rng(17)
+    rows = 1 << 21
+    keys = rng.integers(0, 300_000, rows)
+    between = np.arange(rows) % (rows // 256) >= 256
+    strays = np.flatnonzero(between)[::97]
+    keys[strays] = rng.integers(-(2**63), 2**63 - 1, len(strays))
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], FIVE, kernel)
+    assert run.decision.window > 0
+    assert run.spilled >= len(strays) - 10
+    assert_equal(ours, by_pandas(frame, ["k"], FIVE))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["int32", "uint64", "datetime64[ns]"])
+def test_keys_of_other_types(dtype: str, kernel: str) -> None:
+    rng = np.random.default_rng(18)
+    frame = frame_of(rng.integers(0, 300_000, ROWS).astype(dtype))
+    ours, run = aggregated(frame, ["k"], FIVE, kernel)
+    assert run.decision.window > 0
+    assert_equal(ours, by_pandas(frame, ["k"], FIVE))
