@@ -12,6 +12,9 @@ from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 # Tables of so few slots are written before the host knows how many groups they hold: it then waits
 # once, for the columns, instead of for the groups and again for them.
 _EARLY_SLOTS = 1 << 17
+# A column may keep so many times its bytes, and some more.
+_LOOSEST = 1.5
+_SMALL = 1 << 21
 # Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
 _COUNTED = 0xFFFFFFFF
 
@@ -79,7 +82,7 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     made = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
         if call.early is not None:
-            data.resize(groups * TYPE_BYTES[ctype], call.stream)
+            data = _cut(call, data, groups * TYPE_BYTES[ctype])
         if mask is not None and n == 0:
             mask = None
         elif mask is not None and call.early is not None:
@@ -87,6 +90,16 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
         made.append(Made(data, mask, n if nullable else 0))
     call.args.groups = groups
     return made[:keys], made[keys:]
+
+
+def _cut(call: Call, data: Any, size: int) -> Any:
+    """The beginning of a buffer; a copy where it would hold on to much more than it needs."""
+    import rmm
+
+    if data.size > _LOOSEST * size + _SMALL:
+        return rmm.DeviceBuffer(ptr=data.ptr, size=size, stream=call.stream)
+    data.resize(size, call.stream)
+    return data
 
 
 def _data(call: Call, ctype: str, groups: int) -> Any:

@@ -16,6 +16,7 @@ from dask_gpuagg.cuda.call import (
     Counters,
     Run,
     Table,
+    Target,
     reset,
     run_of,
     table_of,
@@ -87,8 +88,8 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     zero(call, partitions.rows, partitions.count + 1)
     _scatter(moving, decision, partitions, moved)
     columns = partitioning.writes_columns(call.query, decision)
-    _make_room(call, decision.global_slots, columns)
-    counters = _aggregate(moving, decision, partitions, moved)
+    targets = _make_room(call, decision.global_slots, columns)
+    counters = _aggregate(moving, decision, partitions, moved, targets)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless:
         call.early = None
@@ -105,10 +106,10 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if restarted or (columns and spilled):
         # the groups have been counted all the same, so the second time all have room; in columns
         # they would be final
-        _make_room(call, even(needed), columns and not spilled)
+        targets = _make_room(call, even(needed), columns and not spilled)
         reset(call, "groups")
         zero(call, partitions.ticket, 1)
-        counters = _aggregate(moving, decision, partitions, moved)
+        counters = _aggregate(moving, decision, partitions, moved, targets)
     for args.target in beside:
         counters = _absorb(call, counters)
     if counters.homeless:
@@ -119,14 +120,15 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 
 
-def _make_room(call: Call, groups: int, columns: bool) -> None:
+def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     """A dense area for so many groups, or columns."""
     if columns:
         call.early = columns_for(call, groups)
         call.args.table = Table(None, None, groups, groups)
-    else:
-        call.early = None
-        call.args.table = table_of(call, groups)
+        return targets_of(call.early)
+    call.early = None
+    call.args.table = table_of(call, groups)
+    return no_targets(call.query)
 
 
 def _moving(call: Call, decision: Decision) -> Call:
@@ -195,10 +197,14 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
 
 
 def _aggregate(
-    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+    call: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    targets: ctypes.Array[Target],
 ) -> Counters:
     if decision.fills:
-        _fold(call, decision, partitions, moved)
+        _fold(call, decision, partitions, moved, targets)
         return call.counters()
     kernel, slots = "aggregate", decision.shared_slots
     if decision.window:
@@ -208,7 +214,6 @@ def _aggregate(
         shared = slots * sum(call.query.slot_bytes)
     if decision.crowded:
         kernel, shared = "aggregate_crowded", shared + partitioning.crowd_bytes(call.query)
-    targets = targets_of(call.early) if call.early else no_targets(call.query)
     operands = (call.args, partitions, moved, targets)
     kernel += _suffix(decision)
     call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
@@ -216,10 +221,14 @@ def _aggregate(
 
 
 def _fold(
-    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+    call: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    targets: ctypes.Array[Target],
 ) -> None:
     places = call.allocate(2 * decision.blocks * decision.capacity).ptr
-    operands = (call.args, partitions, moved, ctypes.c_void_p(places))
+    operands = (call.args, partitions, moved, targets, ctypes.c_void_p(places))
     shared = partitioning.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
     call.launch(name, decision.blocks, partitioning.FOLD_THREADS, *operands, shared=shared)

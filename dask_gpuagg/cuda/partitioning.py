@@ -283,8 +283,11 @@ def writes_columns(query: Query, decision: Decision) -> bool:
     Their groups are final where no other rows of the same keys are anywhere else; and strings whose
     hashes are verified need the states for it.
     """
-    final = not decision.fills and not decision.hot_buckets and query.family != "Hashed"
-    return final and not any(nullable for _, nullable in query.columns_out)
+    if decision.hot_buckets or query.family == "Hashed":
+        return False
+    if decision.fills and not (query.folds_outputs and query.family != "Wide"):
+        return False
+    return not any(nullable for _, nullable in query.columns_out)
 
 
 def _capacity(rows: int, partitions: int, alike: float) -> int:

@@ -174,6 +174,23 @@ class Output:
         """The template arguments in the code."""
         return self.code.partition("<")[2].removesuffix(">").split(", ")
 
+    @property
+    def states(self) -> list[int]:
+        """Positions of the states that it reads."""
+        read = [self.arguments[i] for i in _STATE_ARGUMENTS.get(self.policy, (0,))]
+        return [int(argument) for argument in read if argument != "NO_STATE"]
+
+
+# States of the numbers of rows instead of values.
+_OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
+# Which of an output's arguments are states.
+_STATE_ARGUMENTS = {
+    "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
+    "WideMean": (0, 1), "LimbMean": (0, 1, 2),
+}  # fmt: skip
+# States that a list of may be told by the bits of one integer (kernels/output/outputs.cuh).
+_STATES_AS_BITS = 64
+
 
 @dataclass(frozen=True)
 class Query:
@@ -387,10 +404,26 @@ class Query:
         return all(len(state.inputs) <= 1 for state in self.kept)
 
     @cached_property
+    def folds_outputs(self) -> bool:
+        """Whether each output is made of one column, beside the sizes of groups.
+
+        Then it is known once this column has been folded.
+        """
+
+        def pass_of(state: State) -> tuple[object, ...]:
+            return (*state.inputs, state.policy in _OF_NUMBERS)
+
+        passes = [
+            {pass_of(self.kept[i]) for i in output.states if self.kept[i].policy != "Size"}
+            for output in self.outputs
+        ]
+        few = len(self.kept) <= _STATES_AS_BITS
+        return self.folds and few and all(len(made) <= 1 for made in passes)
+
+    @cached_property
     def numbered(self) -> bool:
         """Whether partitions hold the numbers of their rows."""
-        keep = ("FirstRow", "LastRow", "AnyRow")
-        return self.untransformed or any(state.policy in keep for state in self.kept)
+        return self.untransformed or any(state.policy in _OF_NUMBERS for state in self.kept)
 
     @cached_property
     def units(self) -> tuple[str, ...]:

@@ -34,6 +34,11 @@ from dask_gpuagg.engines.layout import (
 )
 
 
+def _flag(column: plc.Column) -> str:
+    """Whether groups may have no values, as C++ says it."""
+    return str(masked(column)).lower()
+
+
 class Aggregator:
     """Collects the outputs wanted of one pass over some columns, and runs the pass.
 
@@ -190,14 +195,15 @@ class Aggregator:
 
     def mean(self, column: plc.Column) -> None:
         """Means in float64, null for groups without values."""
-        code = f"Mean<{self._state('FloatSum', column)}, {self._counted(column)}>"
-        self._add(code, "f64", FLOAT64, True)
+        states = f"{self._state('FloatSum', column)}, {self._counted(column)}"
+        self._add(f"Mean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
 
     def exact_mean(self, column: plc.Column) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
         ctype = ctype_of(column)
-        code = f"WideMean<{self._state('WideSum', column)}, {self._counted(column)}, {ctype}>"
-        self._add(code, ctype, column.type(), True)
+        states = f"{self._state('WideSum', column)}, {self._counted(column)}"
+        code = f"WideMean<{states}, {ctype}, {_flag(column)}>"
+        self._add(code, ctype, column.type(), masked(column))
 
     def limbs(self, column: plc.Column) -> None:
         """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
@@ -213,14 +219,14 @@ class Aggregator:
     def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means from the sums and counts of partials."""
         total = self._state("FloatSum", sums)
-        code = f"Mean<{total}, {self._state('IntegerSum', counts)}>"
+        code = f"Mean<{total}, {self._state('IntegerSum', counts)}, true>"
         self._add(code, "f64", FLOAT64, True)
 
     def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means of decimals, in the type of the sums and rounded towards zero."""
         ctype = ctype_of(sums)
         count = self._state("IntegerSum", counts)
-        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}>"
+        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}, true>"
         self._add(code, ctype, sums.type(), True)
 
     def merged_limb_mean(

@@ -374,8 +374,10 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
 __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold(const __grid_constant__ gpuagg::Args a,
                 const __grid_constant__ gpuagg::Partitions p,
-                const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
-    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::WholeWords, 4>(a, p, moved.column, places);
+                const __grid_constant__ gpuagg::Columns moved,
+                const __grid_constant__ gpuagg::Targets to, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::WholeWords, 4>(
+        a, p, moved.column, to.target, places);
 }
 #endif
 
@@ -383,8 +385,10 @@ __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
 __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold_narrow(const __grid_constant__ gpuagg::Args a,
                        const __grid_constant__ gpuagg::Partitions p,
-                       const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
-    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::NarrowWords, 4>(a, p, moved.column, places);
+                       const __grid_constant__ gpuagg::Columns moved,
+                const __grid_constant__ gpuagg::Targets to, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::NarrowWords, 4>(
+        a, p, moved.column, to.target, places);
 }
 #endif
 
@@ -392,8 +396,10 @@ __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
 __global__ void __launch_bounds__(gpuagg::FOLD_THREADS, 1)
     gpuagg_fold_striped(const __grid_constant__ gpuagg::Args a,
                         const __grid_constant__ gpuagg::Partitions p,
-                        const __grid_constant__ gpuagg::Columns moved, gpuagg::u16* places) {
-    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, gpuagg::Striped, 4>(a, p, moved.column, places);
+                        const __grid_constant__ gpuagg::Columns moved,
+                const __grid_constant__ gpuagg::Targets to, gpuagg::u16* places) {
+    gpuagg::fold<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS, gpuagg::Striped, 4>(
+        a, p, moved.column, to.target, places);
 }
 #endif
 

@@ -76,10 +76,11 @@ class Builder:
             code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
             self.output(code, "i128", True)
         elif name == "mean":
-            self.output(f"Mean<{self.state('FloatSum', i)}, {self.counted(i)}>", "f64", True)
+            states = f"{self.state('FloatSum', i)}, {self.counted(i)}"
+            self.output(f"Mean<{states}, {str(masked).lower()}>", "f64", masked)
         elif name == "wide mean":
-            code = f"WideMean<{self.state('WideSum', i)}, {self.counted(i)}, {ctype}>"
-            self.output(code, ctype, True)
+            states = f"{self.state('WideSum', i)}, {self.counted(i)}"
+            self.output(f"WideMean<{states}, {ctype}, {str(masked).lower()}>", ctype, masked)
         elif name == "limbs":
             self.output(f"WideUpper<{self.state('WideSum', i)}>", "i64")
             self.output(f"WideLower<{self.state('WideSum', i)}>", "i64")

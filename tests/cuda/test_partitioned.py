@@ -170,15 +170,26 @@ def test_other_keys_are_hashed(estimate: Estimate, rows: int) -> None:
 
 
 def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
-    bare = replace(SUM, outputs=(Output("FloatSumOf<0>", "f64", False),))
-    nullable = replace(SUM, outputs=(Output("FloatSumOf<0>", "f64", True),))
+    bare = replace(SUM, outputs=(Output("Field<0, f64>", "f64", False),))
+    nullable = replace(SUM, outputs=(Output("Field<0, f64>", "f64", True),))
+    # a mean of partials: of the sum of one column and the counts in another
+    of_two = replace(
+        bare,
+        inputs=(*bare.inputs, ValuePart("i64", False)),
+        states=(*bare.states, State("IntegerSum", (1,))),
+        outputs=(Output("Mean<0, 1, false>", "f64", False),),
+    )
+    assert of_two.folds
+    assert not of_two.folds_outputs
     hashed = Estimate(4_000_000, 4_000_000, 0.0, 0.0)
     for estimate in (dense(4_000_000), hashed):
         decision = geometry.decide(bare, 10**8, estimate, H200, "pgb")
         assert partitioning.writes_columns(bare, decision)
         assert not partitioning.writes_columns(nullable, decision)
         folded = geometry.decide(bare, 10**8, estimate, H200, "pgb_fold")
-        assert not partitioning.writes_columns(bare, folded)
+        assert folded.fills
+        assert partitioning.writes_columns(bare, folded)
+        assert not partitioning.writes_columns(of_two, folded)
     hot = geometry.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
     assert hot.hot_buckets
     assert not partitioning.writes_columns(bare, hot)

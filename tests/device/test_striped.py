@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda import partitioning
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, values
 
 ROWS = 2_000_000
@@ -36,7 +37,7 @@ def test_windows_anywhere(
 
 
 @pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
-@pytest.mark.parametrize("groups", [1, 200, 25_000, 200_000, 1_500_000])
+@pytest.mark.parametrize("groups", [2, 200, 25_000, 200_000, 1_500_000])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_keys_far_apart_are_hashed(kernel: str, groups: int, wanted: dict[str, list[str]]) -> None:
     rng = np.random.default_rng(groups)
@@ -48,12 +49,12 @@ def test_keys_far_apart_are_hashed(kernel: str, groups: int, wanted: dict[str, l
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("step", [2, 132, 1_056])
+@pytest.mark.parametrize("step", [1, 66, 528])
 def test_keys_at_a_distance(step: int, kernel: str) -> None:
-    """A run of keys every so often: by remainder alone they would meet in few partitions."""
+    """Two of three keys: by remainder alone they would meet in some of the partitions."""
     rng = np.random.default_rng(step)
-    keys = rng.integers(0, 300_000, ROWS)
-    keys = keys // (step // 2) * step + keys % (step // 2)
+    keys = rng.integers(0, 400_000, ROWS)
+    keys = keys // (2 * step) * 3 * step + keys % (2 * step)
     frame = frame_of(keys)
     ours, run = aggregated(frame, ["k"], FIVE, kernel)
     assert run.decision.window > 500_000
@@ -79,7 +80,7 @@ def test_orders(shape: str, kernel: str) -> None:
 def test_states_that_take_several_turns(kernel: str) -> None:
     """A slot of so many bytes that the keys of a partition exceed shared memory."""
     rng = np.random.default_rng(6)
-    rows, columns = 3_000_000, 14
+    rows, columns = 3_000_000, 12
     frame = pd.DataFrame({"k": rng.integers(0, 2_400_000, rows)})
     wanted = {}
     for i in range(columns):
@@ -109,20 +110,19 @@ def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], s
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
+@pytest.mark.parametrize("spread", [1, 2**33], ids=["slots", "hashed"])
 @pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_more_groups_than_there_is_room_for(kernel: str, wanted: dict[str, list[str]]) -> None:
-    """The sampled rows have the even keys alone."""
+def test_more_groups_than_there_is_room_for(
+    kernel: str, wanted: dict[str, list[str]], spread: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioning, "_room", lambda groups, rows: 10_000)
     rng = np.random.default_rng(16)
-    rows = 1 << 21
-    keys = rng.integers(0, 40_000, rows)
-    sampled = np.arange(rows) % (rows // 256) < 256
-    keys[sampled] = keys[sampled] // 2 * 2
-    frame = frame_of(keys)
+    frame = frame_of(rng.integers(0, 200_000, ROWS) * spread)
     ours, run = aggregated(frame, ["k"], wanted, kernel)
-    assert run.decision.window > 0
+    assert run.decision.kernel == kernel
+    assert (run.decision.window > 0) == (spread == 1)
     assert run.restarted
-    assert run.groups == 40_000
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 

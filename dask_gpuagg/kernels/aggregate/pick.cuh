@@ -38,7 +38,9 @@ template <u32 I, bool NUMBERS> struct OfInput {
 template <class Kind, class L> struct Pick;
 template <class Kind> struct Pick<Kind, States<>> {
     using Type = States<>;
+    static constexpr u64 bits = 0;
     static GPUAGG_INLINE Type::Memory of(const States<>::Memory&) { return {}; }
+    static GPUAGG_INLINE void put(const States<>::Value&, States<>::Value&) {}
 };
 template <bool, class S, class L> struct Prepended { using Type = L; };
 template <class S, class... Rest> struct Prepended<true, S, States<Rest...>> {
@@ -51,6 +53,17 @@ template <class Kind, class S, class... Rest> struct Pick<Kind, States<S, Rest..
     static GPUAGG_INLINE typename Type::Memory of(const typename States<S, Rest...>::Memory& m) {
         if constexpr (has) return {m.head, Next::of(m.tail)};
         else return Next::of(m.tail);
+    }
+    static constexpr u64 bits = (has ? 1ull : 0ull) | Next::bits << 1;
+    // Their values, to where the list has them.
+    static GPUAGG_INLINE void put(const typename Type::Value& some,
+                                  typename States<S, Rest...>::Value& all) {
+        if constexpr (has) {
+            all.head = some.head;
+            Next::put(some.tail, all.tail);
+        } else {
+            Next::put(some, all.tail);
+        }
     }
 };
 

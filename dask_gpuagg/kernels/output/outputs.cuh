@@ -1,4 +1,5 @@
-// One policy per kind of output: the type, the value and the validity of a group.
+// One policy per kind of output: the type, the states it reads, the value and the validity of a
+// group.
 #pragma once
 
 #include "aggregate/list.cuh"
@@ -7,10 +8,14 @@ namespace gpuagg {
 
 constexpr u32 NO_STATE = ~0u;
 
+// States of a list, as bits. Of longer lists the first ones: those are never asked about.
+GPUAGG_INLINE constexpr u64 bit_of(u32 state) { return state < 64 ? 1ull << state : 0ull; }
+
 // The field of a state as it is: counts, sums, products.
 template <u32 S, class T_> struct Field {
     using T = T_;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = static_cast<T>(Nth<S, L>::of(v).x);
         return true;
@@ -21,6 +26,7 @@ template <u32 S, class T_> struct Field {
 template <u32 S, class T_, u32 COUNT> struct FieldOf {
     using T = T_;
     static constexpr bool nullable = true;
+    static constexpr u64 reads = bit_of(S) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = static_cast<T>(Nth<S, L>::of(v).x);
         return Nth<COUNT, L>::of(v).x != 0;
@@ -32,6 +38,7 @@ template <u32 S, class T_, u32 COUNT> struct FieldOf {
 template <u32 S, class T_, u32 COUNT> struct Extreme {
     using T = T_;
     static constexpr bool nullable = COUNT != NO_STATE;
+    static constexpr u64 reads = bit_of(S) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = Ordered<T>::back(Nth<S, L>::of(v).x);
         if constexpr (nullable) return Nth<COUNT, L>::of(v).x != 0;
@@ -44,6 +51,7 @@ template <u32 S, class T_, u32 COUNT> struct Extreme {
 template <u32 S, bool LAST> struct RowNumber {
     using T = i32;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = static_cast<i32>((Nth<S, L>::of(v).x - (LAST ? 1u : 0u)) & 0x7fffffffu);
         return true;
@@ -53,6 +61,7 @@ template <u32 S, bool LAST> struct RowNumber {
 template <u32 S> struct WideField {
     using T = i128;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const auto& x = Nth<S, L>::of(v);
         out = static_cast<i128>((static_cast<u128>(x.high) << 64) | x.low);
@@ -63,6 +72,7 @@ template <u32 S> struct WideField {
 template <u32 S, u32 COUNT> struct WideFieldOf {
     using T = i128;
     static constexpr bool nullable = true;
+    static constexpr u64 reads = bit_of(S) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         WideField<S>::template make<L>(v, out);
         return Nth<COUNT, L>::of(v).x != 0;
@@ -74,6 +84,7 @@ template <u32 S, u32 COUNT> struct WideFieldOf {
 template <u32 S> struct WideUpper {
     using T = i64;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const auto& x = Nth<S, L>::of(v);
         out = static_cast<i64>((x.high << 32) | (x.low >> 32));
@@ -83,6 +94,7 @@ template <u32 S> struct WideUpper {
 template <u32 S> struct WideLower {
     using T = i64;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = static_cast<i64>(Nth<S, L>::of(v).low & 0xffffffffull);
         return true;
@@ -93,6 +105,7 @@ template <u32 S> struct WideLower {
 template <u32 S> struct MomentRows {
     using T = i64;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = static_cast<i64>(Nth<S, L>::of(v).n);
         return true;
@@ -101,6 +114,7 @@ template <u32 S> struct MomentRows {
 template <u32 S> struct MomentMean {
     using T = f64;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = Nth<S, L>::State::mean(Nth<S, L>::of(v));
         return true;
@@ -109,6 +123,7 @@ template <u32 S> struct MomentMean {
 template <u32 S> struct MomentM2 {
     using T = f64;
     static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const auto& x = Nth<S, L>::of(v);
         out = x.n == 0 ? 0.0 : Nth<S, L>::State::m2(x);
@@ -116,10 +131,11 @@ template <u32 S> struct MomentM2 {
     }
 };
 
-// Finished outputs.
-template <u32 SUM, u32 COUNT> struct Mean {
+// Finished outputs. NULLABLE: groups may have no values.
+template <u32 SUM, u32 COUNT, bool NULLABLE> struct Mean {
     using T = f64;
-    static constexpr bool nullable = true;
+    static constexpr bool nullable = NULLABLE;
+    static constexpr u64 reads = bit_of(SUM) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const f64 n = static_cast<f64>(Nth<COUNT, L>::of(v).x);
         out = static_cast<f64>(Nth<SUM, L>::of(v).x) / n;
@@ -127,9 +143,10 @@ template <u32 SUM, u32 COUNT> struct Mean {
     }
 };
 // In the values' own unit, rounded towards zero as the division of integers is.
-template <u32 SUM, u32 COUNT, class T_> struct WideMean {
+template <u32 SUM, u32 COUNT, class T_, bool NULLABLE> struct WideMean {
     using T = T_;
-    static constexpr bool nullable = true;
+    static constexpr bool nullable = NULLABLE;
+    static constexpr u64 reads = bit_of(SUM) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         i128 sum;
         WideField<SUM>::template make<L>(v, sum);
@@ -141,6 +158,7 @@ template <u32 SUM, u32 COUNT, class T_> struct WideMean {
 template <u32 UPPER, u32 LOWER, u32 COUNT, class T_> struct LimbMean {
     using T = T_;
     static constexpr bool nullable = true;
+    static constexpr u64 reads = bit_of(UPPER) | bit_of(LOWER) | bit_of(COUNT);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const i128 upper = static_cast<i64>(Nth<UPPER, L>::of(v).x);
         const i128 lower = static_cast<i64>(Nth<LOWER, L>::of(v).x);
@@ -153,6 +171,7 @@ template <u32 UPPER, u32 LOWER, u32 COUNT, class T_> struct LimbMean {
 template <u32 S, i32 DDOF, u32 POWER> struct Spread {
     using T = f64;
     static constexpr bool nullable = true;
+    static constexpr u64 reads = bit_of(S);
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         const auto& x = Nth<S, L>::of(v);
         const f64 n = static_cast<f64>(x.n);

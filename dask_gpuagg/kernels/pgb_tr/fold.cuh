@@ -12,6 +12,8 @@ namespace gpuagg {
 constexpr u32 NO_PLACE = 0xffffu;
 // Rows of a thread whose values are in registers at once.
 constexpr u32 FOLD_BATCH = 8;
+// Bytes of the states of one column.
+constexpr u32 CUT_BYTES = 256;
 // Threads of a block; dask_gpuagg/cuda/geometry.py has the same.
 constexpr u32 FOLD_THREADS = 1024;
 
@@ -20,6 +22,7 @@ struct Placed {
     const u16* places;  // of its rows
     const u16* starts;  // of its groups, and where the last one ends
     u32* nulls;         // a bit for each place
+    char* cut;          // states of the group that the end of what is staged has cut
     char* staged;       // one column, as far as `bytes` go
     u32 bytes, begin, rows, groups;
     u32 first;  // the place of the first group in the dense area
@@ -98,10 +101,34 @@ GPUAGG_INLINE void prefetch_next(const Partitions& p, const Column* moved, const
     }
 }
 
-// Folds the states of input I that are made of its values, or of the numbers of its rows.
-template <class Q, u32 I, bool NUMBERS, class W>
+// The outputs of a group that read some of the states `OF`, and of those `KNOWN` beside them.
+template <class L, u64 OF, u64 KNOWN>
+GPUAGG_INLINE void write_some(Outputs<>, const Target*, u32, const typename L::Value&) {}
+template <class L, u64 OF, u64 KNOWN, class O, class... Rest>
+GPUAGG_INLINE void write_some(Outputs<O, Rest...>, const Target* to, u32 group,
+                              const typename L::Value& v) {
+    if constexpr ((O::reads & OF) != 0 && (O::reads & ~(OF | KNOWN)) == 0) {
+        typename O::T value{};
+        O::template make<L>(v, value);
+        static_cast<typename O::T*>(to->data)[group] = value;
+    }
+    write_some<L, OF, KNOWN>(Outputs<Rest...>{}, to + 1, group, v);
+}
+
+// States of the groups' sizes alone.
+template <class Q> struct Sizes : Pick<OfInput<NO_INPUT, false>, typename Q::All> {
+    using Some = typename Pick<OfInput<NO_INPUT, false>, typename Q::All>::Type;
+    static GPUAGG_INLINE typename Some::Value of_rows(u32 rows) {
+        if constexpr (Same<Some, States<>>::value) return {};
+        else return {{rows}, {}};
+    }
+};
+
+// Folds the states of input I that are made of its values, or of the numbers of its rows; into the
+// dense area or, where there is none, into the outputs that read them.
+template <class Q, class O, u32 I, bool NUMBERS, class W>
 GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
-                               const Placed& o) {
+                               const Target* to_columns, const Placed& o) {
     using Row = typename Q::Values;
     using Picked = Pick<OfInput<I, NUMBERS>, typename Q::All>;
     using Some = typename Picked::Type;
@@ -110,10 +137,13 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     if constexpr (!Same<Some, States<>>::value) {
         using T = typename Either<NUMBERS, u32, typename In::T>::Type;
         constexpr bool VALUES = !NUMBERS && HasValues<In>::value;
+        const bool dense = a.table.words != nullptr;
         // not worked out for all columns beforehand: there are no registers for that
         char* cells = a.table.cells;
         asm volatile("" : "+l"(cells));
         const auto memory = Picked::of(Q::All::carve(cells, a.table.slots + EXTRA_SLOTS, 1));
+        using Value = typename Some::Value;
+        static_assert(sizeof(Value) <= CUT_BYTES, "the states of one column");
         const u32 placed = o.placed(), room = NUMBERS || VALUES ? o.bytes / sizeof(T) : placed;
         const T* const staged = reinterpret_cast<const T*>(o.staged);
         for (u32 from = 0; from < placed; from += room) {
@@ -138,8 +168,9 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
                 if (start >= upto || end <= from || to >= a.table.slots) continue;
                 auto value = Some::none();
-                // a group that the last column's end has cut
-                if (start < from) value = Some::read(memory, {to, to});
+                if (start < from)
+                    value = dense ? Some::read(memory, {to, to})
+                                  : *reinterpret_cast<const Value*>(o.cut);
                 const u32 begin = start < from ? from : start, last = end < upto ? end : upto;
                 // lanes whose groups are of the same size begin in different banks
                 constexpr u32 LANES = 128 / (sizeof(T) < 4 ? 4 : sizeof(T));
@@ -154,38 +185,54 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                     else if constexpr (I != NO_INPUT) cell<I>(row).valid = true;
                     Some::fold_row(value, row, number);
                 }
-                Some::write(memory, {to, to}, value);
+                if (dense) {
+                    Some::write(memory, {to, to}, value);
+                } else if (end > upto) {
+                    *reinterpret_cast<Value*>(o.cut) = value;
+                } else {
+                    auto all = Q::All::none();
+                    Picked::put(value, all);
+                    Sizes<Q>::put(Sizes<Q>::of_rows(end - start), all);
+                    write_some<typename Q::All, Picked::bits, Sizes<Q>::bits>(O{}, to_columns, to,
+                                                                             all);
+                }
             }
             __syncthreads();
         }
     }
 }
 
-template <class Q, u32 I, class W>
+template <class Q, class O, u32 I, class W>
 GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
-                               const Placed& o) {
+                               const Target* to, const Placed& o) {
     if constexpr (I < Inputs<typename Q::Values>::count) {
-        fold_column<Q, I, false, W>(a, p, moved, o);
-        fold_column<Q, I, true, W>(a, p, moved, o);
-        fold_inputs<Q, I + 1, W>(a, p, moved, o);
+        fold_column<Q, O, I, false, W>(a, p, moved, to, o);
+        fold_column<Q, O, I, true, W>(a, p, moved, to, o);
+        fold_inputs<Q, O, I + 1, W>(a, p, moved, to, o);
     }
 }
 
-// All states of the partition's groups, as far as the dense area has room for them.
+// All states of the partition's groups, as far as there is room for them.
 template <class Q, class O, class W>
 GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* moved,
-                            const Placed& o) {
+                            const Target* to_columns, const Placed& o) {
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    using Sizes = Pick<OfInput<NO_INPUT, false>, typename Q::All>;
-    if constexpr (!Same<typename Sizes::Type, States<>>::value)
+    if constexpr (Sizes<Q>::bits != 0)
         for (u32 g = threadIdx.x; g < o.groups; g += FOLD_THREADS) {
             const u32 to = o.first + g;
-            if (to < a.table.slots)
-                Sizes::Type::write(Sizes::of(dense), {to, to},
-                                   {{static_cast<u32>(o.starts[g + 1] - o.starts[g])}, {}});
+            if (to >= a.table.slots) continue;
+            const auto value = Sizes<Q>::of_rows(static_cast<u32>(o.starts[g + 1] - o.starts[g]));
+            if (a.table.words) {
+                Sizes<Q>::Some::write(Sizes<Q>::of(dense), {to, to}, value);
+            } else {
+                auto all = Q::All::none();
+                Sizes<Q>::put(value, all);
+                write_some<typename Q::All, Sizes<Q>::bits, 0>(O{}, to_columns, to, all);
+            }
         }
-    fold_inputs<Q, 0, W>(a, p, moved, o);
-    fold_column<Q, NO_INPUT, true, W>(a, p, moved, o);
+    fold_inputs<Q, O, 0, W>(a, p, moved, to_columns, o);
+    fold_column<Q, O, NO_INPUT, true, W>(a, p, moved, to_columns, o);
+    if (!a.table.words) return;
     // a thread reads what it wrote itself
     for (u32 base = 0; base < o.groups; base += FOLD_THREADS) {
         const u32 g = base + threadIdx.x, to = o.first + g;
@@ -206,9 +253,10 @@ constexpr u32 SIZES = 32;
 
 // Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
 // become where their rows start. How many groups.
-template <class T>
-GPUAGG_INLINE u32 number_groups(const Args& a, const Partitions& p, const T& turn, u32* counts,
-                                u32 slots, u16* starts, u32* sizes, u32* first) {
+template <class Q, class T>
+GPUAGG_INLINE u32 number_groups(const Args& a, const Partitions& p, const Column* moved,
+                                const Target* to, const T& turn, u32* counts, u32 slots,
+                                u16* starts, u32* sizes, u32* first) {
     const u32 lane = threadIdx.x % WARP;
     // groups in the high half, rows in the low one
     constexpr u32 GROUP = 1u << 16;
@@ -232,10 +280,21 @@ GPUAGG_INLINE u32 number_groups(const Args& a, const Partitions& p, const T& tur
         counts[s] = at & (GROUP - 1);
     }
     __syncthreads();
-    for (u32 g = threadIdx.x; g < groups; g += FOLD_THREADS) {
-        const u32 s = starts[g];
-        if (*first + g < a.table.slots) a.table.words[*first + g] = turn.word(p, s);
-        starts[g] = static_cast<u16>(counts[s]);
+    for (u32 base = 0; base < groups; base += FOLD_THREADS) {
+        const u32 g = base + threadIdx.x, at = *first + g;
+        const bool is_group = g < groups, fits = is_group && at < a.table.slots;
+        const u32 s = is_group ? starts[g] : 0;
+        const u64 word = fits ? turn.word(p, s) : EMPTY;
+        if (!a.table.words) {
+            // by all lanes; no key whose states would be asked for comes here
+            Probe probe{EMPTY, 0u, Kind::key};
+            if (fits) probe = Q::Key::again(moved, word);
+            write_key<typename Q::All>(typename Q::Key{}, moved, to, at, probe, Q::All::none(),
+                                       fits);
+        } else if (fits) {
+            a.table.words[at] = word;
+        }
+        if (is_group) starts[g] = static_cast<u16>(counts[s]);
     }
     if (threadIdx.x == 0) starts[groups] = static_cast<u16>(all);
     return groups;
@@ -272,8 +331,9 @@ GPUAGG_INLINE void place_rows(u32* counts, u16* places, u32 rows) {
     }
 }
 
-template <class Q, class O, class W, u32 UNROLL>
-__device__ void fold(const Args& a, const Partitions& p, const Column* moved, u16* all_places) {
+template <class Q, class O, u32 KEY_TARGETS, class W, u32 UNROLL>
+__device__ void fold(const Args& a, const Partitions& p, const Column* moved, const Target* to,
+                     u16* all_places) {
     extern __shared__ __align__(16) u64 fold_memory[];
     __shared__ u32 ticket, upcoming, full, first, sizes[SIZES];
     const u32 slots = a.shared_slots;
@@ -323,7 +383,8 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
             turn.part.split();
         } else {
             prefetch_next<Q, NO_INPUT, W>(p, moved, o);
-            o.groups = number_groups(a, p, turn, counts, slots, starts, sizes, &first);
+            o.groups = number_groups<Q>(a, p, moved, to, turn, counts, slots, starts,
+                                        sizes, &first);
             __syncthreads();
             o.first = first;
             place_rows(counts, places, o.rows);
@@ -331,10 +392,11 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, u1
             const u32 used = (o.groups + 1 + 7) / 8 * 16;
             const u32 masks = Inputs<typename Q::Values>::masked ? (o.rows + 127) / 128 * 16 : 0;
             o.nulls = reinterpret_cast<u32*>(reinterpret_cast<char*>(fold_memory) + used);
-            o.staged = reinterpret_cast<char*>(o.nulls) + masks;
-            o.bytes = (bytes - used - masks) / 16 * 16;
+            o.cut = reinterpret_cast<char*>(o.nulls) + masks;
+            o.staged = o.cut + CUT_BYTES;
+            o.bytes = (bytes - used - masks - CUT_BYTES) / 16 * 16;
             __syncthreads();
-            fold_all<Q, O, W>(a, p, moved, o);
+            fold_all<Q, O, W>(a, p, moved, to + KEY_TARGETS, o);
             take = !turn.next(a);
         }
         __syncthreads();
