@@ -119,6 +119,16 @@ def frame_of(cell: Cell, rows: int, seed: int = 1) -> Any:
     return frame
 
 
+def evenly(frame: Any, seed: int = 2) -> Any:
+    """The same values under the same keys, each of which is as frequent as the others."""
+    import cupy as cp
+
+    (label,) = (label for label in frame.columns if label[0] == "k")
+    keys = frame[label].unique()
+    drawn = cp.random.default_rng(seed).integers(0, len(keys), len(frame))
+    return frame.assign(**{label: keys.take(drawn).reset_index(drop=True)})
+
+
 def columns_of(frame: Any, aggregations: int) -> tuple[list[Any], dict[str, Any]]:
     """Key columns, and those that are aggregated, by their labels."""
 
@@ -168,6 +178,14 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
     times = timed(calls, repeats)
     laps = device_time(calls["ours"], repeats)
     median = {name: statistics.median(t) for name, t in times.items()}
+    even = {}
+    if cell.zipf:
+        calls_even = arms(evenly(frame), cell.aggregations)
+        run_even = calls_even["ours"]()[2]
+        even = {
+            "even_ms": sum(device_time(calls_even["ours"], repeats).values()),
+            "even_decision": str(run_even.decision),
+        }
     return asdict(cell) | {
         "kernel": run.decision.kernel,
         "decision": str(run.decision),
@@ -180,6 +198,7 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
         "kernels_ms": laps,
         "input_bytes": run.bytes_read,
         "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
+        **even,
     }
 
 
@@ -216,7 +235,8 @@ def main() -> None:
             f"{cell.key:>17} g={cell.groups:>10,} n={cell.aggregations:>2} nulls={cell.nulls} "
             f"zipf={cell.zipf:<4} {result['kernel']:>8} ours {result['median_ms']['ours']:8.2f} "
             f"({laps}) cudf {result['median_ms']['cudf']:8.2f} ratio {result['ratio']:6.2f} "
-            f"spilled {result['spilled']:,} peak {peaks} MiB",
+            f"spilled {result['spilled']:,} peak {peaks} MiB"
+            + (f", even keys {result['even_ms']:.2f} ms" if cell.zipf else ""),
             flush=True,
         )
         geometric = math.exp(statistics.fmean(math.log(c["ratio"]) for c in done))
