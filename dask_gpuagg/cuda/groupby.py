@@ -145,6 +145,8 @@ def aggregate(
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
+    # the one that was seen first has worked out much already
+    query, _ = _prepared(query, current_device())
     columns = _Columns(keys, inputs, rows, stream, stopwatch)
     decision: Decision | None = None
     if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
@@ -229,6 +229,18 @@ class Query:
     by_row: bool = False
     counting: bool = False
     untransformed: bool = False
+
+    # A call looks its kernels up by the query several times, so the hash is kept; other processes
+    # have hashes of their own.
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.keys, self.inputs, self.states, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def family(self) -> str:

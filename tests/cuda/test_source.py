@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 import re
 from dataclasses import replace
 
@@ -266,3 +267,15 @@ def test_a_string_alone_may_be_short() -> None:
         query = by(*keys, keep_nulls=True)
         assert not query.may_be_short
         assert "longest" not in query.units
+
+
+def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:
+    query = TABLE["5 aggregations by int64"]
+    copied = replace(query, keys=tuple(replace(key) for key in query.keys))
+    assert (copied, hash(copied)) == (query, hash(query))
+    # what a process has worked out, hashes of strings among it, does not travel
+    assert query.family == "Packed"
+    there = pickle.loads(pickle.dumps(query))
+    assert "_hash" not in vars(there)
+    assert "family" not in vars(there)
+    assert (there, hash(there)) == (query, hash(query))
