@@ -27,7 +27,7 @@ from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, fit
 from dask_gpuagg.cuda.model import Costs
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.source import KeyPart, Output, Query, State, ValuePart
 
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.
@@ -130,7 +130,7 @@ def query_of(told: dict[str, Any]) -> Query:
         "keys": tuple(KeyPart(**key) for key in told["keys"]),
         "inputs": tuple(ValuePart(**value) for value in told["inputs"]),
         "states": tuple(State(**s | {"inputs": tuple(s["inputs"])}) for s in told["states"]),
-        "outputs": (),
+        "outputs": tuple(Output(**output) for output in told["outputs"]),
     }
     return Query(**made)
 

@@ -56,7 +56,7 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         fill(window.present, 0, marks, call.handle)
         call.launch("direct_global", decision.blocks, query.threads, *operands, shared=shared)
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
-    counters = collect_early(call)
+    counters = collect_early(call, keys)
     spilled = counters.spilled
     if spilled > args.spill_limit:
         # this table's, which partitions do not have

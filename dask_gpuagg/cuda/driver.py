@@ -167,12 +167,10 @@ class Kernels:
         KernelsUnavailable
             When the kernel could not be compiled or loaded.
         """
-        from cuda.bindings import driver
-
         function = self._function(name)
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         _driver(
-            driver.cuLaunchKernel(
+            _bound().cuLaunchKernel(
                 function,
                 *(blocks, 1, 1),
                 *(threads, 1, 1),
@@ -289,9 +287,7 @@ def known() -> tuple[Query, ...]:
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:
     """Set ``size`` bytes of device memory."""
-    from cuda.bindings import driver
-
-    _driver(driver.cuMemsetD8Async(pointer, byte, size, stream))
+    _driver(_bound().cuMemsetD8Async(pointer, byte, size, stream))
 
 
 def read_back(
@@ -306,19 +302,28 @@ def read_back(
     into : ctypes.Structure, ctypes.c_uint32 or ctypes.c_uint64
     stream : int
     """
-    from cuda.bindings import driver
-
+    driver = _bound()
     _driver(driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream))
     _driver(driver.cuStreamSynchronize(stream))
 
 
-def _driver(returned: tuple[Any, ...]) -> Any:
+@cache
+def _bound() -> Any:
+    """The driver's bindings: an import is found again in microseconds, of which calls are made."""
     from cuda.bindings import driver
 
-    status, *values = returned
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise DriverError(f"CUDA driver: {status.name}")
-    return values[0] if values else None
+    return driver
+
+
+@cache
+def _success() -> Any:
+    return _bound().CUresult.CUDA_SUCCESS
+
+
+def _driver(returned: tuple[Any, ...]) -> Any:
+    if returned[0] != _success():
+        raise DriverError(f"CUDA driver: {returned[0].name}")
+    return returned[1] if len(returned) > 1 else None
 
 
 def _runtime(returned: tuple[Any, ...]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from dask_gpuagg.cuda.partitioning import striped_bytes, writes_columns
@@ -299,6 +300,7 @@ def _accesses(costs: Costs, query: Query, decision: Decision, groups: int) -> fl
     return accesses * (costs.access_ps + missed * costs.miss_ps)
 
 
+@cache
 def _touched_fields(query: Query) -> int:
     """Arrays of a global table that a row goes to: the words, and what its states are made of."""
     return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
@@ -324,11 +326,17 @@ def _dense(query: Query, estimate: Estimate | None, groups: int) -> bool:
     return greatest - least < _DENSE * groups
 
 
-def _update(costs: Costs, query: Query, conflict: float) -> float:
-    """Of all states of a row; ``conflict`` is what copies leave of the sums."""
+@cache
+def _updates(query: Query) -> tuple[int, int]:
+    """64-bit sums and comparisons of a row."""
     policies = [state.policy for state in query.kept if state.policy not in _COUNTS]
     sums = sum(_SUMS.get(policy, 0) for policy in policies)
-    comparisons = sum(policy not in _SUMS for policy in policies)
+    return sums, sum(policy not in _SUMS for policy in policies)
+
+
+def _update(costs: Costs, query: Query, conflict: float) -> float:
+    """Of all states of a row; ``conflict`` is what copies leave of the sums."""
+    sums, comparisons = _updates(query)
     return conflict * sums * costs.add_ps + comparisons * costs.compare_ps
 
 
@@ -341,25 +349,33 @@ def _overlapped(memory: float, work: float) -> float:
     return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
 
 
+@cache
 def _key_bytes(query: Query) -> int:
     return 8 * query.made_words if query.made_words else query.row_bytes - _value_bytes(query)
 
 
+@cache
 def _value_bytes(query: Query) -> int:
     return sum(TYPE_BYTES.get(value.ctype, 0) for value in query.inputs)
 
 
+@cache
 def _read_bytes(query: Query) -> float:
     masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8
 
 
+@cache
 def _copied_bytes(query: Query) -> int:
     return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
 
 
 def _moved_bytes(query: Query, decision: Decision) -> int:
     word = 2 if decision.window else 8 if decision.base is None else 4
+    return word + _copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
+
+
+@cache
+def _validity_bytes(query: Query) -> int:
     masked = sum(value.masked for value in query.read)
-    validity = 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
-    return word + _copied_bytes(query) + 4 * query.numbered + validity
+    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8

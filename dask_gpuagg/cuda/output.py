@@ -9,9 +9,9 @@ from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Made, Target, num
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.source import TYPE_BYTES, Query
 
-# Tables of so few slots are written before the host knows how many groups they hold: it then waits
+# Columns of so few bytes are written before the host knows how many groups there are: it then waits
 # once, for the columns, instead of for the groups and again for them.
-_EARLY_SLOTS = 1 << 17
+_EARLY_BYTES = 1 << 25
 # A column may keep so many times its bytes, and some more.
 _LOOSEST = 1.5
 _SMALL = 1 << 21
@@ -21,14 +21,20 @@ _COUNTED = 0xFFFFFFFF
 Buffers = list[tuple[Any, Any]]
 
 
-def collect_early(call: Call) -> Counters:
+def collect_early(call: Call, most: int | None = None) -> Counters:
     """Number the groups and write a small table's columns, all before anything is waited for.
 
     Only where the table is final unless the counters say otherwise.
+
+    Parameters
+    ----------
+    call : Call
+    most : int, optional
+        Groups at most, where the table has more slots than that.
     """
     number_groups(call)
-    room = call.args.table.slots + EXTRA_SLOTS
-    if room <= _EARLY_SLOTS:
+    room = (call.args.table.slots if most is None else most) + EXTRA_SLOTS
+    if room * sum(TYPE_BYTES[ctype] for ctype, _ in call.query.columns_out) <= _EARLY_BYTES:
         call.early = columns_for(call, room)
         _launch(call, call.early, _COUNTED, room)
     return call.counters()

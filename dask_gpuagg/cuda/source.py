@@ -365,7 +365,7 @@ class Query:
         sizes = [s.slot_bytes() for s in self.kept]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
         columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
@@ -405,7 +405,7 @@ class Query:
         """
         return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
 
-    @property
+    @cached_property
     def widest(self) -> int:
         """Bytes of the widest column that a scatter moves, words included."""
         return max([8, *(TYPE_BYTES[v.ctype] for _, v in self.copied)])

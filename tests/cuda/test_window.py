@@ -140,7 +140,7 @@ def test_where_many_keys_lie_outside_nothing_is_left_behind(
         allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
     )  # fmt: skip
 
-    def many(call: Any) -> Counters:
+    def many(call: Any, most: int) -> Counters:
         call.args.order, call.early = 4096, [(memory, None)]
         return Counters(spilled=10**8)
 
