@@ -31,7 +31,10 @@ from dask_gpuagg.cuda.source import KeyPart, Output, Query, State, ValuePart
 
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.
-_COMMON = ("make_words", "ranges", "longest", "verify", "index_groups", "count_keys")
+_COMMON = (
+    *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
+    *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
+)
 # What the choice is to be: so near the best kernel, in such a share of the cells; never farther.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.

@@ -71,7 +71,9 @@ def holds(decision: Decision) -> bool:
 
 def as_grouped(query: Query, laps: dict[str, float]) -> Query:
     """The query with its keys in the form that they were grouped in."""
-    if query.may_be_short and "verify" not in laps:
+    if "make_codes" in laps:
+        query = replace(query, coded=True)
+    elif query.may_be_short and "verify" not in laps:
         query = replace(query, keys=(replace(query.keys[0], short=True),))
     return query
 

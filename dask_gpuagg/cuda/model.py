@@ -36,11 +36,14 @@ _DENSE = 4
 # Share of losers that dense keys have of those that chance gives, and accesses that a loser takes.
 _DENSE_MEET = 0.25
 _NEXT = 2.0
+# Share of a gather's cost where blocks take all partitions in so few rounds.
+_NEAR = 0.45
+_NEAR_ROUNDS = 3
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
 # row in each column, and of a row in each state, in searches, moves and comparisons of a row.
 _FOLD_FIND = 6.0
 # Where the slot is known, what is left of the first.
-_FOLD_STRIPED_FIND = 4.0
+_FOLD_STRIPED_FIND = 2.5
 _FOLD_MOVE = 0.3
 _FOLD_STATE = 0.9
 # Bytes of the slot of a table that holds keys alone, as far as they cost.
@@ -203,14 +206,15 @@ def _direct(
 
 def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: int) -> float:
     masked = sum(v.masked for v in query.read)
-    # words are made twice: to count the rows of the partitions, and to move them
+    # words that no register has room for are made twice, to count the rows and to move them
+    made = 1 if decision.base is not None else 2
     keys = 1 if query.made_words else len(query.keys)
-    loads = 2 * keys + len(query.copied) + masked
+    loads = made * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * (loads * costs.load_ps + moves * costs.move_ps)
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = 2 * key_bytes + _copied_bytes(query) + masked / 8
+    read = made * key_bytes + _copied_bytes(query) + masked / 8
     memory = rows * (read + _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     if decision.hot:
         share = sum(s for word, s in decision.estimate.hot) if decision.estimate else 0.0
@@ -233,7 +237,9 @@ def _aggregate(
         work = _find(costs, query, decision.estimate, groups, load)
     work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
     shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
-    gathers = rows * decision.gathered * costs.gather_ps * 1e-9
+    # the rows of a partition lie in order, so blocks side by side share what the cache holds
+    near = _NEAR if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
+    gathers = rows * decision.gathered * near * costs.gather_ps * 1e-9
     tables = parts * slots * table * costs.slot_ps * 1e-9
     # columns, or what they are made of
     written = groups * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6

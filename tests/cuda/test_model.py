@@ -171,7 +171,7 @@ def test_the_reason_names_the_expectations() -> None:
     assert made.kernel == "direct"
     why = (
         "1,000,000 groups of a narrow range: 1.3 ms expected, "
-        "pgb 1.7, pgb_fold 2.7, sp_ega 2.2, lphga 2.1"
+        "pgb 1.5, pgb_fold 2.2, sp_ega 2.2, lphga 2.1"
     )
     assert made.why == why
 
