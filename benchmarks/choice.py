@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.families import holds
+from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda import geometry, partitioning
 from dask_gpuagg.cuda.calibrate import plain
 from dask_gpuagg.cuda.cardinality import Estimate
@@ -122,7 +122,8 @@ def cases(path: Path) -> list[Case]:
                 kernels[decision.kernel] = Measured(decision, run["kernels_ms"], run["restarted"])
         label = f"{cell['keys']} {cell['groups']:,} {cell['aggregations']}"
         label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
-        query = query_of(cell["query"])
+        laps = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}
+        query = as_grouped(query_of(cell["query"]), laps)
         found.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
     return found
 

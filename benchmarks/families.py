@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -69,10 +69,11 @@ def holds(decision: Decision) -> bool:
     return decision.estimate.groups <= decision.slices * decision.shared_slots
 
 
-def as_grouped(query: Query, laps: dict[str, float]) -> Query:
+def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
     if "make_codes" in laps:
-        query = replace(query, coded=True)
+        keys = tuple(replace(key, short=False) for key in query.keys)
+        query = replace(query, keys=keys, coded=True)
     elif query.may_be_short and "verify" not in laps:
         query = replace(query, keys=(replace(query.keys[0], short=True),))
     return query

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
+from benchmarks.choice import Case, cases, expected_ms
 from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.costs import shipped
 
 # ms to read the columns of the queries once, by the copy bandwidth measured on an H200 (4.3 TB/s)
 FLOOR_BYTES_MS = 4.3e9
@@ -38,8 +41,17 @@ def against_cudf(report: dict[str, Any]) -> plt.Figure:
     return label(figure, report)
 
 
-def every_kernel(report: dict[str, Any], keys: str) -> plt.Figure:
-    """Every kernel over the number of groups, what the model expects, and which one is chosen."""
+def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> plt.Figure:
+    """Every kernel over the number of groups, what the model expects, and which one is chosen.
+
+    The expectation is that of the constants that ship, whichever the result was made with.
+    """
+    expected = {
+        (case.label, name): expected_ms(case, made, shipped(case.device).costs)
+        for case in found
+        for name, made in case.kernels.items()
+        if made.modelled
+    }
     figure, axes = plt.subplots(1, 2, figsize=(13, 6), sharey=True)
     for axis, (query, width) in zip(axes, WIDTHS.items(), strict=True):
         number = {"sum": 1, "five": 5}[query]
@@ -57,7 +69,12 @@ def every_kernel(report: dict[str, Any], keys: str) -> plt.Figure:
                 markersize=4,
                 label=name,
             )
-            told = [(g, k["expected_ms"]) for g, k in ran if k["expected_ms"] is not None]
+            labels = [f"{keys} {c['groups']:,} {c['aggregations']}" for c in cells]
+            told = [
+                (cell["made"], expected[label, name])
+                for cell, label in zip(cells, labels, strict=True)
+                if (label, name) in expected
+            ]
             if told:
                 axis.loglog(*zip(*told, strict=True), "--", color=colour)
         auto = [(c["made"], c["kernels"]["auto"]) for c in cells if "auto" in c["kernels"]]
@@ -102,7 +119,10 @@ def main() -> None:
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"
     report = json.loads(args.result.read_text())
     of_families = "kernels" in report["cells"][0]
-    figure = every_kernel(report, args.keys) if of_families else against_cudf(report)
+    if of_families:
+        figure = every_kernel(report, cases(args.result), args.keys)
+    else:
+        figure = against_cudf(report)
     figure.savefig(args.result.with_suffix(".svg"), metadata={"Date": None})
 
 
