@@ -21,11 +21,12 @@ from dask_gpuagg.cuda.decision import (
     shared_bytes,
 )
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.model import Costs, laps
+from dask_gpuagg.cuda.model import Costs, laps, least_ms
 from dask_gpuagg.cuda.partitioning import (
     FEWEST_SLOTS,
     PARTITIONED_FROM,
     in_partitions,
+    partitions_of_rows,
     tile_of,
 )
 from dask_gpuagg.cuda.source import Query
@@ -165,28 +166,40 @@ def _cheapest(
             return shared
         candidates.append(shared)
     forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
-    for form in forms:
-        partitioned = in_partitions(form, rows, estimate, device, False, values)
-        if partitioned is not None:
-            candidates.append(partitioned)
-    if not (estimate and estimate.uneven):
+    parts = [in_partitions(form, rows, estimate, device, False, values) for form in forms]
+    candidates += [each for each in parts if each is not None]
+    if not (estimate and estimate.uneven) and not _few_parts(parts[0], query, rows, device):
         # one thread folds all rows of a group
         folded = in_partitions(query, rows, estimate, device, False, values, True)
         if folded is not None:
             candidates.append(folded)
-    if slices and rows >= PARTITIONED_FROM:
-        candidates.append(_in_two_phases(rows, estimate, why))
-    if not candidates or not (estimate and estimate.uneven):
-        # skew makes estimates too low, and this table does not grow
-        candidates.append(_in_global(rows, estimate, why))
-    times = [expected_ms(query, rows, device, costs, each) for each in candidates]
-    handicap = [1.0 if each.shared_slots or each is narrow else 1 / _WORTH for each in candidates]
-    best = min(range(len(times)), key=lambda i: times[i] * handicap[i])
-    told = [f"{times[best]:.2g} ms expected"]
-    told += [f"{c.kernel} {ms:.2g}" for c, ms in zip(candidates, times, strict=True)]
-    del told[best + 1]
-    chosen = candidates[best]
-    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=times[best])
+    timed = [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
+    best = min((ms for ms, _ in timed), default=math.inf)
+    # the host's time counts too: what cannot be chosen is not reckoned in full
+    if not candidates or least_ms(costs, query, rows) < _WORTH * best:
+        candidates = []
+        if slices and rows >= PARTITIONED_FROM:
+            candidates.append(_in_two_phases(rows, estimate, why))
+        if not (timed or candidates) or not (estimate and estimate.uneven):
+            # skew makes estimates too low, and this table does not grow
+            candidates.append(_in_global(rows, estimate, why))
+        timed += [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
+
+    def reckoned(i: int) -> float:
+        ms, each = timed[i]
+        return ms if each.shared_slots or each is narrow else ms / _WORTH
+
+    ms, chosen = timed.pop(min(range(len(timed)), key=reckoned))
+    told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in timed)]
+    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=ms)
+
+
+def _few_parts(decision: Decision | None, query: Query, rows: int, device: Device) -> bool:
+    """Whether partitions are so few, each grouped at once, that folding would need more of them."""
+    if decision is None or decision.slices > 1 or decision.estimate is None:
+        return False
+    groups = decision.estimate.groups
+    return decision.partitions <= partitions_of_rows(query, rows, groups, device)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:

@@ -175,6 +175,23 @@ def laps(
     return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
 
 
+def least_ms(costs: Costs, query: Query, rows: int) -> float:
+    """What a table in global memory takes at least: its accesses, all in the L2 cache.
+
+    Parameters
+    ----------
+    costs : Costs
+    query : Query
+    rows : int
+
+    Returns
+    -------
+    float
+        Device milliseconds, no more than ``laps`` would give.
+    """
+    return rows * _touched_fields(query) * costs.access_ps * 1e-9
+
+
 def _hgb(
     costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
 ) -> float:

@@ -155,7 +155,7 @@ def in_partitions(
     parts = power_of_two(2 * math.ceil(wanted / most) - 1)
     wanted = math.ceil(wanted / parts)
     if folds:
-        wanted = max(wanted, _partitions_of_rows(query, rows, groups, device))
+        wanted = max(wanted, partitions_of_rows(query, rows, groups, device))
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
@@ -240,7 +240,7 @@ def _in_stripes(
     parts = math.ceil(wanted / most)
     wanted = math.ceil(wanted / parts)
     if folds:
-        wanted = max(wanted, _partitions_of_rows(query, rows, estimate.groups, device))
+        wanted = max(wanted, partitions_of_rows(query, rows, estimate.groups, device))
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
@@ -302,8 +302,8 @@ def _room(groups: int, rows: int) -> int:
     return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
 
 
-def _partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
-    """So many that the widest column of a partition fills shared memory ``_FOLD_FILLS`` times."""
+def partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
+    """Of rows to fold: so many that the widest column fills shared memory ``_FOLD_FILLS`` times."""
     # where the groups start, and the nulls
     beside = 2 * margin(groups) + (rows / 8 if any(v.masked for v in query.read) else 0)
     column = query.widest * rows / _FOLD_FILLS

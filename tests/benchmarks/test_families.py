@@ -228,8 +228,8 @@ def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> No
     pytest.importorskip("matplotlib")
     from benchmarks.plots import every_kernel
 
-    report = json.loads(result(as_expected).read_text())
-    figure = every_kernel(report, "dense")
+    path = result(as_expected)
+    figure = every_kernel(json.loads(path.read_text()), choice.cases(path), "dense")
     for axis in figure.axes:
         solid = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
         assert set(solid) == set(geometry.KERNELS)

@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.model import least_ms
 from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
 from tests.cuda.specialisations import Builder
 
@@ -169,11 +170,24 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
 def test_the_reason_names_the_expectations() -> None:
     made = geometry.decide(SUM, 10**8, about(10**6), H200)
     assert made.kernel == "direct"
-    why = (
-        "1,000,000 groups of a narrow range: 1.3 ms expected, "
-        "pgb 1.5, pgb_fold 2.2, sp_ega 2.2, lphga 2.1"
-    )
-    assert made.why == why
+    assert made.why == "1,000,000 groups of a narrow range: 1.3 ms expected, pgb 1.5"
+    spread = replace(about(10**6), bounds=(0, 10**12))
+    made = geometry.decide(SUM, 10**8, spread, H200)
+    assert made.kernel == "pgb"
+    others = [part.split()[0] for part in made.why.split(", ")[1:]]
+    assert others == ["sp_ega", "lphga"]
+
+
+@pytest.mark.parametrize("groups", [60_000, 10**6, 10**7, 6 * 10**7])
+@pytest.mark.parametrize("span", [1, 10**6], ids=["dense", "spread"])
+def test_what_is_not_reckoned_would_not_be_chosen(groups: int, span: int) -> None:
+    estimate = replace(about(groups), bounds=(0, groups * span))
+    extremes = replace(SUM, states=(*SUM.states, State("Min", (0,), "f64"), State("Size")))
+    for query in (SUM, extremes):
+        least = least_ms(COSTS, query, 10**8)
+        for kernel in ("sp_ega", "lphga"):
+            made = geometry.decide(query, 10**8, estimate, H200, kernel)
+            assert geometry.expected_ms(query, 10**8, H200, COSTS, made) >= least
 
 
 def test_the_constants_decide() -> None:
