@@ -171,11 +171,14 @@ def test_the_reason_names_the_expectations() -> None:
     made = geometry.decide(SUM, 10**8, about(10**6), H200)
     assert made.kernel == "direct"
     assert made.why == "1,000,000 groups of a narrow range: 1.3 ms expected, pgb 1.5"
-    spread = replace(about(16 * 10**6), bounds=(0, 10**12))
-    made = geometry.decide(SUM, 10**8, spread, H200)
-    assert made.kernel == "pgb"
-    others = [part.split()[0] for part in made.why.split("expected, ")[1].split(", ")]
-    assert others == ["pgb_fold", "sp_ega", "lphga"]
+    for groups, kernels in (
+        (10**6, ["pgb"]),
+        (16 * 10**6, ["pgb", "sp_ega", "lphga"]),
+        (4 * 10**7, ["pgb_fold", "pgb", "sp_ega", "lphga"]),
+    ):
+        made = geometry.decide(SUM, 10**8, replace(about(groups), bounds=(0, 10**12)), H200)
+        others = made.why.split("expected")[1].split(", ")[1:]
+        assert [made.kernel, *(part.split()[0] for part in others)] == kernels
 
 
 @pytest.mark.parametrize("groups", [60_000, 10**6, 10**7, 6 * 10**7])
