@@ -27,7 +27,8 @@ from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, fit
 from dask_gpuagg.cuda.model import Costs
-from dask_gpuagg.cuda.source import KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.

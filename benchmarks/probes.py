@@ -18,7 +18,8 @@ from benchmarks.kernels import prepare, report_head
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import current_device, fill, kernels_of, read_back
-from dask_gpuagg.cuda.source import KeyPart, Output, Query, State
+from dask_gpuagg.cuda.parts import KeyPart, Output, State
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.two_phase import sp_ega
 
 # Load factor: probes of SP-EGA and of linear probing in Table 1 of the paper.

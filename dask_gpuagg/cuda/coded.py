@@ -11,7 +11,7 @@ from typing import Any
 from dask_gpuagg.cuda import cardinality
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Made, Target
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.source import CODED_COLUMNS, TYPE_BYTES, KeyPart
+from dask_gpuagg.cuda.parts import CODED_COLUMNS, TYPE_BYTES, KeyPart
 
 # No word of so few bits is mixed to the one that stands for an empty slot.
 WORD_BITS = 59

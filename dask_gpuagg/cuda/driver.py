@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, Protocol
 
 from dask_gpuagg.cuda.compiler import KernelsUnavailable, cubin
-from dask_gpuagg.cuda.source import Query, unit_of
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.units import unit_of
 
 
 class DriverError(RuntimeError):

@@ -9,7 +9,8 @@ from typing import Any
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Target
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
 
 # Values for each row that a range of keys may have for a bit each to be worth while.
 _NARROW = 4

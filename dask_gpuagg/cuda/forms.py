@@ -12,7 +12,8 @@ from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters
 from dask_gpuagg.cuda.coded import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.decision import safe_slots
 from dask_gpuagg.cuda.driver import fill, read_back
-from dask_gpuagg.cuda.source import SHORT_STRING, TYPE_BYTES, Query
+from dask_gpuagg.cuda.parts import SHORT_STRING, TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2

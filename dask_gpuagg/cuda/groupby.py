@@ -39,8 +39,9 @@ from dask_gpuagg.cuda.estimate import estimated
 from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
 from dask_gpuagg.cuda.output import collect_early, write
 from dask_gpuagg.cuda.partitioned import pgb
+from dask_gpuagg.cuda.parts import PRESENT
 from dask_gpuagg.cuda.runs import sgb
-from dask_gpuagg.cuda.source import PRESENT, Query
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
 

@@ -14,7 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from dask_gpuagg.cuda.partitioning import striped_bytes, writes_columns
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.cardinality import Estimate

@@ -7,7 +7,8 @@ from typing import Any
 
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Counters, Made, Target, number_groups
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
 
 # Columns of so few bytes are written before the host knows how many groups there are: it then waits
 # once, for the columns, instead of for the groups and again for them.

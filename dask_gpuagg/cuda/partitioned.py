@@ -25,7 +25,7 @@ from dask_gpuagg.cuda.call import (
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, safe_slots
 from dask_gpuagg.cuda.driver import kernels_of
 from dask_gpuagg.cuda.output import columns_for, no_targets, targets_of
-from dask_gpuagg.cuda.source import TYPE_BYTES
+from dask_gpuagg.cuda.parts import TYPE_BYTES
 
 
 class _Words(ctypes.Structure):

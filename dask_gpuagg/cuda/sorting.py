@@ -20,7 +20,8 @@ from dask_gpuagg.cuda.driver import (
     fill,
     read_back,
 )
-from dask_gpuagg.cuda.source import CORE, TYPE_BYTES
+from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.units import CORE
 
 SOURCE = '#include "sgb/entry.cuh"\n'
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).

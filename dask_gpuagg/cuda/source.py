@@ -5,191 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-# Bytes of shared memory per slot: what a slot has once, and what each replica has. The
-# specialisations that the tests compile assert them.
-STATE_BYTES: dict[str, tuple[int, int]] = {
-    "Size": (0, 4),
-    "Count": (0, 4),
-    "IntegerSum": (0, 8),
-    "FloatSum": (0, 8),
-    "IntegerProduct": (0, 8),
-    "FloatProduct": (0, 8),
-    "Any": (4, 0),
-    "All": (4, 0),
-    "FirstRow": (4, 0),
-    "LastRow": (4, 0),
-    "WideSum": (0, 16),
-    "Moments": (8, 20),
-    "MergedMoments": (8, 24),
-    "AnyRow": (4, 0),
-    "Witness": (8, 0),
-}
-
-# CUDA C++ names of the value types, with their bytes.
-TYPE_BYTES = {
-    "i8": 1, "i16": 2, "i32": 4, "i64": 8,
-    "u8": 1, "u16": 2, "u32": 4, "u64": 8,
-    "f32": 4, "f64": 8, "i128": 16,
-}  # fmt: skip
-
-
-# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
-SHORT_STRING = 15
-# Key columns that may be coded together (kernels/key/coded.cuh).
-CODED_COLUMNS = 4
-
-# Parts of the translation unit that are compiled on their own, when a call first needs one of their
-# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
-CORE = "core"
-_WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
-_NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in _WHOLE_WORDS)
-# Keys of a narrow range by slots of their own.
-_SLOTS = ("scatter_striped", "scatter_wide_striped", "aggregate_striped")
-_PARTITIONED = (*_WHOLE_WORDS, *_NARROW_WORDS, *_SLOTS)
-_FOLDS = ("fold", "fold_narrow", "fold_striped")
-UNITS: dict[str, tuple[str, ...]] = {
-    CORE: (),
-    "transfer": ("clear_target", "transfer"),
-    "sp_ega": ("first_place", "list_free", "next_place"),
-    "hgb": ("hgb",),
-    "hgb_sliced": ("hgb_sliced",),
-    "hgb_runs": ("hgb_runs",),
-    "direct_shared": ("direct_shared",),
-    "direct_global": ("direct_global",),
-    **{kernel: (kernel,) for kernel in (*_PARTITIONED, *_FOLDS)},
-    "absorb": ("absorb", "append_others", "recount"),
-    "count": ("count_keys",),
-    "words": ("make_words",),
-    "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
-    "bytes": ("bytes",),
-    "ranges": ("ranges",),
-    "longest": ("longest",),
-    "verify": ("index_groups", "verify"),
-    "encode": ("entries", "encode"),
-    "scan": ("scan_tiles",),
-    "range": (
-        *("find_range", "mark_keys", "count_marks"),
-        *("number_marks", "encode_range", "write_range"),
-    ),
-    "runs": ("count_runs", "reduce_runs", "rank_rows"),
-}
-_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
-
-
-def unit_of(kernel: str) -> str:
-    """The unit that holds a kernel."""
-    return _UNIT_OF.get(kernel, CORE)
-
-
-# The type of an input of which only the validity is read.
-PRESENT = "present"
-
-
-@dataclass(frozen=True)
-class KeyPart:
-    """One key column.
-
-    Attributes
-    ----------
-    ctype : str
-        A name of ``TYPE_BYTES``; for strings the type of the offsets, ``i32`` or ``i64``.
-    masked : bool
-        Whether the column has a null mask.
-    string : bool
-    short : bool
-        Of strings: whether none has more than ``SHORT_STRING`` bytes.
-    """
-
-    ctype: str
-    masked: bool
-    string: bool = False
-    short: bool = False
-
-    @property
-    def nullable(self) -> bool:
-        """Whether rows may have no value: a NaN key is a null one."""
-        return self.masked or self.ctype in ("f32", "f64")
-
-
-def _integer(key: KeyPart) -> bool:
-    return key.ctype[0] in "iu" and key.ctype != "i128" and not key.string
-
-
-@dataclass(frozen=True)
-class ValuePart:
-    """One input column: type and whether it has a null mask.
-
-    A type of ``present`` stands for a column of any type of which only the validity is read.
-    """
-
-    ctype: str
-    masked: bool
-
-
-@dataclass(frozen=True)
-class State:
-    """A state policy of ``kernels/aggregate/states.cuh``.
-
-    Attributes
-    ----------
-    policy : str
-    inputs : tuple of int
-        Positions in the query's inputs.
-    ctype : str, optional
-        The type that ``Min`` and ``Max`` order.
-    """
-
-    policy: str
-    inputs: tuple[int, ...] = ()
-    ctype: str | None = None
-
-    @property
-    def code(self) -> str:
-        """The policy as a C++ type."""
-        arguments = ([self.ctype] if self.ctype else []) + [str(i) for i in self.inputs]
-        return f"{self.policy}<{', '.join(arguments)}>" if arguments else self.policy
-
-    def slot_bytes(self) -> tuple[int, int]:
-        """Bytes that a slot has once, and bytes of each replica."""
-        if self.ctype is not None:
-            return (4 if TYPE_BYTES[self.ctype] <= 4 else 8, 0)
-        return STATE_BYTES[self.policy]
-
-
-@dataclass(frozen=True)
-class Output:
-    """An output policy of ``kernels/output/outputs.cuh``: code, its type, whether it has nulls."""
-
-    code: str
-    ctype: str
-    nullable: bool
-
-    @property
-    def policy(self) -> str:
-        """The name in the code."""
-        return self.code.partition("<")[0]
-
-    @property
-    def arguments(self) -> list[str]:
-        """The template arguments in the code."""
-        return self.code.partition("<")[2].removesuffix(">").split(", ")
-
-    @property
-    def states(self) -> list[int]:
-        """Positions of the states that it reads."""
-        read = [self.arguments[i] for i in _STATE_ARGUMENTS.get(self.policy, (0,))]
-        return [int(argument) for argument in read if argument != "NO_STATE"]
-
-
-# States of the numbers of rows instead of values.
-_OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
-# Which of an output's arguments are states.
-_STATE_ARGUMENTS = {
-    "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
-    "WideMean": (0, 1), "LimbMean": (0, 1, 2),
-}  # fmt: skip
-# States that a list of may be told by the bits of one integer (kernels/output/outputs.cuh).
-_STATES_AS_BITS = 64
+from dask_gpuagg.cuda.parts import (
+    CODED_COLUMNS,
+    OF_NUMBERS,
+    PRESENT,
+    STATES_AS_BITS,
+    TYPE_BYTES,
+    KeyPart,
+    Output,
+    State,
+    ValuePart,
+    integral,
+)
+from dask_gpuagg.cuda.units import FOLDS, NARROW_WORDS, PARTITIONED, SLOTS, UNITS, WHOLE_WORDS
 
 
 @dataclass(frozen=True)
@@ -287,7 +115,7 @@ class Query:
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
         few = any(strings) and len(self.keys) <= CODED_COLUMNS
-        return self.family == "Hashed" and few and all(map(_integer, fixed))
+        return self.family == "Hashed" and few and all(map(integral, fixed))
 
     @cached_property
     def gathered(self) -> bool:
@@ -322,7 +150,7 @@ class Query:
     @cached_property
     def integral(self) -> bool:
         """Whether the values of all key columns are integers of up to 64 bits."""
-        return all(map(_integer, self.keys))
+        return all(map(integral, self.keys))
 
     @cached_property
     def first_input(self) -> int:
@@ -423,27 +251,27 @@ class Query:
         """
 
         def pass_of(state: State) -> tuple[object, ...]:
-            return (*state.inputs, state.policy in _OF_NUMBERS)
+            return (*state.inputs, state.policy in OF_NUMBERS)
 
         passes = [
             {pass_of(self.kept[i]) for i in output.states if self.kept[i].policy != "Size"}
             for output in self.outputs
         ]
-        few = len(self.kept) <= _STATES_AS_BITS
+        few = len(self.kept) <= STATES_AS_BITS
         return self.folds and few and all(len(made) <= 1 for made in passes)
 
     @cached_property
     def numbered(self) -> bool:
         """Whether partitions hold the numbers of their rows."""
-        return self.untransformed or any(state.policy in _OF_NUMBERS for state in self.kept)
+        return self.untransformed or any(state.policy in OF_NUMBERS for state in self.kept)
 
     @cached_property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
         if self.untransformed:  # a call has its other kernels from the query that moves copies
             if self.family in ("Wide", "Hashed"):
-                return _WHOLE_WORDS
-            return _PARTITIONED if self.family != "Ranged" else (*_WHOLE_WORDS, *_NARROW_WORDS)
+                return WHOLE_WORDS
+            return PARTITIONED if self.family != "Ranged" else (*WHOLE_WORDS, *NARROW_WORDS)
         missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
         if self.family != "Coded":
             missing.add("codes")
@@ -456,15 +284,15 @@ class Query:
         if not self.may_be_short:
             missing.add("longest")
         if self.family == "ByRow":
-            missing.update(_PARTITIONED, ["absorb"])
+            missing.update(PARTITIONED, ["absorb"])
         if self.family == "ByRow" or not self.folds:
-            missing.update(_FOLDS)
+            missing.update(FOLDS)
         if self.family in ("Wide", "Hashed"):
-            missing.update((*_NARROW_WORDS, "fold_narrow"))
+            missing.update((*NARROW_WORDS, "fold_narrow"))
         if self.family != "Packed":
             missing.update(("scan", "range", "runs"))
         if self.family not in ("Packed", "Coded"):
-            missing.update(("direct_shared", "direct_global", *_SLOTS, "fold_striped"))
+            missing.update(("direct_shared", "direct_global", *SLOTS, "fold_striped"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
-from dask_gpuagg.cuda.source import TYPE_BYTES, Query
+from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
 
 _WORD = 1 << 64
 # What core/types.cuh mixes to the word that stands for an empty slot.

@@ -16,7 +16,7 @@ from dask.dataframe import from_pandas
 from dask_gpuagg import logical
 from dask_gpuagg.cuda import driver
 from dask_gpuagg.cuda.groupby import prepare
-from dask_gpuagg.cuda.source import CORE
+from dask_gpuagg.cuda.units import CORE
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.runs import rehearsal

@@ -11,7 +11,8 @@ from pylibcudf.utils import _get_stream
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.driver import Stopwatch
 from dask_gpuagg.cuda.groupby import Aggregated, Run, aggregate
-from dask_gpuagg.cuda.source import Output, Query, State
+from dask_gpuagg.cuda.parts import Output, State
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.engines import library
 from dask_gpuagg.engines.layout import (
     BOOL8,

@@ -8,7 +8,7 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 
 from dask_gpuagg.cuda.groupby import DeviceColumn, Made
-from dask_gpuagg.cuda.source import PRESENT, KeyPart, ValuePart
+from dask_gpuagg.cuda.parts import PRESENT, KeyPart, ValuePart
 
 CTYPES: dict[TypeId, str] = {
     TypeId.INT8: "i8",

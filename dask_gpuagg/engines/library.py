@@ -27,7 +27,8 @@ from pylibcudf.types import (
 from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.source import Output, Query, State
+from dask_gpuagg.cuda.parts import Output, State
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.report import FallbackWarning
 
 KERNEL = "libcudf"

@@ -20,7 +20,8 @@ from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.model import laps
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs

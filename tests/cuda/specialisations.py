@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.source import PRESENT, TYPE_BYTES, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import PRESENT, TYPE_BYTES, KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 FLOATS = ("f32", "f64")
 # decimal128 is summed and is a key, but has no extremes and no products

@@ -17,7 +17,8 @@ from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, error_of, fit
 from dask_gpuagg.cuda.model import Costs
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 START = costs.shipped(H200).costs

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.coded import PIECES, WORD_BITS, Codes, Seen, codes_of
-from dask_gpuagg.cuda.source import KeyPart
+from dask_gpuagg.cuda.parts import KeyPart
 
 PLACES = 8 * PIECES
 NOTHING = 0xFFFFFFFF

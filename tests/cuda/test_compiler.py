@@ -20,7 +20,9 @@ import pytest
 
 from dask_gpuagg.cuda import compiler, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
-from dask_gpuagg.cuda.source import STATE_BYTES, TYPE_BYTES, Query, unit_of
+from dask_gpuagg.cuda.parts import STATE_BYTES, TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.units import unit_of
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")

@@ -14,7 +14,8 @@ import pytest
 from dask_gpuagg.cuda import costs, groupby
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 FOUND = replace(costs.shipped(H200).costs, run_ps=77.0)

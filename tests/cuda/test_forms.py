@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.coded import WORD_BITS
 from dask_gpuagg.cuda.forms import forms_of, packed_ranges, slot_words
-from dask_gpuagg.cuda.source import KeyPart, Query
+from dask_gpuagg.cuda.parts import KeyPart
+from dask_gpuagg.cuda.source import Query
 
 GOLDEN = 0x9E3779B97F4A7C15
 values = st.integers(-(2**63), 2**63 - 1)

@@ -15,7 +15,8 @@ from dask_gpuagg.cuda.cardinality import SAMPLED_FROM, SEGMENT, SEGMENTS, Estima
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, safe_slots
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.geometry import decide, shared_capacity
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
 SUM = State("FloatSum", (0,))

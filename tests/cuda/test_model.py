@@ -20,7 +20,8 @@ from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.model import least_ms
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 from tests.cuda.specialisations import Builder
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)

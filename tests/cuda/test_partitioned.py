@@ -10,7 +10,8 @@ from dask_gpuagg.cuda import cardinality, geometry, partitioning
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.source import PRESENT, KeyPart, Output, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import PRESENT, KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
 A100 = Device(0, "A100", "sm_80", 108, 166_912)

@@ -26,16 +26,16 @@ from dask_gpuagg.cuda import (
 )
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS
-from dask_gpuagg.cuda.source import (
+from dask_gpuagg.cuda.parts import (
     CODED_COLUMNS,
     SHORT_STRING,
     STATE_BYTES,
     TYPE_BYTES,
     KeyPart,
-    Query,
     State,
     ValuePart,
 )
+from dask_gpuagg.cuda.source import Query
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.builds(KeyPart, st.sampled_from(list(TYPE_BYTES)), st.booleans())

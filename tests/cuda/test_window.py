@@ -15,7 +15,8 @@ from dask_gpuagg.cuda.call import Args, Counters
 from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
 from dask_gpuagg.cuda.costs import shipped
 from dask_gpuagg.cuda.geometry import decide, decide_again, direct_bytes
-from dask_gpuagg.cuda.source import KeyPart, Query, State, ValuePart
+from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.window import EMPTY_PLAIN, window
 from tests.cuda.test_geometry import H200, POLICIES, query
 
