@@ -249,6 +249,8 @@ def _in_stripes(
     fits = scatter_tile(query, device, partitions)[1]
     if not fits or partitions * capacity > _MOST_PLACES or stripes > _MOST_SLOTS:
         return None
+    if partitions == 1:  # whose inverse has more than 64 bits
+        return None
     if folds and capacity > _FOLD_ROWS:
         return None
     slots = even(math.ceil(stripes / parts))

@@ -146,6 +146,14 @@ def test_keys_of_a_window_have_slots_of_their_own(
         assert used <= partitioning.shared_bytes(device)
 
 
+def test_one_partition_alone_is_hashed() -> None:
+    single = replace(H200, multiprocessors=1)
+    assert geometry.decide(SUM, 10**7, dense(10_000), single, "pgb").window == 0
+    decision = geometry.decide(SUM, 10**7, dense(100_000), single, "pgb")
+    assert decision.partitions > 1
+    assert decision.window > 0
+
+
 def test_few_keys_of_a_window_get_copies() -> None:
     copies = [
         geometry.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
