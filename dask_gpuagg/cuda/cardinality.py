@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 # Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
@@ -117,7 +118,7 @@ def estimate_groups(
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
     chances = max(1, met * (met - 1))
     uneven = groups * pairs / chances > _UNEVEN
-    kept = sorted(hot(), key=lambda told: -told[1])[:HOT_AT_MOST] if uneven else []
+    kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if uneven else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return Estimate(
         groups,

@@ -124,11 +124,12 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
     """Words, rows and segments of the hot keys that were told."""
     if not hots:
         return []
-    hot = HotSeen()
+    hot, told = HotSeen(), min(hots, HOT_TOLD)
     read_back(address, hot, call.handle)
-    rows_of = (1 << SEGMENTS_FROM_BIT) - 1
-    told = zip(hot.words, hot.counts, range(min(hots, HOT_TOLD)), strict=False)
-    return [(word, n & rows_of, n >> SEGMENTS_FROM_BIT) for word, n, _ in told]
+    words = np.frombuffer(hot.words, np.uint64, told)
+    counts = np.frombuffer(hot.counts, np.uint32, told)
+    rows, segments = counts % (1 << SEGMENTS_FROM_BIT), counts >> SEGMENTS_FROM_BIT
+    return list(zip(words.tolist(), rows.tolist(), segments.tolist(), strict=True))
 
 
 def _counted(call: Call) -> int:
