@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from dask_gpuagg.cuda import estimate
 from dask_gpuagg.cuda.cardinality import HOT_ROWS, Estimate, estimate_groups
 from dask_gpuagg.cuda.estimate import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
 
@@ -114,3 +118,18 @@ def test_runs_of_equal_keys_are_not_hot() -> None:
     made = sampled(np.repeat(runs, SEGMENT // 2, axis=1).ravel())
     assert made.hot == ()
     assert made.alike < 1e-4
+
+
+def test_hot_keys_are_told_with_rows_and_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [(2**64 - 2, 700, 200), (5, 9, 4), (2**63, 1 << 16, 256)]
+
+    def there(address: int, into: Any, stream: int) -> None:
+        for i, (word, rows, segments) in enumerate(told):
+            into.words[i] = word
+            into.counts[i] = rows | segments << estimate.SEGMENTS_FROM_BIT
+
+    monkeypatch.setattr(estimate, "read_back", there)
+    call: Any = SimpleNamespace(handle=0)
+    assert estimate._hot_keys(4096, 3, call) == told
+    assert estimate._hot_keys(4096, 0, call) == []
+    assert len(estimate._hot_keys(4096, 2 * HOT_TOLD, call)) == HOT_TOLD
