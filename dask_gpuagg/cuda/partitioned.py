@@ -94,6 +94,10 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if spilled > args.spill_limit or counters.homeless:
         call.early = None
         return None
+    if columns and spilled:
+        # columns would be final, so nothing has been written yet
+        columns = False
+        counters = _again(call, moving, decision, partitions, moved, decision.global_slots, columns)
     beside = []
     if decision.hot_buckets:
         beside.append(Table.from_buffer_copy(args.target))
@@ -103,13 +107,9 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     others = call.counters().claimed if spilled else 0
     needed = counters.groups + len(decision.hot) + others
     restarted = needed > args.table.slots
-    if restarted or (columns and spilled):
-        # the groups have been counted all the same, so the second time all have room; in columns
-        # they would be final
-        targets = _make_room(call, even(needed), columns and not spilled)
-        reset(call, "groups")
-        zero(call, partitions.ticket, 1)
-        counters = _aggregate(moving, decision, partitions, moved, targets)
+    if restarted:
+        # the groups have been counted all the same, so the second time all have room
+        counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
     for args.target in beside:
         counters = _absorb(call, counters)
     if counters.homeless:
@@ -118,6 +118,22 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if beside:
         counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _again(
+    call: Call,
+    moving: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    room: int,
+    columns: bool,
+) -> Counters:
+    """The aggregation done again, with room for so many groups."""
+    targets = _make_room(call, room, columns)
+    reset(call, "groups")
+    zero(call, partitions.ticket, 1)
+    return _aggregate(moving, decision, partitions, moved, targets)
 
 
 def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:

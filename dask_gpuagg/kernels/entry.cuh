@@ -1,8 +1,8 @@
 // The kernels of one query. The translation unit that is compiled defines, before it includes this
 // file, the types GPUAGG_QUERY and GPUAGG_OUTPUTS and the numbers GPUAGG_KEY_TARGETS,
-// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_CROWDS; but for keys by row also those of the
-// scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time argument.
-// Kernels that take long to compile are units of their own (dask_gpuagg/cuda/source.py), each made
+// GPUAGG_THREADS, GPUAGG_BLOCKS (of an SM), GPUAGG_UNROLL, GPUAGG_CROWDS; but for keys by row also
+// those of the scatter: GPUAGG_SCATTER_THREADS, _ITEMS and _WIDE_ITEMS. Everything else is a run-time
+// argument. Kernels that take long to compile are units of their own (dask_gpuagg/cuda/units.py), each made
 // only where its macro is defined, once a call needs it.
 #pragma once
 

@@ -84,6 +84,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
                           const Target* to) {
     extern __shared__ u64 words[];
     __shared__ u32 partition, full, groups, first;
+    if (not_final(a)) return;
     constexpr u32 TILE = WARP * UNROLL;
     const u32 slots = a.shared_slots;
     const auto memory =

@@ -6,6 +6,10 @@
 
 namespace gpuagg {
 
+// Whether groups that go into columns would not be final, because the scatter has left rows over: then
+// there is nothing to do until there is a dense area.
+GPUAGG_INLINE bool not_final(const Args& a) { return !a.table.words && a.counters->spilled != 0; }
+
 // One group of each lane that has one. Without a dense area the columns, which no null can be in,
 // get it; the rest of a group that finds no room is counted all the same.
 template <class Q, class O, u32 KEY_TARGETS, class V>

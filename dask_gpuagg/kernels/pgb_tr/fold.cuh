@@ -3,7 +3,7 @@
 // atomics take too long. The table in shared memory holds keys alone.
 #pragma once
 
-#include "output/output.cuh"
+#include "pgb_tr/append.cuh"
 #include "pgb_tr/turns.cuh"
 
 namespace gpuagg {
@@ -14,7 +14,7 @@ constexpr u32 NO_PLACE = 0xffffu;
 constexpr u32 FOLD_BATCH = 8;
 // Bytes of the states of one column.
 constexpr u32 CUT_BYTES = 256;
-// Threads of a block; dask_gpuagg/cuda/geometry.py has the same.
+// Threads of a block; dask_gpuagg/cuda/partitioning.py has the same.
 constexpr u32 FOLD_THREADS = 1024;
 
 // A partition whose rows have places in the order of their groups.
@@ -336,6 +336,7 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
                      u16* all_places) {
     extern __shared__ __align__(16) u64 fold_memory[];
     __shared__ u32 ticket, upcoming, full, first, sizes[SIZES];
+    if (not_final(a)) return;
     const u32 slots = a.shared_slots;
     u16* const starts = reinterpret_cast<u16*>(fold_memory);
     Turn<Q, W> turn;

@@ -79,6 +79,7 @@ __device__ void aggregate_striped(const Args& a, const Partitions& p, const Colu
                                   const Target* to) {
     extern __shared__ u64 shared[];
     __shared__ u32 ticket, groups, first;
+    if (not_final(a)) return;
     constexpr u32 TILE = WARP * UNROLL;
     const u32 slots = a.shared_slots;
     u8* const marks = reinterpret_cast<u8*>(shared);
