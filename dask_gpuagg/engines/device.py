@@ -8,6 +8,7 @@ tables of one result, sorting and casting are cuDF's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import cudf
@@ -152,8 +153,10 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     DataFrame or Series
     """
     grouping = Grouping(keys, not plan.dropna)
+    # several outputs read the same column
+    seen = cache(lambda c: view(columns[c]))
     for output in plan.outputs:
-        column = None if output.column is None else view(columns[output.column])
+        column = None if output.column is None else seen(output.column)
         finish_rows(grouping.aggregator, output, plan, column)
     labels = [f"o{i}" for i in range(len(plan.outputs))]
     dtypes = {
@@ -216,10 +219,12 @@ def _states(
     """One row per group of some rows: the keys, then the fields of every state."""
     grouping = Grouping(keys, keep_nulls)
     labels, dtypes = [], {}
+    # several states read the same column
+    seen = cache(lambda c: view(columns[c]))
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
             continue
-        update(grouping.aggregator, use, [view(columns[c]) for c in use.columns])
+        update(grouping.aggregator, use, [seen(c) for c in use.columns])
         fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
         labels += fields
         if selects(use.state) and not is_own(columns[use.columns[0]].dtype):

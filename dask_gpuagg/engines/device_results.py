@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import cudf
@@ -106,8 +107,13 @@ def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
     """Cast to a promised NumPy dtype, where the values are of another one."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
         return column
-    wanted = plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
+    wanted = _libcudf_type(dtype)
     return column if column.type() == wanted else plc.unary.cast(column, wanted)
+
+
+@cache
+def _libcudf_type(dtype: Any) -> plc.DataType:
+    return plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
 
 
 def _cast(column: Any, dtype: Any) -> Any:
