@@ -72,13 +72,16 @@ def cubin(source: str, architecture: str) -> bytes:
     return code
 
 
-def compile_source(source: str, architecture: str) -> bytes:
-    """Machine code of a source from NVRTC; see ``cubin``."""
+def compile_source(source: str, architecture: str, *more: str) -> bytes:
+    """Machine code of a source from NVRTC, with ``more`` options; see ``cubin``."""
     _nvrtc_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"gpuagg.cu", 0, [], []))
-    options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in _OPTIONS)]
+    options = [
+        f"--gpu-architecture={architecture}".encode(),
+        *(o.encode() for o in (*_OPTIONS, *more)),
+    ]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log: bytes = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))

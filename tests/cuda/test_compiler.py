@@ -38,21 +38,22 @@ def kernels_of(query: Query) -> set[str]:
     return {name for name in NAMES if unit_of(name.removeprefix("gpuagg_")) in query.units}
 
 
-def compiled(name: str, architecture: str) -> None:
-    code = compile_source(TABLE[name].source(), architecture)
+def compiled(name: str, architecture: str, *more: str) -> None:
+    code = compile_source(TABLE[name].source(), architecture, *more)
     assert code.startswith(b"\x7fELF")
     for kernel in kernels_of(TABLE[name]):
         assert f".text.{kernel}\0".encode() in code
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in COVERING])
 def test_compiles(name: str) -> None:
-    compiled(name, "sm_90")
+    """Less optimised: in half the time, and an error is one all the same."""
+    compiled(name, "sm_90", "--Ofast-compile=mid")
 
 
-@pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a != "sm_90"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", COVERING)
-def test_compiles_elsewhere(name: str, architecture: str) -> None:
+def test_compiles_as_users_have_it(name: str, architecture: str) -> None:
     compiled(name, architecture)
 
 
