@@ -47,6 +47,8 @@ _PARTITION_SIGMAS = 5
 _STRIPED = 2.0
 # Slots and partitions are numbers of 16 bits, and a slot that no key has stands for no place.
 _MOST_SLOTS = 65_500
+# Squared relative deviation of the frequencies of keys that pass for even.
+_UNLIKE = 0.05
 # A byte of each slot says that its key has occurred.
 _MARK = 1
 # Copies of the states, one for each lane at most.
@@ -244,7 +246,10 @@ def _in_stripes(
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
-    capacity = _capacity(rows, partitions, 1 / estimate.groups)
+    # all partitions have as many keys of the window; they vary with those that do not occur, and with
+    # how unlike the frequencies of even keys may be
+    absent = max(0.0, 1 - estimate.groups / keys)
+    capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
     stripes = math.ceil(keys / partitions)
     fits = scatter_tile(query, device, partitions)[1]
     if not fits or partitions * capacity > _MOST_PLACES or stripes > _MOST_SLOTS:

@@ -154,6 +154,16 @@ def test_one_partition_alone_is_hashed() -> None:
     assert decision.window > 0
 
 
+def test_partitions_of_slots_are_alike() -> None:
+    """Each has as many keys, so that few groups make them no more uneven than many."""
+    for groups, beyond in ((16_384, 1.15), (10**6, 1.05)):
+        decision = geometry.decide(SUM, 10**8, dense(groups), H200, "pgb")
+        assert 1.0 < decision.capacity * decision.partitions / 10**8 < beyond
+    sparse = geometry.decide(SUM, 10**8, dense(10**6, 1.9), H200, "pgb")
+    assert sparse.window > 0
+    assert sparse.capacity * sparse.partitions / 10**8 > 1.04
+
+
 def test_few_keys_of_a_window_get_copies() -> None:
     copies = [
         geometry.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
