@@ -246,8 +246,8 @@ def _in_stripes(
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
-    # all partitions have as many keys of the window; they vary with those that do not occur, and with
-    # how unlike the frequencies of even keys may be
+    # all partitions have as many keys of the window; they vary with those that do not occur, and
+    # with how unlike the frequencies of even keys may be
     absent = max(0.0, 1 - estimate.groups / keys)
     capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
     stripes = math.ceil(keys / partitions)
