@@ -72,11 +72,17 @@ def holds(decision: Decision) -> bool:
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
     if "make_codes" in laps:
-        keys = tuple(replace(key, short=False) for key in query.keys)
+        keys = tuple(key._replace(short=False) for key in query.keys)
         query = replace(query, keys=keys, coded=True)
     elif query.may_be_short and "verify" not in laps:
-        query = replace(query, keys=(replace(query.keys[0], short=True),))
+        query = replace(query, keys=(query.keys[0]._replace(short=True),))
     return query
+
+
+def fields_of(query: Query) -> dict[str, Any]:
+    """A query's fields, and those of its parts, by name."""
+    parts = ("keys", "inputs", "states", "outputs")
+    return asdict(query) | {p: [part._asdict() for part in getattr(query, p)] for p in parts}
 
 
 def measured(
@@ -105,7 +111,7 @@ def measured(
     for name, call in calls.items():
         laps = device_time(call, repeats)
         query = as_grouped(aggregator.query, laps)
-        cell["query"] = asdict(query)
+        cell["query"] = fields_of(query)
         cell["kernels"][name] = {
             "decision": asdict(runs[name].decision),
             "expected_ms": expected(query, rows, device, runs[name].decision),

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dask_gpuagg import __version__
-from dask_gpuagg.cuda import costs, driver, partitioning
+from dask_gpuagg.cuda import costs, driver, expectation, partitioning
 from dask_gpuagg.cuda.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.fitting import Observation, error_of, fit
 from dask_gpuagg.cuda.model import Costs
@@ -99,6 +99,8 @@ def calibrate(rows: int = ROWS) -> int:
     except OSError as error:
         print(f"dask-gpuagg calibrate: {path} cannot be written: {error}", file=sys.stderr)
         return 1
+    # what was decided by the old ones
+    expectation.forget()
     print(report(device, known, found, observations))
     print(f"kept in {path}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,7 @@ class Counters(ctypes.Structure):
         ("claimed", ctypes.c_uint32),
         ("homeless", ctypes.c_uint32),
         ("spilled", ctypes.c_uint32),
+        ("surprise", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),
         ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
         ("extras", ctypes.c_uint32),
@@ -189,6 +191,9 @@ class Call(Launcher):
     codes: Any = None
     # outputs that were written before anybody knew how many groups there are
     early: list[tuple[Any, Any]] | None = None
+    # launches what may call the kernels behind it off, where they were decided before the sample
+    # was seen
+    check: Callable[[], None] | None = None
 
     def mask(self, groups: int) -> Any:
         """Memory for the validity bits of a column of groups."""

@@ -46,6 +46,8 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     room = room_for_spilled(call, decision.blocks)
     window = _Window(decision.base % 2**64, keys, decision.shift)
     call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    if call.check:
+        call.check()
     shared = geometry.direct_bytes(query, decision)
     operands = (args, window, call.columns)
     if decision.shared_slots:
@@ -58,7 +60,7 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
     counters = collect_early(call, keys)
     spilled = counters.spilled
-    if spilled > args.spill_limit:
+    if spilled > args.spill_limit or counters.surprise:
         # this table's, which partitions do not have
         args.order = call.early = None
         return None

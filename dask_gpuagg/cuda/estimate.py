@@ -6,7 +6,8 @@ import ctypes
 import math
 import statistics
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ _COUNT_THREADS = 512
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
+# Where signed numbers begin, as unsigned ones in the same order.
+_HALF = 1 << 63
 _Ranks = npt.NDArray[Any]
 
 
@@ -60,8 +63,96 @@ class _Registers(ctypes.Structure):
     _fields_ = [("ranks", ctypes.c_uint32 * (COUNTED_PARTS * REGISTERS))]
 
 
-def estimated(call: Call, forced: str) -> Estimate | None:
-    """What a sample of the rows tells of the groups; None for few rows.
+class Numbers(NamedTuple):
+    """What a ``Summary`` says: counts, and ``least`` and ``greatest`` as the device has them."""
+
+    pairs: int
+    least: int
+    greatest: int
+    rows: int
+    distinct: int
+    once: int
+    twice: int
+    most: int
+    repeats: int
+    met: int
+    hots: int
+    falls: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest unmixed word, as signed numbers."""
+        return self.least - _HALF, _HALF - 1 - self.greatest
+
+
+class Sample:
+    """A sample of a call's rows: taken at once, and not waited for until its numbers are wanted.
+
+    Attributes
+    ----------
+    summary : int
+        Address of the ``Summary``.
+    """
+
+    def __init__(self, call: Call) -> None:
+        import rmm
+
+        self._call = call
+        size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
+        self._memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
+        table = self._memory.ptr
+        self.summary = table + 12 * SAMPLE_SLOTS
+        self._hot = self.summary + ctypes.sizeof(Summary)
+        fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
+        pointers = ctypes.c_void_p(table), ctypes.c_void_p(self.summary)
+        rows = ctypes.c_uint32(call.rows)
+        segments, threads = cardinality.SEGMENTS, cardinality.SEGMENT
+        call.launch("sample", segments, threads, call.columns, rows, *pointers)
+        blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
+        call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Waits for all that was launched."""
+        seen = Summary()
+        read_back(self.summary, seen, self._call.handle)
+        # counted from one below zero: see estimate/sample.cuh
+        return Numbers(
+            (seen.pairs + 1) & 0xFFFFFFFFFFFFFFFF,
+            seen.least,
+            seen.greatest,
+            (seen.rows + 1) & 0xFFFFFFFF,
+            (seen.distinct + 1) & 0xFFFFFFFF,
+            (seen.once + 1) & 0xFFFFFFFF,
+            (seen.twice + 1) & 0xFFFFFFFF,
+            max(seen.most, 0),
+            (seen.repeats + 1) & 0xFFFFFFFF,
+            (seen.met + 1) & 0xFFFFFFFF,
+            (seen.hots + 1) & 0xFFFFFFFF,
+            (seen.falls + 1) & 0xFFFFFFFF,
+        )
+
+    def estimate(self) -> Estimate:
+        """What it tells of the groups."""
+        n = self.numbers
+        return cardinality.estimate_groups(
+            self._call.rows,
+            n.rows,
+            n.distinct,
+            n.once,
+            n.twice,
+            n.most,
+            n.repeats,
+            n.met,
+            n.pairs,
+            lambda: _hot_keys(self._hot, n.hots, self._call),
+            n.bounds,
+            n.falls,
+        )
+
+
+def estimated(call: Call, forced: str, sample: Sample) -> Estimate:
+    """What a sample of the rows tells of the groups, once uneven keys have been counted.
 
     Parameters
     ----------
@@ -69,10 +160,9 @@ def estimated(call: Call, forced: str) -> Estimate | None:
     forced : str
         The kernel that is wanted. Uneven keys are counted only where partitions may be made of
         them.
+    sample : Sample
     """
-    if call.rows < cardinality.SAMPLED_FROM and forced != "direct":
-        return None
-    estimate = _sampled(call)
+    estimate = sample.estimate()
     many = estimate.most > geometry.shared_capacity(call.query, call.device)
     if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         groups = max(estimate.groups, _counted(call))
@@ -80,44 +170,9 @@ def estimated(call: Call, forced: str) -> Estimate | None:
     return estimate
 
 
-def _sampled(call: Call) -> Estimate:
-    import rmm
-
-    size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
-    memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
-    table, summary = memory.ptr, memory.ptr + 12 * SAMPLE_SLOTS
-    hot = summary + ctypes.sizeof(Summary)
-    fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
-    pointers = ctypes.c_void_p(table), ctypes.c_void_p(summary)
-    rows = ctypes.c_uint32(call.rows)
-    call.launch("sample", cardinality.SEGMENTS, cardinality.SEGMENT, call.columns, rows, *pointers)
-    blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
-    call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(hot))
-    seen = Summary()
-    read_back(summary, seen, call.handle)
-    # counted from one below zero: see estimate/sample.cuh
-    sampled, distinct, once, twice, repeats, met, hots, falls = (
-        (number + 1) & 0xFFFFFFFF
-        for number in (
-            *(seen.rows, seen.distinct, seen.once, seen.twice),
-            *(seen.repeats, seen.met, seen.hots, seen.falls),
-        )
-    )
-    half = 1 << 63
-    return cardinality.estimate_groups(
-        call.rows,
-        sampled,
-        distinct,
-        once,
-        twice,
-        max(seen.most, 0),
-        repeats,
-        met,
-        (seen.pairs + 1) & ((1 << 64) - 1),
-        lambda: _hot_keys(hot, hots, call),
-        (seen.least - half, half - 1 - seen.greatest),
-        falls,
-    )
+def sampled(call: Call, forced: str) -> bool:
+    """Whether a sample is worth its time."""
+    return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
 def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:

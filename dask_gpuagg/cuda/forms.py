@@ -76,7 +76,7 @@ def forms_of(query: Query) -> list[Query]:
 
 
 def _short(query: Query) -> Query:
-    return replace(query, keys=(replace(query.keys[0], short=True),))
+    return replace(query, keys=(query.keys[0]._replace(short=True),))
 
 
 def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:

@@ -9,23 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda import cardinality, geometry
+from dask_gpuagg.cuda import cardinality, expectation, geometry
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
-    SMALL_BLOCK,
+    Args,
     Call,
     Column,
     Counters,
     Made,
     Run,
-    collect,
     run_of,
-    table_of,
     zero,
 )
 from dask_gpuagg.cuda.coded import decoded, make_codes
 from dask_gpuagg.cuda.costs import known
-from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, safe_slots
+from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.direct import direct
 from dask_gpuagg.cuda.driver import (
     Device,
@@ -35,15 +33,18 @@ from dask_gpuagg.cuda.driver import (
     kernels_of,
 )
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
-from dask_gpuagg.cuda.estimate import estimated
+from dask_gpuagg.cuda.estimate import Sample, estimated, sampled
 from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
-from dask_gpuagg.cuda.output import collect_early, write
+from dask_gpuagg.cuda.hashed import hgb, lphga
+from dask_gpuagg.cuda.output import write
 from dask_gpuagg.cuda.partitioned import pgb
 from dask_gpuagg.cuda.parts import PRESENT
 from dask_gpuagg.cuda.runs import sgb
 from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.cuda.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.two_phase import sp_ega
+
+# The report, and the counters from which columns are made.
+Done = tuple[Run, Counters]
 
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
@@ -147,12 +148,13 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     # the one that was seen first has worked out much already
-    query, _ = _prepared(query, current_device())
-    columns = _Columns(keys, inputs, rows, stream, stopwatch)
+    device = current_device()
+    query, _ = _prepared(query, device)
+    columns = _Columns(keys, inputs, rows, device, stream, stopwatch)
     decision: Decision | None = None
     if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):
         call = columns.call(query)
-        decision = _decide(call, forced, encoded)
+        decision = _decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
@@ -190,12 +192,12 @@ class _Columns:
     keys: Sequence[DeviceColumn]
     inputs: Sequence[DeviceColumn]
     rows: int
+    device: Device
     stream: Any
     stopwatch: Stopwatch | None
 
     def call(self, query: Query, extra: Sequence[Column] = (), codes: Any = None) -> Call:
-        device = current_device()
-        query, kernels = _prepared(query, device)
+        query, kernels = _prepared(query, self.device)
         flat = []
         for key, part in zip(self.keys, query.keys, strict=True):
             flat.append(Column(key.data, key.mask, key.offset))
@@ -211,7 +213,7 @@ class _Columns:
         return Call(
             query=query,
             kernels=kernels,
-            device=device,
+            device=self.device,
             columns=columns,
             rows=self.rows,
             values=query.values - sum(nulls) / max(self.rows, 1),
@@ -246,7 +248,7 @@ def _grouped(
     """
     query, args = call.query, call.args
     if call.rows == 0:
-        return call, Run(_decide(call, forced), 0, 0), Counters()
+        return call, Run(_decide(call, forced, None), 0, 0), Counters()
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = call.rows
     args.probes = geometry.PROBES
@@ -261,10 +263,56 @@ def _grouped(
         make_codes(call)
     elif query.made_words:
         make_words(call)
+    done = sample = None
     if decision is None:
-        decision = _decide(call, forced, encoded)
+        if not (encoded or query.coded):
+            done, sample = _as_expected(call, forced)
+        if done is None:
+            if sample is None and sampled(call, forced):
+                sample = Sample(call)
+            decision = _decide(call, forced, sample, encoded)
     if query.coded and call.counters().doubt:
         return None
+    if done is None:
+        assert decision is not None
+        done = _as_decided(call, decision, forced, encoded, sample)
+    run, counters = done
+    if query.family == "Hashed":
+        counters = verified(call, counters)
+    return None if checked and counters.doubt else (call, run, counters)
+
+
+def _as_expected(call: Call, forced: str) -> tuple[Done | None, Sample | None]:
+    """The groups by the decision for rows before, and the sample where there is such a decision.
+
+    None of the first if these rows turn out to be unlike those.
+    """
+    known = expectation.expectation(call, forced)
+    if known is None:
+        return None, None
+    sample, held = Sample(call), len(call.held)
+    before = Args.from_buffer_copy(call.args)
+
+    def check() -> None:
+        pointers = ctypes.c_void_p(sample.summary), known.expected, ctypes.c_void_p(before.counters)
+        call.launch("check", 1, 32, *pointers)
+
+    call.check = check
+    done = _taken(call, known.decision)
+    call.check = None
+    if done is not None:
+        return done, sample
+    # as if nothing had been done; what it has allocated goes
+    del call.held[held:]
+    call.args, call.early = before, None
+    return None, sample
+
+
+def _as_decided(
+    call: Call, decision: Decision, forced: str, encoded: bool, sample: Sample | None
+) -> Done:
+    """The groups by a decision, or by others where the rows do not admit it."""
+    query, first = call.query, decision
     if encoded and decision.kernel in ("pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega"):
         # they leave no table in which rows could be looked up by linear probing
         decision = geometry.decide(query, call.rows, decision.estimate, call.device, "lphga")
@@ -279,18 +327,23 @@ def _grouped(
             decision = geometry.decide_again(
                 query, call.rows, decision, call.device, forced, costs, call.values
             )
-    if done is None and decision.partitions:
-        done = pgb(call, decision)
-    elif done is None and decision.shared_slots:
-        done = _hgb(call, decision)
-    elif done is None and decision.kernel == "sp_ega":
-        done = sp_ega(call, decision)
-    if done is None:
-        done = _lphga(call, decision)
-    run, counters = done
-    if query.family == "Hashed":
-        counters = verified(call, counters)
-    return None if checked and counters.doubt else (call, run, counters)
+    done = done or _taken(call, decision) or lphga(call, decision)
+    run, _ = done
+    if sample is not None and not encoded:
+        alike = decision is first and not run.restarted
+        expectation.keep(call, forced, decision if alike else None, sample.numbers, run.spilled)
+    return done
+
+
+def _taken(call: Call, decision: Decision) -> Done | None:
+    """The groups by the kernel that was decided for; None if it cannot take all rows."""
+    if decision.kernel == "direct":
+        return direct(call, decision)
+    if decision.partitions:
+        return pgb(call, decision)
+    if decision.shared_slots:
+        return hgb(call, decision)
+    return sp_ega(call, decision) if decision.kernel == "sp_ega" else None
 
 
 # What finds out about the form of the keys, and what it needs first.
@@ -316,65 +369,10 @@ def prepare(query: Query, *units: str) -> None:
         kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
 
 
-def _decide(call: Call, forced: str, encoded: bool = False) -> Decision:
-    estimate = estimated(call, forced) if call.rows else None
+def _decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:
+    estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
         estimate = replace(estimate, bounds=cardinality.ANY_WORD)
     costs = known(call.device).costs
     return geometry.decide(call.query, call.rows, estimate, call.device, forced, costs, call.values)
-
-
-def _hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
-    """Shared-memory tables; None if the merged table was too small, which calls for ``_lphga``."""
-    args, query = call.args, call.query
-    fixed, replica = query.slot_bytes
-    args.table = table_of(call, decision.global_slots)
-    args.shared_slots = decision.shared_slots
-    args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
-    args.replicas = decision.replicas
-    args.slices = decision.slices
-    room = room_for_spilled(call, decision.blocks)
-    args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
-    call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
-    shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
-    kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
-    call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
-    counters = collect_early(call)
-    if counters.homeless:
-        return None
-    spilled = counters.spilled
-    if spilled:
-        listed = min(spilled, room)
-        stopped = spilled > args.spill_limit
-        new = listed if not stopped else call.rows
-        if decision.estimate is not None and stopped:
-            new = min(new, 2 * decision.estimate.most)
-        take_spilled(call, counters, listed, new)
-        if stopped:
-            # the same grid, so that each warp goes on where it stopped
-            call.launch("lphga", decision.blocks, query.threads, args, call.columns)
-        counters = collect(call)
-        if counters.homeless:
-            return None
-    return run_of(call, decision, counters, spilled=spilled), counters
-
-
-def _lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
-    args, threads = call.args, call.query.threads
-    restarted = decision.kernel != "lphga"
-    slots = safe_slots(call.rows) if restarted else decision.global_slots
-    while True:
-        args.slices, args.replicas = 1, 1
-        args.resume = args.list = None
-        args.table = table_of(call, slots)
-        call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-        blocks = call.spread(call.rows, threads * call.query.unroll)
-        call.launch("lphga", blocks, threads, args, call.columns)
-        counters = collect_early(call)
-        if not counters.homeless:
-            return run_of(call, decision, counters, restarted=restarted), counters
-        # half empty by construction, and searched to its end: keys that all want one slot are
-        # slow, but they find a place
-        slots = args.probes = safe_slots(call.rows)
-        restarted = True

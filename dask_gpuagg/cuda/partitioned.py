@@ -86,12 +86,14 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
     zero(call, partitions.rows, partitions.count + 1)
+    if call.check:
+        call.check()
     _scatter(moving, decision, partitions, moved)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
     counters = _aggregate(moving, decision, partitions, moved, targets)
     spilled = counters.spilled
-    if spilled > args.spill_limit or counters.homeless:
+    if spilled > args.spill_limit or counters.homeless or counters.surprise:
         call.early = None
         return None
     if columns and spilled:

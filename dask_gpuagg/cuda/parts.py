@@ -1,8 +1,11 @@
-"""What a query is made of: key columns, inputs, states, outputs, as the kernels' types."""
+"""What a query is made of: key columns, inputs, states, outputs, as the kernels' types.
+
+They are tuples, which are hashed and compared in no time: each call looks its query up.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
 # specialisations that the tests compile assert them.
@@ -41,8 +44,7 @@ CODED_COLUMNS = 4
 PRESENT = "present"
 
 
-@dataclass(frozen=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One key column.
 
     Attributes
@@ -72,8 +74,7 @@ def integral(key: KeyPart) -> bool:
     return key.ctype[0] in "iu" and key.ctype != "i128" and not key.string
 
 
-@dataclass(frozen=True)
-class ValuePart:
+class ValuePart(NamedTuple):
     """One input column: type and whether it has a null mask.
 
     A type of ``present`` stands for a column of any type of which only the validity is read.
@@ -83,8 +84,7 @@ class ValuePart:
     masked: bool
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """A state policy of ``kernels/aggregate/states.cuh``.
 
     Attributes
@@ -113,8 +113,7 @@ class State:
         return STATE_BYTES[self.policy]
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """An output policy of ``kernels/output/outputs.cuh``: code, its type, whether it has nulls."""
 
     code: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -33,6 +34,9 @@ from dask_gpuagg.engines.layout import (
     view_of,
     wide,
 )
+
+# The query that was met first has worked out much of what a call needs.
+_query = lru_cache(1024)(Query)
 
 
 def _flag(column: plc.Column) -> str:
@@ -274,12 +278,12 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """What is compiled."""
-        return Query(
-            tuple(key_part(k) for k in self.keys),
+        return _query(
+            tuple([key_part(k) for k in self.keys]),
             self.keep_nulls,
-            tuple(value_part(c, present) for c, present in self._inputs),
+            tuple([value_part(c, present) for c, present in self._inputs]),
             tuple(self._states),
-            tuple(output for output, _, _ in self._outputs),
+            tuple([output for output, _, _ in self._outputs]),
         )
 
     def run(

@@ -8,6 +8,7 @@
 
 #include "direct/direct.cuh"
 #include "estimate/bytes.cuh"
+#include "estimate/check.cuh"
 #include "estimate/count.cuh"
 #include "estimate/ranges.cuh"
 #include "estimate/sample.cuh"
@@ -449,6 +450,12 @@ __global__ void __launch_bounds__(256)
     gpuagg_summarise(const gpuagg::Sample* table, gpuagg::Summary* summary,
                      gpuagg::HotSeen* hot) {
     gpuagg::summarise(table, summary, hot);
+}
+
+__global__ void __launch_bounds__(32)
+    gpuagg_check(const gpuagg::Summary* summary, const __grid_constant__ gpuagg::Expected expected,
+                 gpuagg::Counters* counters) {
+    if (threadIdx.x == 0) gpuagg::check(*summary, expected, counters);
 }
 #endif
 

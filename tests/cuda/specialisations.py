@@ -156,8 +156,8 @@ SEVERAL_KEYS = {
     "decimal128 and int32": (key("i128", True), key("i32")),
     "string": (string(),),
     "string with nulls": (string(masked=True),),
-    "short string": (replace(string(masked=True), short=True),),
-    "short large string": (replace(string("i64"), short=True),),
+    "short string": (string(masked=True)._replace(short=True),),
+    "short large string": (string("i64")._replace(short=True),),
     "large string": (string("i64"),),
     "large string with nulls": (string("i64", masked=True),),
     "string and int32": (string(masked=True), key("i32", True)),
@@ -252,7 +252,7 @@ def _counts() -> Iterator[tuple[str, Query]]:
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
     yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
-    short = replace(string(), short=True)
+    short = string()._replace(short=True)
     yield "20 aggregations by short strings", of((short,), twenty | {("i32", False): ["sum"]})
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 

@@ -63,12 +63,13 @@ def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (State("FloatSum", (0,)),),
         (),
     )
+    sample: Any = object()
     call: Any = SimpleNamespace(query=query, rows=10**8, device=H200, values=None)
-    monkeypatch.setattr(groupby, "estimated", lambda call, forced: estimate)
-    assert groupby._decide(call, "auto").kernel == "pgb"
+    monkeypatch.setattr(groupby, "estimated", lambda call, forced, sample: estimate)
+    assert groupby._decide(call, "auto", sample).kernel == "pgb"
     slow_scatter = replace(FOUND, move_ps=1e3)
     costs.write(kept(), H200, slow_scatter, {"date": "today"})
-    assert groupby._decide(call, "auto").kernel == "sp_ega"
+    assert groupby._decide(call, "auto", sample).kernel == "sp_ega"
 
 
 def changed(**values: Any) -> str:

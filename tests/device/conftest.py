@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dask_gpuagg.cuda import driver
+from dask_gpuagg.cuda import driver, expectation
 
 
 def _missing() -> str | None:
@@ -23,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.device)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _without_expectations() -> None:
+    """What other tests' rows were like is no matter of a test's."""
+    expectation.forget()
 
 
 @pytest.fixture

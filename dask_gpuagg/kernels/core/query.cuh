@@ -19,6 +19,7 @@ struct Counters {
     u32 claimed;   // slots of the global table
     u32 homeless;  // rows or partial groups that found no place in the global table
     u32 spilled;   // rows listed for the next stage
+    u32 surprise;  // not 0: the rows are unlike what was expected, so nothing is to be done
     u32 groups;
     u32 nulls[60];  // of each output
     u32 extras;     // of a dense area: which of the two slots behind it hold a group, as bits
@@ -54,6 +55,9 @@ GPUAGG_INLINE Probe beside(Probe probe) {
     probe.home = static_cast<u32>(scramble(probe.word));
     return probe;
 }
+
+// Whether what the host launched without waiting for the sample has been called off (estimate/check.cuh).
+GPUAGG_INLINE bool called_off(const Args& a) { return a.counters->surprise != 0; }
 
 // Slots of global tables that rows looked at, in a build that counts them (benchmarks/probes.py).
 #ifdef GPUAGG_COUNT_PROBES

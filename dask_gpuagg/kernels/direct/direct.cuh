@@ -56,6 +56,7 @@ GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* col
 template <class Q, class Space, u32 UNROLL>
 __device__ void direct(const Args& a, const Window& w, const Column* columns) {
     extern __shared__ u64 shared[];
+    if (called_off(a)) return;
     u32* present = reinterpret_cast<u32*>(shared);
     const u32 marks = mark_words(w.keys);
     const auto global = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);

@@ -119,6 +119,7 @@ template <class Q, template <class> class Accumulate, bool SLICED, u32 UNROLL>
 __device__ void hgb(const Args& a, const Column* columns) {
     extern __shared__ u64 words[];
     __shared__ u32 claimed;
+    if (called_off(a)) return;
     const u32 all = a.shared_slots + EXTRA_SLOTS;
     const auto memory = Q::All::carve(reinterpret_cast<char*>(words + all), all, a.replicas);
     clear_shared<Q>(words, memory, all, a.replicas);

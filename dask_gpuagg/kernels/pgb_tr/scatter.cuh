@@ -188,6 +188,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     using Code = typename W::Code;
     constexpr u32 TILE = THREADS * ITEMS;
     static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
+    if (called_off(a)) return;
     extern __shared__ u64 shared[];
     __shared__ u32 warp_sums[WARP];
     char* buffer = reinterpret_cast<char*>(shared);

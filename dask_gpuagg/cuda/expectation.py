@@ -1,0 +1,139 @@
+"""What rows before let expect of the next: partitions of a collection are mostly alike.
+
+A decision waits for the sample, and the kernel for the decision, while the device has nothing to
+do. Where rows before asked for the same, their decision is launched right behind the sample, and
+the device itself compares this sample with theirs (kernels/estimate/check.cuh): where it strays
+farther than chance has it, nothing is done, and the decision is made anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass, replace
+
+from dask_gpuagg.cuda.call import Call
+from dask_gpuagg.cuda.decision import Decision
+from dask_gpuagg.cuda.driver import Kernels
+from dask_gpuagg.cuda.estimate import Numbers
+
+# Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
+_DEVIATIONS = 4
+# Pairs vary more, since those of one key come together.
+_PAIRS_DEVIATIONS, _PAIRS_SHARE = 8, 1 / 32
+# Share of the rows by which partitions may differ, and of the keys' range that a sample's ends may.
+_ROWS_SHARE = 1 / 16
+_RANGE_SHARE = 1 / 8
+# Values of a row that are not null, on average.
+_VALUES = 0.05
+# Rows that found no place, at most, of a decision worth repeating.
+_SPILLED = 1 / 64
+_WORDS = 1 << 64
+_HALF = 1 << 63
+_NARROW = 1 << 32
+
+
+class Expected(ctypes.Structure):
+    """``Expected`` of kernels/estimate/check.cuh: bounds of every one of ``Numbers``."""
+
+    _fields_ = [
+        ("least", ctypes.c_uint64 * len(Numbers._fields)),
+        ("most", ctypes.c_uint64 * len(Numbers._fields)),
+    ]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A decision, and the rows that it was made for."""
+
+    decision: Decision
+    rows: int
+    values: float
+    expected: Expected
+
+
+_known: dict[tuple[Kernels, str], Expectation] = {}
+
+
+def expectation(call: Call, forced: str) -> Expectation | None:
+    """What to expect of a call, if rows like its own have been grouped."""
+    known = _known.get((call.kernels, forced))
+    if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
+        return None
+    more = call.rows - known.rows
+    # partitions have room for so many rows
+    most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
+    return known if -_ROWS_SHARE * known.rows <= more <= most else None
+
+
+def keep(
+    call: Call, forced: str, decision: Decision | None, numbers: Numbers, spilled: int
+) -> None:
+    """Remember a decision that did well; forget what was known otherwise.
+
+    Parameters
+    ----------
+    call : Call
+    forced : str
+    decision : Decision, optional
+        None if the rows were not grouped by the first one.
+    numbers : Numbers
+        Of the sample.
+    spilled : int
+        Rows that found no place at first.
+    """
+    if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
+        _known.pop((call.kernels, forced), None)
+        return
+    told = replace(decision, why=f"{decision.why}; as for rows before")
+    expected = bounds_of(numbers, decision)
+    _known[call.kernels, forced] = Expectation(told, call.rows, call.values or 0.0, expected)
+
+
+def _may_repeat(decision: Decision) -> bool:
+    # which keys are hot no number tells, and the other kernels take so long that waiting is nothing
+    uneven = decision.estimate is not None and decision.estimate.uneven
+    fitting = decision.shared_slots > 0 or decision.kernel in ("direct", "pgb_fold")
+    return fitting and not (decision.partitions and uneven)
+
+
+def forget() -> None:
+    """Expect nothing of any call."""
+    _known.clear()
+
+
+def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
+    """Between which bounds a sample is like one with these numbers.
+
+    Parameters
+    ----------
+    numbers : Numbers
+    decision : Decision
+        Keys must not leave the window that it has found for them.
+    """
+    least, most = [], []
+    for name, n in zip(Numbers._fields, numbers, strict=True):
+        beyond = _DEVIATIONS * math.isqrt(n) + 8
+        if name == "pairs":
+            beyond = _PAIRS_DEVIATIONS * math.isqrt(n) + int(n * _PAIRS_SHARE) + 8
+        # no falls at all are sorted keys
+        fewest = 1 if name == "falls" and n else 0
+        least.append(max(fewest, n - beyond))
+        most.append(n + beyond)
+    low, high = numbers.bounds
+    beyond = int((high - low) * _RANGE_SHARE) + 16
+    first, last = low - beyond, high + beyond
+    if decision.base is not None:
+        width = decision.window or (
+            decision.global_slots >> decision.shift if decision.kernel == "direct" else _NARROW
+        )
+        first, last = max(first, decision.base), min(last, decision.base + width - 1)
+    ends = {
+        "least": (first + _HALF, low + beyond + _HALF),
+        "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),
+    }
+    for name, (fewest, greatest) in ends.items():
+        place = Numbers._fields.index(name)
+        least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)
+    words = ctypes.c_uint64 * len(numbers)
+    return Expected(words(*least), words(*most))

@@ -1,0 +1,28 @@
+// Whether a sample is like the one that a decision was made for. The host launches what it decided
+// then without waiting to see this sample; here the device looks at it, and calls off what follows.
+#pragma once
+
+#include "estimate/sample.cuh"
+
+namespace gpuagg {
+
+constexpr u32 TOLD = 12;  // the numbers of a Summary
+
+struct Expected {
+    u64 least[TOLD];
+    u64 most[TOLD];
+};
+
+// By one thread.
+GPUAGG_INLINE void check(const Summary& s, const Expected& e, Counters* counters) {
+    // counts start one below zero
+    const u64 told[TOLD] = {s.pairs + 1,   s.least,     s.greatest,     s.rows + 1,
+                            s.distinct + 1, s.once + 1, s.twice + 1,    s.most < 0 ? 0ull : s.most,
+                            s.repeats + 1, s.met + 1,   s.hots + 1,     s.falls + 1};
+    bool alike = true;
+#pragma unroll
+    for (u32 i = 0; i < TOLD; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];
+    if (!alike) counters->surprise = 1;
+}
+
+}  // namespace gpuagg

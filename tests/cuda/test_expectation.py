@@ -1,0 +1,206 @@
+"""What rows before let expect of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda import expectation
+from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.decision import Decision
+from dask_gpuagg.cuda.estimate import Numbers
+
+ROWS = 10**6
+HALF = 1 << 63
+EVEN = Estimate(64, 64, 0.0, 0.02, bounds=(0, 63))
+HGB = Decision("hgb", "few groups", EVEN, 128, 1, 1, 132, 4096)
+PARTS = replace(HGB, kernel="pgb", partitions=256, capacity=5_000)
+SORTED = replace(HGB, kernel="sgb", shared_slots=0)
+GLOBAL = replace(HGB, kernel="lphga", shared_slots=0)
+FOLD = replace(PARTS, kernel="pgb_fold", shared_slots=0, fills=1)
+
+
+def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
+    """Of 65,536 rows with 64 even keys, unless changed."""
+    made = Numbers(
+        pairs=64 * 256 * 255,
+        least=least + HALF,
+        greatest=HALF - 1 - greatest,
+        rows=65_536,
+        distinct=64,
+        once=0,
+        twice=0,
+        most=1_100,
+        repeats=1_000,
+        met=64 * 256,
+        hots=64,
+        falls=31_000,
+    )
+    return made._replace(**changed)
+
+
+def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
+    """As the device compares."""
+    expected = expectation.bounds_of(of, decision)
+    return all(
+        low <= n <= high for low, n, high in zip(expected.least, seen, expected.most, strict=True)
+    )
+
+
+def call_of(rows: int = ROWS, values: float | None = 1.0, kernels: Any = "kernels") -> Any:
+    return SimpleNamespace(kernels=kernels, rows=rows, values=values)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    expectation.forget()
+    yield
+    expectation.forget()
+
+
+word = st.integers(-HALF, HALF - 1)
+count = st.integers(0, 65_536)
+
+
+@given(
+    word,
+    word,
+    st.builds(dict, **{n: count for n in Numbers._fields if n not in ("least", "greatest")}),
+)
+def test_a_sample_is_like_itself(a: int, b: int, counts: dict[str, int]) -> None:
+    seen = numbers(min(a, b), max(a, b), **counts)
+    assert seen.bounds == (min(a, b), max(a, b))
+    assert alike(seen, seen)
+
+
+@pytest.mark.parametrize("name", [n for n in Numbers._fields if n not in ("least", "greatest")])
+def test_a_number_far_off_is_no_surprise_missed(name: str) -> None:
+    before = numbers()
+    n = getattr(before, name)
+    assert not alike(before._replace(**{name: 2 * n + 50}), before)
+    if n > 100:
+        assert not alike(before._replace(**{name: n // 2}), before)
+
+
+def test_sorted_rows_are_none_that_were_not() -> None:
+    before = numbers(falls=3)
+    assert alike(before._replace(falls=1), before)
+    assert not alike(before._replace(falls=0), before)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "expected"),
+    [(0, 63, True), (-20, 80, True), (-40, 63, False), (0, 100, False), (40, 63, False)],
+)
+def test_the_range_may_move_a_little(least: int, greatest: int, expected: bool) -> None:
+    assert alike(numbers(least, greatest), numbers()) == expected
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        replace(HGB, kernel="direct", base=-2, global_slots=68 << 2, shift=2),
+        replace(PARTS, base=-2, window=68),
+    ],
+)
+def test_no_key_may_leave_the_window(decision: Decision) -> None:
+    assert alike(numbers(-2, 65), numbers(), decision)
+    assert not alike(numbers(-3, 63), numbers(), decision)
+    assert not alike(numbers(0, 66), numbers(), decision)
+
+
+def test_narrow_words_hold_what_they_are_counted_from() -> None:
+    decision = replace(PARTS, base=-100)
+    wide = numbers(0, 2**32 - 200)
+    assert alike(numbers(-100, 2**32 - 101), wide, decision)
+    assert not alike(numbers(0, 2**32 - 100), wide, decision)
+
+
+@pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
+def test_rows_of_the_same_keys_are_alike(groups: int) -> None:
+    """Four standard deviations of each number: hardly one sample in a hundred is refused."""
+    rng = np.random.default_rng(groups)
+
+    def seen() -> Numbers:
+        keys = rng.integers(0, groups, (256, 256))
+        segments = np.zeros(groups, dtype=np.int64)
+        met = 0
+        for segment in keys:
+            there = np.unique(segment)
+            segments[there] += 1
+            met += len(there)
+        rows = np.bincount(keys.ravel(), minlength=groups)
+        return numbers(
+            int(keys.min()),
+            int(keys.max()),
+            pairs=int((segments * (segments - 1)).sum()),
+            distinct=int((rows > 0).sum()),
+            once=int((segments == 1).sum()),
+            twice=int((segments == 2).sum()),
+            most=int(rows.max()),
+            repeats=int((keys[:, 1:] == keys[:, :-1]).sum()),
+            met=met,
+            hots=int(((rows >= 8) & (segments >= 4)).sum()),
+            falls=int((keys[:, 1:] < keys[:, :-1]).sum()),
+        )
+
+    before = seen()
+    assert sum(alike(seen(), before) for _ in range(20)) >= 19
+
+
+@pytest.mark.parametrize("decision", [HGB, PARTS, FOLD])
+def test_a_decision_is_expected_again(decision: Decision) -> None:
+    assert expectation.expectation(call_of(), "auto") is None
+    expectation.keep(call_of(), "auto", decision, numbers(), 0)
+    found = expectation.expectation(call_of(), "auto")
+    assert found is not None
+    assert found.decision == replace(decision, why="few groups; as for rows before")
+    assert expectation.expectation(call_of(), "hgb") is None
+    assert expectation.expectation(call_of(kernels="others"), "auto") is None
+    assert expectation.expectation(call_of(values=0.9), "auto") is None
+    expectation.forget()
+    assert expectation.expectation(call_of(), "auto") is None
+
+
+@pytest.mark.parametrize(("decision", "more"), [(HGB, True), (PARTS, False)])
+def test_of_about_as_many_rows(decision: Decision, more: bool) -> None:
+    """Partitions have no room for more."""
+    expectation.keep(call_of(), "auto", decision, numbers(), 0)
+    for rows, expected in [
+        (ROWS * 15 // 16, True),
+        (ROWS * 14 // 16, False),
+        (ROWS * 17 // 16, more),
+        (ROWS * 18 // 16, False),
+    ]:
+        assert (expectation.expectation(call_of(rows), "auto") is not None) == expected
+
+
+UNEVEN = replace(EVEN, uneven=True)
+
+
+@pytest.mark.parametrize(
+    ("decision", "spilled"),
+    [
+        (None, 0),
+        (SORTED, 0),
+        (GLOBAL, 0),
+        (replace(PARTS, estimate=UNEVEN), 0),
+        (HGB, ROWS // 10),
+    ],
+)
+def test_what_did_not_do_well_is_forgotten(decision: Decision | None, spilled: int) -> None:
+    expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    expectation.keep(call_of(), "auto", decision, numbers(), spilled)
+    assert expectation.expectation(call_of(), "auto") is None
+
+
+def test_uneven_keys_of_shared_tables_are_expected() -> None:
+    expectation.keep(call_of(), "auto", replace(HGB, estimate=UNEVEN), numbers(), 0)
+    assert expectation.expectation(call_of(), "auto") is not None

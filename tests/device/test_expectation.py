@@ -1,0 +1,152 @@
+"""Decisions for rows before, launched without waiting for the sample of these."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.cuda import expectation
+from dask_gpuagg.cuda.call import Counters
+from dask_gpuagg.cuda.estimate import Numbers, Summary
+from tests.cuda.specialisations import TABLE
+from tests.device.test_kernels import aggregated, assert_equal, by_pandas
+
+ROWS = 2_000_000
+FIVE = {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
+SUM = {"v": ["sum"]}
+TOLD = "as for rows before"
+
+
+def frame_of(keys: Any, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = len(keys)
+    return pd.DataFrame({"k": keys, "v": rng.random(rows), "w": rng.random(rows).astype("float32")})
+
+
+def drawn(groups: int, seed: int, rows: int = ROWS, spread: bool = False) -> Any:
+    """Even keys, those that are spread over all 64 bits the same for every seed."""
+    keys = np.random.default_rng(seed).integers(0, groups, rows)
+    if spread:
+        return np.random.default_rng(7).integers(-(2**63), 2**63 - 1, groups)[keys]
+    return keys
+
+
+def grouped(keys: Any, wanted: dict[str, list[str]], kernel: str, seed: int = 1) -> Any:
+    frame = frame_of(keys, seed)
+    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    return run
+
+
+CASES = [
+    ("direct", 100, False, SUM),
+    ("direct", 100, False, FIVE),
+    ("direct", 200_000, False, SUM),
+    ("hgb", 100, True, FIVE),
+    ("hgb", 5_000, True, SUM),
+    ("pgb", 100_000, True, FIVE),
+    ("pgb", 100_000, False, FIVE),
+    ("pgb_ur", 100_000, True, FIVE),
+    ("pgb_fold", 400_000, True, FIVE),
+    ("pgb_fold", 400_000, False, FIVE),
+]
+
+
+@pytest.mark.parametrize(("kernel", "groups", "spread", "wanted"), CASES)
+def test_rows_alike_are_grouped_as_rows_before(
+    kernel: str, groups: int, spread: bool, wanted: dict[str, list[str]]
+) -> None:
+    first = grouped(drawn(groups, 1, spread=spread), wanted, kernel)
+    assert TOLD not in first.decision.why
+    assert first.decision.kernel == kernel
+    again = grouped(drawn(groups, 2, ROWS - 1_000, spread), wanted, kernel, 2)
+    assert again.decision.why == f"{first.decision.why}; {TOLD}"
+    assert again.decision.estimate == first.decision.estimate
+    assert again.rows == ROWS - 1_000
+
+
+def test_runs_alike_are_grouped_as_rows_before() -> None:
+    runs = [np.repeat(drawn(50, seed, ROWS // 1_000), 1_000) for seed in (1, 2)]
+    first, again = (grouped(keys, FIVE, "hgb", i) for i, keys in enumerate(runs))
+    assert first.decision.kernel == again.decision.kernel == "hgb_runs"
+    assert TOLD in again.decision.why
+
+
+def changed(keys: Any) -> dict[str, Any]:
+    """Rows unlike those before, each in one way."""
+    rng = np.random.default_rng(3)
+    hot = keys.copy()
+    hot[rng.random(len(keys)) < 0.3] = keys[0]
+    return {
+        "more keys": keys * 8 + rng.integers(0, 8, len(keys)),
+        "fewer keys": keys // 8,
+        "other keys": keys + 10_000_000,
+        "a hot key": hot,
+        "sorted": np.sort(keys),
+        "runs": np.repeat(keys[: len(keys) // 100], 100),
+        "a key each": np.arange(len(keys)) * 1_000_003,
+    }
+
+
+@pytest.mark.parametrize(("kernel", "groups", "spread", "wanted"), CASES)
+@pytest.mark.parametrize("how", changed(np.zeros(200, dtype=np.int64)))
+def test_rows_unlike_those_before_are_decided_anew(
+    kernel: str, groups: int, spread: bool, wanted: dict[str, list[str]], how: str
+) -> None:
+    keys = drawn(groups, 1, spread=spread)
+    grouped(keys, wanted, "auto")
+    run = grouped(changed(keys)[how], wanted, "auto", 2)
+    # a range of other keys is no surprise to a table that hashes them, if it is as wide
+    assert TOLD not in run.decision.why or (spread and how in ("other keys", "fewer keys"))
+
+
+def test_keys_that_only_the_sample_is_like(raising: None) -> None:
+    """The sampled segments are those of the rows before, all other rows have a key each."""
+    before = drawn(100, 1, spread=True)
+    first = grouped(before, FIVE, "auto")
+    keys = np.arange(ROWS) * 1_000_003
+    for i in range(256):
+        at = ROWS * i // 256
+        keys[at : at + 256] = before[at : at + 256]
+    for seed in (2, 3):
+        run = grouped(keys, FIVE, "auto", seed)
+        assert run.groups > ROWS * 0.9
+        assert run.spilled > 0 or run.restarted
+    assert first.decision.kernel == "hgb"
+
+
+def bounds_at(place: int) -> list[tuple[int, bool]]:
+    return [(9, False), (10, True), (20, True), (21, False)]
+
+
+@pytest.mark.parametrize("name", Numbers._fields)
+def test_the_device_compares_every_number(name: str) -> None:
+    import rmm
+    from rmm.pylibrmm.stream import DEFAULT_STREAM
+
+    from dask_gpuagg.cuda.driver import current_device, kernels_of, read_back
+
+    kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
+    stream = DEFAULT_STREAM.__cuda_stream__()[1]
+    words = ctypes.c_uint64 * len(Numbers._fields)
+    place = Numbers._fields.index(name)
+    for number, alike in bounds_at(place):
+        least, most = words(*[5] * len(words())), words(*[5] * len(words()))
+        least[place], most[place] = 10, 20
+        seen = Summary()
+        for field, *_ in Summary._fields_:
+            n = number if field == name else 5
+            # counts start one below zero
+            setattr(seen, field, n if field in ("least", "greatest", "most") else n - 1)
+        summary = rmm.DeviceBuffer.to_device(bytes(seen), DEFAULT_STREAM)
+        counters = rmm.DeviceBuffer.to_device(bytes(Counters()), DEFAULT_STREAM)
+        pointers = ctypes.c_void_p(summary.ptr), ctypes.c_void_p(counters.ptr)
+        expected = expectation.Expected(least, most)
+        kernels.launch("check", 1, 32, stream, pointers[0], expected, pointers[1])
+        back = Counters()
+        read_back(counters.ptr, back, stream)
+        assert (back.surprise == 0) == alike
