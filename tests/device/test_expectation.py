@@ -119,10 +119,6 @@ def test_keys_that_only_the_sample_is_like(raising: None) -> None:
     assert first.decision.kernel == "hgb"
 
 
-def bounds_at(place: int) -> list[tuple[int, bool]]:
-    return [(9, False), (10, True), (20, True), (21, False)]
-
-
 @pytest.mark.parametrize("name", Numbers._fields)
 def test_the_device_compares_every_number(name: str) -> None:
     import rmm
@@ -134,7 +130,7 @@ def test_the_device_compares_every_number(name: str) -> None:
     stream = DEFAULT_STREAM.__cuda_stream__()[1]
     words = ctypes.c_uint64 * len(Numbers._fields)
     place = Numbers._fields.index(name)
-    for number, alike in bounds_at(place):
+    for number, alike in [(9, False), (10, True), (20, True), (21, False)]:
         least, most = words(*[5] * len(words())), words(*[5] * len(words()))
         least[place], most[place] = 10, 20
         seen = Summary()
