@@ -24,7 +24,9 @@ TOLD = "as for rows before"
 def frame_of(keys: Any, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     rows = len(keys)
-    return pd.DataFrame({"k": keys, "v": rng.random(rows), "w": rng.random(rows).astype("float32")})
+    return pd.DataFrame(
+        {"k": keys, "v": rng.random(rows), "w": pd.Series(rng.random(rows)).astype("Float32")}
+    )
 
 
 def drawn(groups: int, seed: int, rows: int = ROWS, spread: bool = False) -> Any:
