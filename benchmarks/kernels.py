@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -144,8 +145,14 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def prepare() -> None:
-    """One RMM pool for both arms, and for CuPy."""
+    """One RMM pool for both arms, and for CuPy, and one CPU core.
+
+    Where the scheduler moves a process from core to core between two calls, its own time about
+    doubles, and how often it does is chance.
+    """
     import rmm
+
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from rmm.allocators.cupy import rmm_cupy_allocator
 
     rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
@@ -170,6 +177,7 @@ def report_head(at: str | None) -> dict[str, Any]:
         "driver": runtime.cudaDriverGetVersion()[1],
         "cudf": cudf.__version__,
         "kernels": sources_hash(),
+        "cores": len(os.sched_getaffinity(0)),
     }
 
 

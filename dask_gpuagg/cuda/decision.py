@@ -45,6 +45,8 @@ class Decision:
         Of ``pgb_ur``: values that are gathered for a row, on average.
     shift : int
         Of ``direct``: by how many bits slots are farther apart than keys.
+    far : bool
+        Of ``direct`` in shared memory: whether extremes of float64 lie in the global table.
     window : int
         Of partitions: keys of a narrow range, each of which has a slot of its own from ``base``
         on; 0 where they are hashed.
@@ -71,6 +73,7 @@ class Decision:
     crowded: bool = False
     gathered: float = 0.0
     shift: int = 0
+    far: bool = False
     fills: int = 0
     window: int = 0
     expected_ms: float | None = None

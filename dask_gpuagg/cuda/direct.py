@@ -51,7 +51,8 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     shared = geometry.direct_bytes(query, decision)
     operands = (args, window, call.columns)
     if decision.shared_slots:
-        call.launch("direct_shared", decision.blocks, query.threads, *operands, shared=shared)
+        kernel = "direct_far" if decision.far else "direct_shared"
+        call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
     else:
         marks = 4 * math.ceil(keys / 32)
         window.present = call.allocate(marks).ptr

@@ -12,6 +12,7 @@ import ctypes
 import math
 from dataclasses import dataclass, replace
 
+from dask_gpuagg.cuda import cardinality
 from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
@@ -19,8 +20,6 @@ from dask_gpuagg.cuda.estimate import Numbers
 
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
-# Pairs vary more, since those of one key come together.
-_PAIRS_DEVIATIONS, _PAIRS_SHARE = 8, 1 / 32
 # Share of the rows by which partitions may differ, and of the keys' range that a sample's ends may.
 _ROWS_SHARE = 1 / 16
 _RANGE_SHARE = 1 / 8
@@ -111,11 +110,14 @@ def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
     decision : Decision
         Keys must not leave the window that it has found for them.
     """
+    # equal keys that lie side by side are counted together, and so are the pairs of one key
+    run = min(
+        cardinality.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31)
+    )
+    together = {"pairs": 4 * numbers.met / max(1, numbers.distinct), "rows": run, "most": run}
     least, most = [], []
     for name, n in zip(Numbers._fields, numbers, strict=True):
-        beyond = _DEVIATIONS * math.isqrt(n) + 8
-        if name == "pairs":
-            beyond = _PAIRS_DEVIATIONS * math.isqrt(n) + int(n * _PAIRS_SHARE) + 8
+        beyond = _DEVIATIONS * math.isqrt(int(n * together.get(name, 1))) + 8
         # no falls at all are sorted keys
         fewest = 1 if name == "falls" and n else 0
         least.append(max(fewest, n - beyond))

@@ -45,6 +45,8 @@ _LOOSEST = 64.0
 _APART_BELOW = 1 << 17
 # Copies of a state that uneven keys need.
 _UNEVEN_REPLICAS = 8
+# Copies with which no two lanes of a warp wait for each other.
+_LANES = 32
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
 _SHARED_LOAD = 0.85
 # Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
@@ -157,7 +159,14 @@ def _cheapest(
         candidates.append(narrow)
     if 1 <= slices <= _MOST_SLICES:
         why = f"{expected:,} groups fit shared memory"
-        if slices == 1 and narrow is not None and narrow.shared_slots and not _in_runs(estimate):
+        # copies for each lane make rows that lie side by side no worse than others
+        roomy = narrow is not None and narrow.replicas >= _LANES
+        if (
+            slices == 1
+            and narrow is not None
+            and narrow.shared_slots
+            and (roomy or not _in_runs(estimate))
+        ):
             return narrow
         shared = _in_shared(query, rows, estimate, device, slices, why)
         if slices == 1:
@@ -259,7 +268,7 @@ def decide_again(
 
 def direct_bytes(query: Query, decision: Decision) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
-    fixed, replica = query.slot_bytes
+    fixed, replica = query.far_bytes if decision.far else query.slot_bytes
     each = fixed - 8 + decision.replicas * replica
     return ((decision.global_slots >> decision.shift) + 63) // 64 * 8 + decision.shared_slots * each
 
@@ -282,6 +291,10 @@ def _in_window(
     fixed, replica = query.slot_bytes
     room = shared_bytes(device) - (keys + 63) // 64 * 8
     each = room // keys - (fixed - 8)
+    # where all rows improve an extreme, far ones are slow: only for keys that do not fit otherwise
+    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.uneven
+    if far:
+        each = replica
     replicas, shift, held = 1, 0, 0
     if room >= 0 and each >= replica:
         most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
@@ -293,7 +306,7 @@ def _in_window(
         shift = 2
     blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
     geometry = (held, replicas, 1, max(1, blocks), keys << shift)
-    return Decision("direct", why, estimate, *geometry, base=base, shift=shift)
+    return Decision("direct", why, estimate, *geometry, base=base, shift=shift, far=far)
 
 
 def _in_runs(estimate: Estimate | None) -> bool:

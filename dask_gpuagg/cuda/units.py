@@ -19,6 +19,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
     "direct_shared": ("direct_shared",),
+    "direct_far": ("direct_far",),
     "direct_global": ("direct_global",),
     **{kernel: (kernel,) for kernel in (*PARTITIONED, *FOLDS)},
     "absorb": ("absorb", "append_others", "recount"),

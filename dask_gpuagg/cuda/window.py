@@ -30,8 +30,9 @@ def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
     if estimate.bounds == ANY_WORD or least > greatest:
         return None
     span = greatest - least + 1
-    # the sample misses keys at both ends
-    beyond = span // 64 + 16
+    # the sample misses keys at both ends: where they rise with the rows, a 256th behind its last
+    # segment
+    beyond = span // 192 + 16
     base, slots = least - beyond, span + 2 * beyond
     slots += slots % 2
     return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)

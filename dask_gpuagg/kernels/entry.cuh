@@ -80,7 +80,16 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_direct_shared(const __grid_constant__ gpuagg::Args a,
                          const __grid_constant__ gpuagg::Window w,
                          const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::direct<GPUAGG_QUERY, gpuagg::Shared, GPUAGG_UNROLL>(a, w, c.column);
+    gpuagg::direct<GPUAGG_QUERY, gpuagg::Shared, false, GPUAGG_UNROLL>(a, w, c.column);
+}
+#endif
+
+#ifdef GPUAGG_WITH_DIRECT_FAR
+__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
+    gpuagg_direct_far(const __grid_constant__ gpuagg::Args a,
+                         const __grid_constant__ gpuagg::Window w,
+                         const __grid_constant__ gpuagg::Columns c) {
+    gpuagg::direct<GPUAGG_QUERY, gpuagg::Shared, true, GPUAGG_UNROLL>(a, w, c.column);
 }
 #endif
 
@@ -89,7 +98,7 @@ __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_direct_global(const __grid_constant__ gpuagg::Args a,
                          const __grid_constant__ gpuagg::Window w,
                          const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::direct<GPUAGG_QUERY, gpuagg::Global, GPUAGG_UNROLL>(a, w, c.column);
+    gpuagg::direct<GPUAGG_QUERY, gpuagg::Global, false, GPUAGG_UNROLL>(a, w, c.column);
 }
 #endif
 

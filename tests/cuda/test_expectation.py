@@ -122,13 +122,20 @@ def test_narrow_words_hold_what_they_are_counted_from() -> None:
     assert not alike(numbers(0, 2**32 - 100), wide, decision)
 
 
+def _segment(rng: np.random.Generator, groups: int, run: int) -> np.ndarray:
+    """Rows side by side, of which so many have a key together."""
+    drawn = np.repeat(rng.integers(0, groups, 257 // run + 2), run)
+    return drawn[rng.integers(0, run) :][:256]
+
+
+@pytest.mark.parametrize("run", [1, 7, 100, 1_000])
 @pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
-def test_rows_of_the_same_keys_are_alike(groups: int) -> None:
+def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
     """Four standard deviations of each number: hardly one sample in a hundred is refused."""
     rng = np.random.default_rng(groups)
 
     def seen() -> Numbers:
-        keys = rng.integers(0, groups, (256, 256))
+        keys = np.stack([_segment(rng, groups, run) for _ in range(256)])
         segments = np.zeros(groups, dtype=np.int64)
         met = 0
         for segment in keys:

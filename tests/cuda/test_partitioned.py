@@ -133,7 +133,7 @@ def test_keys_of_a_window_have_slots_of_their_own(
         return
     assert decision.kernel == kernel
     assert decision.window > groups
-    assert decision.base == -(groups // 64 + 16)
+    assert decision.base == -(groups // 192 + 16)
     assert decision.partitions % device.multiprocessors == 0
     # every stripe has one key for each partition, and so a slot there
     stripes = -(-decision.window // decision.partitions)
@@ -229,7 +229,7 @@ def test_codes_are_numbers() -> None:
         estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=words)
         decision = geometry.decide(query, 10**8, estimate, H200)
         assert decision.kernel == kernel
-        assert decision.base == (words[0] - 15_641 if kernel == "direct" else words[0] - 2**30)
+        assert decision.base == (words[0] - 5_224 if kernel == "direct" else words[0] - 2**30)
 
 
 def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:

@@ -94,6 +94,10 @@ def test_sparse_uneven_and_ascending_keys_do_not() -> None:
     assert decide(SUM, 10**8, dense(10**6, uneven=True), H200, "direct").kernel == "lphga"
     runs = replace(dense(1_000), repeats=0.95)
     assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
+    # no two lanes meet in a slot, however long the runs are
+    few = decide(SUM, 10**8, replace(dense(100), repeats=0.95), H200)
+    assert few.kernel == "direct"
+    assert few.replicas >= 32
     assert decide(SUM, 10**8, replace(dense(10**6), ascending=True), H200).kernel == "sgb"
 
 
@@ -110,6 +114,45 @@ def test_what_is_decided_can_be_launched(states: list[State], groups: int, rows:
     assert 1 <= made.blocks <= H200.multiprocessors
     assert made.replicas & (made.replicas - 1) == 0
     assert made.shared_slots in (0, made.global_slots)
+
+
+FIVE = replace(
+    query(
+        State("FloatSum", (0,)),
+        State("Size"),
+        State("Min", (0,), "f64"),
+        State("Max", (0,), "f64"),
+        State("FloatSum", (1,)),
+    ),
+    inputs=(ValuePart("f64", False), ValuePart("f32", False)),
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "replicas", "far"), [(4_000, 2, False), (6_000, 1, False), (8_000, 1, True)]
+)
+def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far: bool) -> None:
+    made = decide(FIVE, 10**8, dense(groups), H200)
+    assert (made.kernel, made.replicas, made.far) == ("direct", replicas, far)
+    assert made.shared_slots == made.global_slots >= groups
+    assert groups * 28 < direct_bytes(FIVE, made) <= H200.shared_bytes
+    # hot keys would wait for each other
+    assert not decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct").far
+
+
+def test_only_extremes_of_floats_lie_far() -> None:
+    integers = replace(
+        FIVE,
+        inputs=(ValuePart("i64", False), ValuePart("f32", False)),
+        states=tuple(s._replace(ctype="i64") if s.ctype else s for s in FIVE.states),
+    )
+    assert "direct_far" in FIVE.units
+    assert "direct_far" not in integers.units
+    assert "direct_far" not in replace(FIVE, keys=(KeyPart("i128", False),)).units
+    assert (FIVE.slot_bytes, FIVE.far_bytes) == ((24, 20), (16, 20))
+    assert integers.far_bytes == integers.slot_bytes == FIVE.slot_bytes
+    assert decide(integers, 10**8, dense(8_000), H200).shared_slots != 8_000
+    assert not decide(integers, 10**8, dense(8_000), H200).far
 
 
 def test_another_kernel_where_keys_lie_outside() -> None:
@@ -139,6 +182,7 @@ def test_where_many_keys_lie_outside_nothing_is_left_behind(
     call: Any = SimpleNamespace(
         query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,
         allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
+        check=None,
     )  # fmt: skip
 
     def many(call: Any, most: int) -> Counters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,6 +74,58 @@ def test_too_many_rows_outside_go_another_way() -> None:
         ours, run = aggregated(frame, ["k"], SUM, kernel)
         assert run.decision.kernel != "direct"
         assert_equal(ours, by_pandas(frame, ["k"], SUM))
+
+
+def floats(kind: str, rng: np.random.Generator) -> Any:
+    """Values whose extremes are hard to keep a bound of."""
+    made = {
+        "even": lambda: rng.random(ROWS),
+        "both signs": lambda: rng.normal(0, 1e3, ROWS),
+        "rising": lambda: np.arange(ROWS) / 7,
+        "falling": lambda: -np.arange(ROWS) / 7,
+        "constant": lambda: np.full(ROWS, 0.1),
+        "few": lambda: rng.choice([0.1, 0.2, -0.3, 5.0], ROWS),
+        "zeros": lambda: rng.choice([0.0, -0.0], ROWS),
+        "near": lambda: 1.0 + rng.integers(0, 2**12, ROWS) * 2.0**-52,
+        "wide": lambda: rng.choice([1e-300, -1e-300, 1e300, -1e300, 5e-324, np.inf, -np.inf], ROWS),
+        "mostly NaN": lambda: np.where(rng.random(ROWS) < 0.999, np.nan, rng.random(ROWS)),
+    }
+    return made[kind]()
+
+
+KINDS = (
+    *("even", "both signs", "rising", "falling", "constant"),
+    *("few", "zeros", "near", "wide", "mostly NaN"),
+)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_extremes_that_lie_far(kind: str, masked: bool) -> None:
+    rng = np.random.default_rng(11)
+    v = pd.Series(floats(kind, rng))
+    if masked:
+        v = v.astype("Float64").mask(rng.random(ROWS) < 0.3)
+    w = pd.Series(rng.normal(0, 1, ROWS))
+    # means of infinities are no numbers, and pandas counts NaN as missing
+    frame = pd.DataFrame({"k": rng.integers(0, 9_000, ROWS), "v": v, "w": w})
+    wanted = {"v": ["min", "max", "size"], "w": ["mean", "sum"]}
+    ours, run = aggregated(frame, ["k"], wanted, "direct")
+    assert run.decision.kernel == "direct"
+    assert run.decision.far
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+def test_one_group_after_the_other_with_far_extremes() -> None:
+    """Blocks that meet a key late, and rows outside of the window."""
+    rng = np.random.default_rng(12)
+    keys = np.sort(rng.integers(0, 9_000, ROWS))
+    keys[rng.choice(ROWS, 300, replace=False)] = rng.integers(10**6, 2 * 10**6, 300)
+    frame = pd.DataFrame({"k": keys, "v": rng.normal(0, 1, ROWS), "w": rng.normal(0, 1, ROWS)})
+    wanted = {"v": ["min", "max", "size"], "w": ["mean", "sum"]}
+    ours, run = aggregated(frame, ["k"], wanted, "direct")
+    assert run.decision.far or run.decision.kernel != "direct"
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("keep_nulls", [False, True])

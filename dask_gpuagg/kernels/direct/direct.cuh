@@ -4,7 +4,7 @@
 // all the work. One bit of shared memory tells whether a key has occurred.
 #pragma once
 
-#include "core/query.cuh"
+#include "direct/block.cuh"
 
 namespace gpuagg {
 
@@ -18,9 +18,9 @@ struct Window {
 GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
 
 // A tile of WARP * UNROLL rows, one warp's. True if rows were listed beyond the limit.
-template <class Q, class Space, bool WHOLE, u32 UNROLL>
+template <class Q, class Space, class Kept, bool WHOLE, u32 UNROLL>
 GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* columns, u32* present,
-                               const typename Q::All::Memory& memory, u64 base) {
+                               const typename Kept::Memory& memory, u64 base) {
     using K = typename Q::Key;
     const u32 lane = threadIdx.x % WARP;
     const u32 share = threadIdx.x & (a.replicas - 1);
@@ -45,51 +45,68 @@ GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* col
             const u32 bit = 1u << at[j] % 32;
             if (!(peek(present + at[j] / 32) & bit)) atomicOr(present + at[j] / 32, bit);
             const u32 slot = Space::of_block ? at[j] : at[j] << w.shift;
-            Q::All::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
+            Kept::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
                            static_cast<u32>(base + j * WARP + lane));
         }
     return list_lost<UNROLL>(a, lost, base + lane);
 }
 
+// Tiles after which blocks look at what the others have found: by then most values that the first
+// rows had to try are known to be no extremes, and later much is gained once more.
+constexpr u32 FIRST_LOOK = 4;
+constexpr u32 LAST_LOOK = 24;
+
+template <class Q, class Space, class Kept, u32 UNROLL>
+GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* columns, u32* present,
+                            const typename Kept::Memory& memory) {
+    constexpr u32 TILE = WARP * UNROLL;
+    const u32 warps = blockDim.x / WARP;
+    const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
+    bool stop = false;
+    u32 tiles = 0;
+    for (; base + TILE <= a.rows && !stop; base += stride) {
+        stop = take_direct<Q, Space, Kept, true, UNROLL>(a, w, columns, present, memory, base);
+        if constexpr (Space::of_block) {
+            if constexpr (Kept::far) {
+                ++tiles;
+                if (tiles == FIRST_LOOK || tiles == LAST_LOOK)
+                    for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) Kept::refresh(memory, s);
+            }
+        }
+    }
+    if (base < a.rows && !stop)
+        take_direct<Q, Space, Kept, false, UNROLL>(a, w, columns, present, memory, base);
+}
+
 // In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
-// window are listed.
-template <class Q, class Space, u32 UNROLL>
+// window are listed. FAR: whether extremes of float64 lie in the global table.
+template <class Q, class Space, bool FAR, u32 UNROLL>
 __device__ void direct(const Args& a, const Window& w, const Column* columns) {
     extern __shared__ u64 shared[];
     if (called_off(a)) return;
     u32* present = reinterpret_cast<u32*>(shared);
     const u32 marks = mark_words(w.keys);
     const auto global = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
-    auto memory = global;
     for (u32 i = threadIdx.x; i < marks; i += blockDim.x) present[i] = 0;
     if constexpr (Space::of_block) {
+        using Kept = Block<typename Q::All, FAR>;
         char* cells = reinterpret_cast<char*>(present + (marks + 1) / 2 * 2);
-        memory = Q::All::carve(cells, w.keys, a.replicas);
+        const auto memory = Kept::carve(cells, w.keys, a.replicas, global);
         for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
-            Q::All::clear(memory, {i / a.replicas, i});
-    }
-    __syncthreads();
-
-    constexpr u32 TILE = WARP * UNROLL;
-    const u32 warps = blockDim.x / WARP;
-    const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
-    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
-    bool stop = false;
-    for (; base + TILE <= a.rows && !stop; base += stride)
-        stop = take_direct<Q, Space, true, UNROLL>(a, w, columns, present, memory, base);
-    if (base < a.rows && !stop)
-        take_direct<Q, Space, false, UNROLL>(a, w, columns, present, memory, base);
-    __syncthreads();
-    if constexpr (Space::of_block) {
+            Kept::clear(memory, {i / a.replicas, i});
+        __syncthreads();
+        take_all<Q, Space, Kept, UNROLL>(a, w, columns, present, memory);
+        __syncthreads();
         for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
             if (!(present[s / 32] >> s % 32 & 1u)) continue;
-            auto value = Q::All::read(memory, {s, s * a.replicas});
-            for (u32 r = 1; r < a.replicas; ++r)
-                Q::All::fold(value, Q::All::read(memory, {s, s * a.replicas + r}));
-            Q::All::add(Global{}, global, {s, s}, value);
+            Kept::merge(memory, global, s, a.replicas);
             a.table.words[s] = mix(w.base + s);  // every writer writes the same
         }
     } else {
+        __syncthreads();
+        take_all<Q, Space, typename Q::All, UNROLL>(a, w, columns, present, global);
+        __syncthreads();
         for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
             if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
     }
