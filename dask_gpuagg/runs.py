@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ def note_run(run: Run) -> None:
         return
     plan, step = current
     with _lock:
-        _runs.append(replace(run, plan=plan, step=step))
+        _runs.append(run._replace(plan=plan, step=step))
 
 
 def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:

@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.driver import Device, Kernels, Stopwatch, fill, read_back
@@ -85,8 +85,7 @@ class Args(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A column that the kernels wrote: RMM buffers, and how many of its rows are null.
 
     Of strings ``data`` are the offsets, of 64 bits if they are ``large``.
@@ -99,8 +98,7 @@ class Made:
     large: bool = False
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What one call did.
 
     Attributes

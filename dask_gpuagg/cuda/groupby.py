@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda import cardinality, expectation, geometry
 from dask_gpuagg.cuda.call import (
@@ -49,8 +49,7 @@ Done = tuple[Run, Counters]
 __all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
 
 
-@dataclass(frozen=True)
-class DeviceColumn:
+class DeviceColumn(NamedTuple):
     """A column in device memory.
 
     Attributes
@@ -177,7 +176,7 @@ def aggregate(
         made = _grouped(columns.call(query), forced, encoded)
     assert made is not None, "keys by row are never in doubt"
     call, run, counters = made
-    run = replace(run, seconds=time.perf_counter() - started)
+    run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
     if call.query.coded:
         made_keys = decoded(call, made_keys[0].data, run.groups)

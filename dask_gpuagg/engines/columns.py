@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -63,6 +64,8 @@ class Aggregator:
         self.keep_nulls = keep_nulls
         # each with whether only its validity is read
         self._inputs: list[tuple[plc.Column, bool]] = []
+        # where they are, by the columns themselves and by the memory that they are views of
+        self._places: dict[tuple[Any, bool], int] = {}
         self._states: list[State] = []
         self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
         self._encoded = self._in_order = False
@@ -74,13 +77,18 @@ class Aggregator:
     # ---- inputs and states -------------------------------------------------------------------
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
-        for i, (known, known_present) in enumerate(self._inputs):
-            if identity(known) == identity(column) and known_present == present:
-                return i
-        if not present:
-            ctype_of(column)
-        self._inputs.append((column, present))
-        return len(self._inputs) - 1
+        # the inputs keep their columns alive, so no other takes the place of one
+        place = self._places.get((id(column), present))
+        if place is not None:
+            return place
+        memory = identity(column)
+        place = self._places.get((memory, present), len(self._inputs))
+        if place == len(self._inputs):
+            if not present:
+                ctype_of(column)
+            self._inputs.append((column, present))
+            self._places[memory, present] = self._places[id(column), present] = place
+        return place
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
         return self._kept(State(policy, tuple(self._input(c) for c in columns), ctype))

@@ -9,18 +9,29 @@ namespace gpuagg {
 // As it is, in shared memory until the block is done.
 template <class S> struct Near : S {
     using Memory = typename S::Memory;
-    static constexpr bool far = false;
+    static constexpr bool far = false, tells = false;
     static GPUAGG_INLINE Memory carve(char* base, u32 slots, u32 replicas,
                                       const typename S::Memory&) {
         return S::carve(base, slots, replicas);
     }
     static GPUAGG_INLINE void clear(const Memory& m, Place p) { S::write(m, p, S::none()); }
+    static GPUAGG_INLINE bool occurs(const Memory&, u32, u32) { return false; }
     static GPUAGG_INLINE void refresh(const Memory&, u32) {}
     static GPUAGG_INLINE void merge(const Memory& m, const typename S::Memory& global, u32 slot,
                                     u32 replicas) {
         auto value = S::read(m, {slot, slot * replicas});
         for (u32 r = 1; r < replicas; ++r) S::fold(value, S::read(m, {slot, slot * replicas + r}));
         S::add(Global{}, global, {slot, slot}, value);
+    }
+};
+
+// Rows that are counted tell that a key has occurred.
+struct Counted : Near<Size> {
+    static constexpr bool tells = true;
+    static GPUAGG_INLINE bool occurs(const Memory& m, u32 slot, u32 replicas) {
+        u32 rows = 0;
+        for (u32 r = 0; r < replicas; ++r) rows |= m.x[slot * replicas + r];
+        return rows != 0;
     }
 };
 
@@ -32,13 +43,14 @@ template <class S, bool GREATEST> struct Far : S {
         i32* bound;
         i64* far;
     };
-    static constexpr bool far = true;
+    static constexpr bool far = true, tells = false;
     static constexpr i32 UNBOUND = 0x7fffffff;  // beyond infinity
     static GPUAGG_INLINE constexpr u32 bytes(u32) { return 4; }
     static GPUAGG_INLINE Memory carve(char* base, u32, u32, const typename S::Memory& global) {
         return {reinterpret_cast<i32*>(base), global.x};
     }
     static GPUAGG_INLINE void clear(const Memory& m, Place p) { m.bound[p.slot] = UNBOUND; }
+    static GPUAGG_INLINE bool occurs(const Memory&, u32, u32) { return false; }
     static GPUAGG_INLINE i64 turned(i64 x) { return GREATEST ? ~x : x; }
     static GPUAGG_INLINE i32 upper(i64 x) { return static_cast<i32>(x >> 32); }
     static GPUAGG_INLINE i32 above(i64 x) {
@@ -64,6 +76,7 @@ template <class S, bool GREATEST> struct Far : S {
 };
 
 template <class S, bool FAR> struct InBlock { using Type = Near<S>; };
+template <bool FAR> struct InBlock<Size, FAR> { using Type = Counted; };
 template <u32 I> struct InBlock<Min<f64, I>, true> { using Type = Far<Min<f64, I>, false>; };
 template <u32 I> struct InBlock<Max<f64, I>, true> { using Type = Far<Max<f64, I>, true>; };
 
@@ -72,7 +85,8 @@ template <class L, bool FAR> struct Block;
 
 template <bool FAR> struct Block<States<>, FAR> {
     struct Memory {};
-    static constexpr bool far = false;
+    static constexpr bool far = false, tells = false;
+    static GPUAGG_INLINE bool occurs(const Memory&, u32, u32) { return false; }
     static GPUAGG_INLINE Memory carve(char*, u32, u32, const States<>::Memory&) { return {}; }
     static GPUAGG_INLINE void clear(const Memory&, Place) {}
     template <class Space, class R>
@@ -90,6 +104,12 @@ template <class S, class... Rest, bool FAR> struct Block<States<S, Rest...>, FAR
         typename Tail::Memory tail;
     };
     static constexpr bool far = Head::far || Tail::far;
+    // whether the states themselves tell which keys have occurred
+    static constexpr bool tells = Head::tells || Tail::tells;
+    static GPUAGG_INLINE bool occurs(const Memory& m, u32 slot, u32 replicas) {
+        return Head::tells ? Head::occurs(m.head, slot, replicas)
+                           : Tail::occurs(m.tail, slot, replicas);
+    }
     static GPUAGG_INLINE Memory carve(char* base, u32 slots, u32 replicas, const InGlobal& global) {
         char* next = base + static_cast<u64>(slots) * Head::bytes(replicas);
         return {Head::carve(base, slots, replicas, global.head),

@@ -1,7 +1,7 @@
 // Group-by of keys from a narrow range: the distance from the least key is the slot, so nothing is
 // looked for. The states lie in the shared memory of each SM while they fit there (HGB of Wu 2025,
 // section 4.2, without its hash), or in one table in global memory, for which one atomic a row is
-// all the work. One bit of shared memory tells whether a key has occurred.
+// all the work. One bit of shared memory tells whether a key has occurred, unless its rows are counted anyway.
 #pragma once
 
 #include "direct/block.cuh"
@@ -18,7 +18,7 @@ struct Window {
 GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
 
 // A tile of WARP * UNROLL rows, one warp's. True if rows were listed beyond the limit.
-template <class Q, class Space, class Kept, bool WHOLE, u32 UNROLL>
+template <class Q, class Space, class Kept, bool MARKED, bool WHOLE, u32 UNROLL>
 GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* columns, u32* present,
                                const typename Kept::Memory& memory, u64 base) {
     using K = typename Q::Key;
@@ -42,8 +42,10 @@ GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* col
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
         if (at[j] != NONE) {
-            const u32 bit = 1u << at[j] % 32;
-            if (!(peek(present + at[j] / 32) & bit)) atomicOr(present + at[j] / 32, bit);
+            if constexpr (MARKED) {
+                const u32 bit = 1u << at[j] % 32;
+                if (!(peek(present + at[j] / 32) & bit)) atomicOr(present + at[j] / 32, bit);
+            }
             const u32 slot = Space::of_block ? at[j] : at[j] << w.shift;
             Kept::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
                            static_cast<u32>(base + j * WARP + lane));
@@ -56,7 +58,7 @@ GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* col
 constexpr u32 FIRST_LOOK = 4;
 constexpr u32 LAST_LOOK = 24;
 
-template <class Q, class Space, class Kept, u32 UNROLL>
+template <class Q, class Space, class Kept, bool MARKED, u32 UNROLL>
 GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* columns, u32* present,
                             const typename Kept::Memory& memory) {
     constexpr u32 TILE = WARP * UNROLL;
@@ -66,7 +68,8 @@ GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* column
     bool stop = false;
     u32 tiles = 0;
     for (; base + TILE <= a.rows && !stop; base += stride) {
-        stop = take_direct<Q, Space, Kept, true, UNROLL>(a, w, columns, present, memory, base);
+        stop = take_direct<Q, Space, Kept, MARKED, true, UNROLL>(a, w, columns, present, memory,
+                                                                 base);
         if constexpr (Space::of_block) {
             if constexpr (Kept::far) {
                 ++tiles;
@@ -76,7 +79,7 @@ GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* column
         }
     }
     if (base < a.rows && !stop)
-        take_direct<Q, Space, Kept, false, UNROLL>(a, w, columns, present, memory, base);
+        take_direct<Q, Space, Kept, MARKED, false, UNROLL>(a, w, columns, present, memory, base);
 }
 
 // In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
@@ -96,16 +99,18 @@ __device__ void direct(const Args& a, const Window& w, const Column* columns) {
         for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
             Kept::clear(memory, {i / a.replicas, i});
         __syncthreads();
-        take_all<Q, Space, Kept, UNROLL>(a, w, columns, present, memory);
+        take_all<Q, Space, Kept, !Kept::tells, UNROLL>(a, w, columns, present, memory);
         __syncthreads();
         for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
-            if (!(present[s / 32] >> s % 32 & 1u)) continue;
+            const bool occurs = Kept::tells ? Kept::occurs(memory, s, a.replicas)
+                                            : (present[s / 32] >> s % 32 & 1u) != 0;
+            if (!occurs) continue;
             Kept::merge(memory, global, s, a.replicas);
             a.table.words[s] = mix(w.base + s);  // every writer writes the same
         }
     } else {
         __syncthreads();
-        take_all<Q, Space, typename Q::All, UNROLL>(a, w, columns, present, global);
+        take_all<Q, Space, typename Q::All, true, UNROLL>(a, w, columns, present, global);
         __syncthreads();
         for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
             if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
