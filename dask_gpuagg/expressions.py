@@ -26,7 +26,7 @@ from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import engine_of, host
+from dask_gpuagg.engines import column_of, engine_of, host
 from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.runs import task
 
@@ -128,7 +128,9 @@ def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], li
     if not all(_is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
-    columns = [_checked(frame if frame.ndim == 1 else frame[c.label], c) for c in plan.columns]
+    columns = [
+        _checked(frame if frame.ndim == 1 else column_of(frame, c.label), c) for c in plan.columns
+    ]
     return keys, columns
 
 
@@ -142,7 +144,7 @@ def _resolve(frame: Any, by: Any) -> pd.Series:
         return frame.index.map(by).to_series()
     # asking the frame itself: cuDF would make a pandas index of its labels first
     if frame.ndim == 2 and by in frame:
-        return frame[by]
+        return column_of(frame, by)
     return frame.index.get_level_values(by).to_series()
 
 

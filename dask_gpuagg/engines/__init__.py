@@ -35,3 +35,17 @@ def engine_of(data: Any) -> ModuleType:
         # imports cuDF, which only users of cuDF have
         return importlib.import_module("dask_gpuagg.engines.device")
     return host
+
+
+def column_of(frame: Any, label: Any) -> Any:
+    """A column of a frame, as a Series.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    label : label
+    """
+    if engine_name(frame) == DEVICE:
+        groups = importlib.import_module("dask_gpuagg.engines.device_groups")
+        return groups.column_at(frame, label)
+    return frame[label]

@@ -176,6 +176,13 @@ def _key_table(keys: Sequence[Any]) -> plc.Table:
     return plc.Table([nans_to_nulls(view(k)) for k in keys])
 
 
+def column_at(frame: Any, label: Any) -> Any:
+    """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
+    if frame._data.multiindex:
+        return frame[label]
+    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
+
+
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it."""
     return column.to_pylibcudf()[0]

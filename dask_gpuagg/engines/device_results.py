@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
 from typing import Any
 
 import cudf
@@ -51,6 +51,16 @@ class Shape:
     dtypes: tuple[Any, ...]
     series: bool
 
+    @cached_property
+    def accessor(self) -> Any:
+        """Labels of several levels as cuDF has them, who looks for duplicates in them each time."""
+        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(self.labels))})
+        frame.columns = self.labels
+        return frame._data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
 
 def shape_of(meta: Any) -> Shape:
     """The shape of results with this metadata."""
@@ -91,15 +101,22 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
 
 def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shape: Shape) -> Any:
     """One row per group, of columns whose dtypes are libcudf's own, in their order."""
-    index = index_of([plain(nans_to_nulls(key)) for key in keys], shape.index)
+    keys = [nans_to_nulls(key) for key in keys]
+    if len(keys) == 1:
+        index = cudf.Index.from_pylibcudf(keys[0], {"name": shape.index[0]})
+    else:
+        index = index_of([plain(key) for key in keys], shape.index)
     outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
         return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})
+    several = isinstance(shape.labels, pd.MultiIndex)
+    labels = range(len(outputs)) if several else shape.labels
     result = cudf.DataFrame.from_pylibcudf(
-        plc.Table(outputs), {"columns": list(shape.labels), "index": index}
+        plc.Table(outputs), {"columns": list(labels), "index": index}
     )
-    if isinstance(shape.labels, pd.MultiIndex):
-        result.columns = shape.labels
+    if several:
+        result._set_columns_like(shape.accessor)
+        result._data._prime_to_pandas_index(shape.labels)
     return result
 
 
