@@ -91,15 +91,17 @@ def kernels(text: str) -> str:
         Device time of our kernels, wall times, ratios and peak memory, by query and groups.
     """
     lines = [
-        "| query | groups | kernel | device ms | wall ms | cuDF ms | cuDF / ours | "
-        "peak MiB | cuDF's |",
-        "|" + " --- |" * 9,
+        "| query | groups | kernel | device ms | wall ms | first | cuDF ms | cuDF / ours | "
+        "as frames | peak MiB | cuDF's |",
+        "|" + " --- |" * 11,
     ]
     for cell in json.loads(text)["cells"]:
         wall, peak = cell["median_ms"], cell["peak_bytes"]
         lines.append(
             f"| {cell['query']} | {cell['groups']:,} | {cell['kernel']} | {cell['device_ms']:.2f} "
-            f"| {wall['ours']:.2f} | {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
+            f"| {wall['ours']:.2f} | {wall['ours first']:.2f} "
+            f"| {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
+            f"| {wall['ours frame']:.2f}, {wall['cudf frame']:.2f} "
             f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
         )
     return "\n".join(lines)
