@@ -174,6 +174,8 @@ def arms(frame: Any, aggregations: int) -> dict[str, Callable[..., Any]]:
 def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
     """Medians, ratio, device times, memory and the decision of one cell."""
     calls = arms(frame, cell.aggregations)
+    keys, values = columns_of(frame, cell.aggregations)
+    inputs = [*keys, *values.values()]
     run = calls["ours"]()[2]
     times = timed(calls, repeats)
     laps = device_time(calls["ours"], repeats)
@@ -196,7 +198,7 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
         "ratio": median["cudf"] / median["ours"],
         "device_ms": sum(laps.values()),
         "kernels_ms": laps,
-        "input_bytes": run.bytes_read,
+        "input_bytes": sum(column.device_buffer_size() for column in inputs),
         "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
         **even,
     }

@@ -79,7 +79,9 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     """
     args = call.args
     moving = _moving(call, decision)
+    first = len(call.held)
     partitions, moved = _make_partitions(moving, decision)
+    copies = slice(first, len(call.held))
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.replicas = decision.replicas
     args.spill_limit = call.rows // 8 + (1 << 16)
@@ -95,6 +97,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless or counters.surprise:
         call.early = None
+        del call.held[copies]
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet
@@ -112,6 +115,8 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if restarted:
         # the groups have been counted all the same, so the second time all have room
         counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
+    # their memory is for the columns, which are made next
+    del call.held[copies]
     for args.target in beside:
         counters = _absorb(call, counters)
     if counters.homeless:

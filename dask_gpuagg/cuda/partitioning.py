@@ -40,8 +40,10 @@ _CROWDED_LOAD = 0.75
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
-# overflows. The few rows beyond it cost little, but then columns are written in a second step.
+# overflows. The few rows beyond it cost little, but then columns are written in a second step. With
+# hot keys they are so anyway, and the other uneven ones vary more: a thousandth of them is left over.
 _PARTITION_SIGMAS = 5
+_UNEVEN_SIGMAS = 3
 # Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
 # word, and a table full of them needs no room to spare.
 _STRIPED = 2.0
@@ -178,10 +180,12 @@ def in_partitions(
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
     alike = 1 / groups
+    sigmas, kept_out = _PARTITION_SIGMAS, sum(share for _, share in hot)
     if estimate is not None and estimate.uneven:
+        sigmas = _UNEVEN_SIGMAS
         left_in = (share**2 for _, share in estimate.hot[len(hot) :])
         alike = max(alike, estimate.alike + sum(left_in))
-    capacity = _capacity(rows, partitions, alike)
+    capacity = _capacity(rows, partitions, alike, sigmas, kept_out)
     fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
@@ -297,11 +301,29 @@ def writes_columns(query: Query, decision: Decision) -> bool:
     return not any(nullable for _, nullable in query.columns_out)
 
 
-def _capacity(rows: int, partitions: int, alike: float) -> int:
-    """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
+def _capacity(
+    rows: int,
+    partitions: int,
+    alike: float,
+    sigmas: int = _PARTITION_SIGMAS,
+    kept_out: float = 0.0,
+) -> int:
+    """Rows that a partition has room for.
+
+    Parameters
+    ----------
+    rows, partitions : int
+    alike : float
+        The chance that two rows share a key which is not kept out.
+    sigmas : int
+        Standard deviations beyond the mean.
+    kept_out : float
+        Share of the rows of hot keys.
+    """
     # they vary with the number of its keys, and with how frequent these are
     spread = partitions * alike + partitions / max(rows, 1)
-    return math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    most = max(0.0, 1 - kept_out) + sigmas * math.sqrt(spread)
+    return math.ceil(rows / partitions * most) + 64
 
 
 def _room(groups: int, rows: int) -> int:

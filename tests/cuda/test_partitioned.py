@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from dask_gpuagg.cuda import cardinality, geometry, partitioning
+from dask_gpuagg.cuda import cardinality, geometry, partitioned, partitioning
+from dask_gpuagg.cuda.call import Args, Counters, Table
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
@@ -113,6 +117,61 @@ def test_words_of_a_narrow_range_are_narrow(
     estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
     decision = geometry.decide(query, 10**8, estimate, H200, "pgb")
     assert (decision.base, decision.window) == (base, 0)
+
+
+@pytest.mark.parametrize(("exponent", "most"), [(0.5, 1.2), (0.75, 1.35), (1.0, 1.2), (1.25, 0.5)])
+def test_uneven_keys_leave_few_rows_over(exponent: float, most: float) -> None:
+    """Partitions have no room for rows of hot keys, and a thousandth of the others is listed."""
+    rng, keys, rows = np.random.default_rng(1), 1 << 22, 10**8
+    shares = np.arange(1, keys + 1) ** -exponent
+    shares /= shares.sum()
+    # those that a sample of 65,536 rows shows
+    told = int(min(384, (shares > 8 / 65_536).sum()))
+    hot = tuple((i, float(shares[i])) for i in range(told))
+    cold = float((shares[told:] ** 2).sum())
+    estimate = Estimate(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
+    decision = geometry.decide(SUM, rows, estimate, H200, "pgb")
+    left = rng.poisson(shares * rows)
+    left[: len(decision.hot)] = 0
+    parts = rng.integers(0, decision.partitions, keys)
+    of_part = np.bincount(parts, weights=left, minlength=decision.partitions)
+    assert np.maximum(of_part - decision.capacity, 0).sum() < 0.005 * rows
+    assert decision.capacity * decision.partitions < most * rows
+
+
+def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows' copies and the columns together would be the most memory of a call."""
+    ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
+    for spilled in (0, 10**8):
+        held: list[object] = [ours]
+        decision = geometry.decide(SUM, 10**8, even_keys(10**6), H200, "pgb")
+        call: Any = SimpleNamespace(
+            query=SUM, args=Args(), rows=10**8, held=held, check=None, early=None, handle=0,
+            allocate=lambda size, held=held: held.append(spill) or spill,
+        )  # fmt: skip
+        partitions = SimpleNamespace(rows=0, count=1)
+
+        def make(call: Any, decision: Any, made: Any = partitions) -> Any:
+            call.held += ["rows", "words"]
+            return made, None
+
+        def room(call: Any, groups: int, columns: bool) -> None:
+            call.held.append(dense_area)
+
+        def aggregate(call: Any, *_: Any, spilled: int = spilled) -> Counters:
+            assert "rows" in call.held
+            return Counters(groups=7, spilled=spilled)
+
+        monkeypatch.setattr(partitioned, "_make_partitions", make)
+        monkeypatch.setattr(partitioned, "_make_room", room)
+        monkeypatch.setattr(partitioned, "_aggregate", aggregate)
+        monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
+        monkeypatch.setattr(partitioned, "zero", lambda *_: None)
+        monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
+        call.args.table = Table(None, None, 10**6, 10**6)
+        done = partitioned.pgb(call, decision)
+        assert (done is None) == (spilled > 0)
+        assert held == [ours, spill, dense_area]
 
 
 def dense(groups: int, span: float = 1.0, uneven: bool = False) -> Estimate:
