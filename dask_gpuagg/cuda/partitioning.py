@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.cardinality import SEGMENTS, Estimate
 from dask_gpuagg.cuda.decision import (
     EXTRA_SLOTS,
     Decision,
@@ -41,7 +41,7 @@ _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
 # overflows. The few rows beyond it cost little, but then columns are written in a second step. With
-# hot keys they are so anyway, and the other uneven ones vary more: a thousandth of them is left over.
+# hot keys they are so anyway, and the other uneven ones vary more: about a thousandth is left over.
 _PARTITION_SIGMAS = 5
 _UNEVEN_SIGMAS = 3
 # Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
@@ -180,7 +180,7 @@ def in_partitions(
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
     alike = 1 / groups
-    sigmas, kept_out = _PARTITION_SIGMAS, sum(share for _, share in hot)
+    sigmas, kept_out = _PARTITION_SIGMAS, _at_least(sum(share for _, share in hot))
     if estimate is not None and estimate.uneven:
         sigmas = _UNEVEN_SIGMAS
         left_in = (share**2 for _, share in estimate.hot[len(hot) :])
@@ -324,6 +324,12 @@ def _capacity(
     spread = partitions * alike + partitions / max(rows, 1)
     most = max(0.0, 1 - kept_out) + sigmas * math.sqrt(spread)
     return math.ceil(rows / partitions * most) + 64
+
+
+def _at_least(share: float) -> float:
+    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
+    share = min(1.0, share)
+    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
 
 
 def _room(groups: int, rows: int) -> int:
