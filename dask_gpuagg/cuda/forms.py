@@ -14,6 +14,7 @@ from dask_gpuagg.cuda.decision import safe_slots
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.parts import SHORT_STRING, TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.window import beyond_sample
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
@@ -21,6 +22,10 @@ _SECTOR = 4
 _MOST_WORDS = 16
 # Bytes of the index for each row that longer slots may take.
 _INDEX_BYTES = 32
+# Combinations of values for each row, up to which keys may fill their ranges.
+_FILLING = 2
+# Queries of which values have lain outside of narrow ranges: those get wider ones.
+_strayed: set[Query] = set()
 
 
 def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
@@ -36,15 +41,15 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
     query : Query
         The call's own, if no other form serves.
     columns : list of Column
-        Base and bits of every key column, where they are packed by their ranges.
+        Base and number of values of every key column, where they are packed by their ranges.
     codes : Codes or None
         Where they are numbered by the bytes that occur.
     """
     query = call.query
     if query.integral:
-        ranges = packed_ranges(_bounds(call))
+        ranges = packed_ranges(_bounds(call), 0 if query in _strayed else call.rows)
         if ranges is not None:
-            columns = [Column(base % 2**64, 0, bits) for base, bits in ranges]
+            columns = [Column(base % 2**64, 0, codes) for base, codes in ranges]
             return replace(query, ranged=True), columns, None
     elif query.may_be_coded:
         codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
@@ -79,21 +84,47 @@ def _short(query: Query) -> Query:
     return replace(query, keys=(query.keys[0]._replace(short=True),))
 
 
-def packed_ranges(bounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:
-    """Base and bits of each column, with room around what a sample has seen.
+def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> list[tuple[int, int]] | None:
+    """Base and number of values of each column, with room around what a sample has seen.
+
+    There is little room where the keys may fill their ranges, as they can only if these have not
+    many more combinations than there are rows, and four times the range elsewhere.
 
     Parameters
     ----------
     bounds : sequence of (int, int)
         Least and greatest value of each column; of no values the least is above the greatest.
+    rows : int
+        0 where little room has turned out to be too little.
 
     Returns
     -------
     list of (int, int) or None
-        None if the bits exceed a word.
+        None if there are more combinations than a word can number.
     """
-    made = [range_of(least, greatest) for least, greatest in bounds]
-    return made if sum(bits for _, bits in made) <= WORD_BITS else None
+    near = [_range_near(least, greatest) for least, greatest in bounds]
+    if math.prod(codes for _, codes in near) <= _FILLING * rows:
+        return near
+    wide = [(base, 1 << bits) for base, bits in (range_of(*each) for each in bounds)]
+    return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
+
+
+def strayed(query: Query) -> None:
+    """Remember that values lay outside of the ranges that a sample had told.
+
+    Parameters
+    ----------
+    query : Query
+        Without ranges.
+    """
+    _strayed.add(query)
+
+
+def _range_near(least: int, greatest: int) -> tuple[int, int]:
+    span = max(0, greatest - least + 1)
+    beyond = beyond_sample(span)
+    # one more for the null
+    return (least - beyond if span else 0), span + 2 * beyond + 1
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:

@@ -34,7 +34,7 @@ from dask_gpuagg.cuda.driver import (
 )
 from dask_gpuagg.cuda.encoding import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.estimate import Sample, estimated, sampled
-from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, verified
+from dask_gpuagg.cuda.forms import forms_of, make_words, narrowed, shortened, strayed, verified
 from dask_gpuagg.cuda.hashed import hgb, lphga
 from dask_gpuagg.cuda.output import write
 from dask_gpuagg.cuda.partitioned import pgb
@@ -169,6 +169,7 @@ def aggregate(
     if made is None and query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
+        strayed(query)
         made = _grouped(columns.call(query), forced, encoded)
     if made is None:
         # two keys share a word: so rare that doing everything again is the best answer

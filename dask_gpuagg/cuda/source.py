@@ -277,7 +277,7 @@ class Query:
         if self.untransformed:  # a call has its other kernels from the query that moves copies
             if self.family in ("Wide", "Hashed"):
                 return WHOLE_WORDS
-            return PARTITIONED if self.family != "Ranged" else (*WHOLE_WORDS, *NARROW_WORDS)
+            return PARTITIONED
         missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
         if self.family != "Coded":
             missing.add("codes")
@@ -297,7 +297,7 @@ class Query:
             missing.update((*NARROW_WORDS, "fold_narrow"))
         if self.family != "Packed":
             missing.update(("scan", "range", "runs"))
-        if self.family not in ("Packed", "Coded"):
+        if self.family not in ("Packed", "Coded", "Ranged"):
             missing.update(("direct_shared", "direct_far", "direct_global", *SLOTS, "fold_striped"))
         if self.far_bytes == self.slot_bytes:
             missing.add("direct_far")

@@ -24,18 +24,22 @@ def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
     tuple of int, or None
         None where nothing is known of the keys' range, or where they have no word of their own.
     """
-    if estimate is None or query.family not in ("Packed", "Coded") or null_slot(query):
+    if estimate is None or query.family not in ("Packed", "Coded", "Ranged") or null_slot(query):
         return None
     least, greatest = estimate.bounds
     if estimate.bounds == ANY_WORD or least > greatest:
         return None
     span = greatest - least + 1
-    # the sample misses keys at both ends: where they rise with the rows, a 256th behind its last
-    # segment
-    beyond = span // 192 + 16
+    beyond = beyond_sample(span)
     base, slots = least - beyond, span + 2 * beyond
     slots += slots % 2
     return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)
+
+
+def beyond_sample(span: int) -> int:
+    """Values at either end of a range of so many that a sample may have missed."""
+    # where they rise with the rows, a 256th of them lies behind its last segment
+    return span // 192 + 16
 
 
 def null_slot(query: Query) -> bool:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_gpuagg.cuda import forms
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.coded import WORD_BITS
-from dask_gpuagg.cuda.forms import forms_of, packed_ranges, slot_words
+from dask_gpuagg.cuda.forms import forms_of, narrowed, packed_ranges, slot_words, strayed
+from dask_gpuagg.cuda.geometry import decide
 from dask_gpuagg.cuda.parts import KeyPart
 from dask_gpuagg.cuda.source import Query
+from tests.cuda.test_geometry import H200
+from tests.cuda.test_window import FIVE
 
 GOLDEN = 0x9E3779B97F4A7C15
 values = st.integers(-(2**63), 2**63 - 1)
@@ -22,13 +33,56 @@ def test_ranges_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None
         # one bit more than the values need, and two of margin
         assert sum(max(b - a + 1, 0).bit_length() + 2 for a, b in seen) > WORD_BITS
         return
-    assert sum(bits for _, bits in made) <= WORD_BITS
-    for (least, greatest), (base, bits) in zip(seen, made, strict=True):
+    assert math.prod(codes for _, codes in made) <= 1 << WORD_BITS
+    for (least, greatest), (base, codes) in zip(seen, made, strict=True):
         if least <= greatest:
             # as much below what was seen, twice as much above; the last code may stand for null
             span = greatest - least
             assert least - base >= span
-            assert greatest + 2 * span - base < 2**bits - 1
+            assert greatest + 2 * span - base < codes - 1
+
+
+@given(bounds, st.integers(1, 2**31))
+def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: int) -> None:
+    made = packed_ranges(seen, rows)
+    near = math.prod(max(b - a + 1, 0) + 2 * (max(b - a + 1, 0) // 192 + 16) + 1 for a, b in seen)
+    if near > 2 * rows:
+        assert made == packed_ranges(seen)
+        return
+    assert made is not None
+    assert math.prod(codes for _, codes in made) == near <= 1 << WORD_BITS
+    for (least, greatest), (base, codes) in zip(seen, made, strict=True):
+        if least <= greatest:
+            span = greatest - least + 1
+            # a 256th at both ends, and the last code may stand for null
+            assert base <= least - span / 256 - 15
+            assert base + codes - 1 > greatest + span / 256 + 15
+
+
+def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
+    number = KeyPart("i64", False)
+    query = replace(FIVE, keys=(number, number), ranged=True)
+    # 256 times 256 values, as a sample sees them, and as many rows of each
+    ranges = packed_ranges([(0, 255), (-10, 245)], 10**8)
+    assert ranges is not None
+    sizes = [codes for _, codes in ranges]
+    (a, _), (b, _) = ranges
+    words = -a * sizes[1] - 10 - b, (255 - a) * sizes[1] + 245 - b
+    estimate = Estimate(65_536, 65_536, 0.0, 1e-5, bounds=words)
+    made = decide(query, 10**8, estimate, H200)
+    assert made.window > 65_536
+    assert decide(query, 10**8, estimate, H200, "direct").kernel == "direct"
+
+
+def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
+    monkeypatch.setattr(forms, "_strayed", set())
+    monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
+    call: Any = SimpleNamespace(query=query, rows=10**8)
+    near = narrowed(call)[1]
+    assert [column.offset for column in near] == [133, 133]
+    strayed(query)
+    assert [column.offset for column in narrowed(call)[1]] == [512, 512]
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:

@@ -167,6 +167,57 @@ def test_values_that_no_sample_saw(groups: int, kernel: str) -> None:
     assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
 
 
+FILLING = {
+    "two of 64 bits": {"a": (256, -10, "int64"), "b": (200, 10**12, "int64")},
+    "with nulls": {"a": (300, 0, "Int64"), "b": (150, -(10**15), "Int64")},
+    "three": {"a": (40, 5, "int32"), "b": (40, 0, "int32"), "c": (32, -(2**31), "int32")},
+    "few": {"a": (30, 0, "int64"), "b": (20, 2**62, "uint64")},
+}
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", FILLING)
+def test_keys_that_fill_their_ranges(kind: str, kernel: str, keep_nulls: bool) -> None:
+    """They are numbers of a narrow range, with slots of their own."""
+    rng = np.random.default_rng(31)
+    columns = {}
+    for name, (groups, least, dtype) in FILLING[kind].items():
+        column = pd.Series(rng.integers(0, groups, ROWS) + least).astype(dtype)
+        columns[name] = column.mask(rng.random(ROWS) < 0.01) if dtype[0] == "I" else column
+    keys = list(columns)
+    frame = pd.DataFrame(columns | values(rng, ROWS))
+    for wanted in ({"i": ["sum", "mean", "min", "count"]}, WANTED):
+        ours, run = aggregated(frame, keys, wanted, kernel, keep_nulls)
+        if keep_nulls:
+            ours = ours.reset_index().sort_values(keys, na_position="last").set_index(keys)
+        theirs = by_pandas(frame, keys, wanted, keep_nulls)
+        if keep_nulls:
+            theirs = theirs.reset_index().sort_values(keys, na_position="last").set_index(keys)
+        assert_equal(ours, theirs)
+    if kernel in ("direct", "pgb"):
+        assert run.decision.kernel == kernel
+        assert run.decision.base is not None
+        assert kernel != "pgb" or run.decision.window > 0
+
+
+@pytest.mark.parametrize("kernel", ["auto", "direct", "pgb"])
+def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str) -> None:
+    """At first they cost another try, and then ranges are wider from the start."""
+    rng = np.random.default_rng(32)
+    rows = 1 << 21
+    a, b = rng.integers(0, 256, rows), rng.integers(0, 256, rows)
+    # where no segment of the sample lies
+    between = np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)
+    a[between[::50_000]] = 400
+    b[between[7::50_000]] = -300
+    frame = pd.DataFrame({"a": a, "b": b} | values(rng, rows))
+    for _ in range(2):
+        ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
+        assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
+    assert run.groups > 65_536
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "datetime64[ns]"])
 def test_ranges_of_types(dtype: str) -> None:
     """Values at the ends of a type, and none at all in one column's sample."""

@@ -1,5 +1,6 @@
 // Integer columns that together are wider than a word, but whose values, as a sample tells, are
-// not: what each has above its base, side by side in one word. A row with a value outside of its
+// not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
+// ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
 // column's range raises a flag, on which the host starts again without ranges.
 #pragma once
 
@@ -8,7 +9,7 @@
 namespace gpuagg {
 
 // RANGES: the first of as many columns without memory, of which `data` is the base, `offset` the
-// number of bits, and the mask of the first one the flag's address. With KEEP_NULLS the code 0 of
+// number of codes, and the mask of the first one the flag's address. With KEEP_NULLS the code 0 of
 // a nullable column stands for null.
 template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
     static constexpr bool by_row = false;
@@ -23,15 +24,16 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
         bool missing = false;
         if constexpr (C::masked) missing = !is_valid(from[C::column], row);
         const u64 base = reinterpret_cast<u64>(range.data);
-        const u32 bits = static_cast<u32>(range.offset);
+        const u64 codes = static_cast<u64>(range.offset);
         u64 code = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row))) - base;
-        outside = outside || (!missing && code >= (1ull << bits) - (with_null<C> ? 1 : 0));
+        outside = outside || (!missing && code >= codes - (with_null<C> ? 1 : 0));
         if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
         else dropped = dropped || missing;
-        word = (word << bits) | code;
+        word = word * codes + code;
     }
 
-    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+    // The word before it is mixed.
+    static GPUAGG_INLINE u64 plain(const Column* from, i64 row, Kind& kind) {
         u64 word = 0;
         bool dropped = false, outside = false;
         u32 i = 0;
@@ -40,11 +42,19 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
             *const_cast<u32*>(from[RANGES].mask) = 1;
             dropped = true;
         }
+        kind = dropped ? Kind::drop : Kind::key;
+        return word;
+    }
+
+    static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
+        Kind kind;
+        const u64 word = plain(from, row, kind);
+        const bool dropped = kind == Kind::drop;
         return of_word(dropped ? EMPTY : mix(word), dropped);
     }
 
     static GPUAGG_INLINE Probe of_word(u64 word, bool dropped) {
-        // no key mixes to EMPTY, whose bits the host leaves unused
+        // no key mixes to EMPTY: the host's numbers are smaller
         return {word, static_cast<u32>(word >> 32), dropped ? Kind::drop : Kind::key};
     }
     static GPUAGG_INLINE Probe again(const Column*, u64 word) { return of_word(word, false); }
@@ -61,9 +71,9 @@ template <class P> struct UnpackRanged {
     const Column* range;  // behind the last one
     template <class C> GPUAGG_INLINE typename C::T next(bool& valid) {
         --range;
-        const u32 bits = static_cast<u32>(range->offset);
-        u64 code = word & ((1ull << bits) - 1);
-        word >>= bits;
+        const u64 codes = static_cast<u64>(range->offset);
+        u64 code = word % codes;
+        word /= codes;
         valid = true;
         if constexpr (P::template with_null<C>) {
             valid = code != 0;
