@@ -15,7 +15,9 @@ import numpy.typing as npt
 from dask_gpuagg.cuda import cardinality, geometry
 from dask_gpuagg.cuda.call import SMALL_BLOCK, Call
 from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.coded import bounds_of
 from dask_gpuagg.cuda.driver import fill, read_back
+from dask_gpuagg.cuda.parts import TOLD_COLUMNS
 
 SAMPLE_SLOTS = 1 << 17
 HOT_TOLD = 1024
@@ -47,6 +49,7 @@ class Summary(ctypes.Structure):
         ("met", ctypes.c_uint32),
         ("hots", ctypes.c_uint32),
         ("falls", ctypes.c_uint32),
+        ("ranges", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
     ]
 
 
@@ -112,10 +115,21 @@ class Sample:
         call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
 
     @cached_property
-    def numbers(self) -> Numbers:
-        """Waits for all that was launched."""
+    def _seen(self) -> Summary:
         seen = Summary()
         read_back(self.summary, seen, self._call.handle)
+        return seen
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Least and greatest value of each key column, where ``Query.may_fill``."""
+        of = self._seen.ranges
+        return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Waits for all that was launched."""
+        seen = self._seen
         # counted from one below zero: see estimate/sample.cuh
         return Numbers(
             (seen.pairs + 1) & 0xFFFFFFFFFFFFFFFF,

@@ -17,6 +17,9 @@ from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
 from dask_gpuagg.cuda.estimate import Numbers
+from dask_gpuagg.cuda.forms import Ranges
+from dask_gpuagg.cuda.parts import TOLD_COLUMNS
+from dask_gpuagg.cuda.source import Query
 
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
@@ -33,22 +36,35 @@ _NARROW = 1 << 32
 
 
 class Expected(ctypes.Structure):
-    """``Expected`` of kernels/estimate/check.cuh: bounds of every one of ``Numbers``."""
+    """``Expected`` of kernels/estimate/check.cuh: bounds of ``Numbers``, and of key columns."""
 
     _fields_ = [
         ("least", ctypes.c_uint64 * len(Numbers._fields)),
         ("most", ctypes.c_uint64 * len(Numbers._fields)),
+        ("ends", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
     ]
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A decision, and the rows that it was made for."""
+    """A decision, and the rows that it was made for.
+
+    Attributes
+    ----------
+    decision : Decision
+    rows : int
+    values : float
+        Of a row that were not null, on average.
+    expected : Expected
+    form : tuple of Query and Ranges, optional
+        Of the keys, where they are numbered by their ranges.
+    """
 
     decision: Decision
     rows: int
     values: float
     expected: Expected
+    form: tuple[Query, Ranges] | None = None
 
 
 _known: dict[tuple[Kernels, str], Expectation] = {}
@@ -66,7 +82,12 @@ def expectation(call: Call, forced: str) -> Expectation | None:
 
 
 def keep(
-    call: Call, forced: str, decision: Decision | None, numbers: Numbers, spilled: int
+    call: Call,
+    forced: str,
+    decision: Decision | None,
+    numbers: Numbers,
+    spilled: int,
+    form: tuple[Query, Ranges] | None = None,
 ) -> None:
     """Remember a decision that did well; forget what was known otherwise.
 
@@ -80,13 +101,15 @@ def keep(
         Of the sample.
     spilled : int
         Rows that found no place at first.
+    form : tuple of Query and Ranges, optional
+        What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
         _known.pop((call.kernels, forced), None)
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
-    expected = bounds_of(numbers, decision)
-    _known[call.kernels, forced] = Expectation(told, call.rows, call.values or 0.0, expected)
+    expected = bounds_of(numbers, decision, form[1] if form else None)
+    _known[call.kernels, forced] = Expectation(told, call.rows, call.values or 0.0, expected, form)
 
 
 def _may_repeat(decision: Decision) -> bool:
@@ -101,7 +124,7 @@ def forget() -> None:
     _known.clear()
 
 
-def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
+def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
     """Between which bounds a sample is like one with these numbers.
 
     Parameters
@@ -109,6 +132,8 @@ def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
     numbers : Numbers
     decision : Decision
         Keys must not leave the window that it has found for them.
+    ranges : Ranges, optional
+        By which keys are numbered: no value may come near their ends. The window has all numbers.
     """
     # equal keys that lie side by side are counted together, and so are the pairs of one key
     run = min(
@@ -125,7 +150,7 @@ def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
-    if decision.base is not None:
+    if decision.base is not None and ranges is None:
         width = decision.window or (
             decision.global_slots >> decision.shift if decision.kernel == "direct" else _NARROW
         )
@@ -138,4 +163,11 @@ def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
         place = Numbers._fields.index(name)
         least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)
     words = ctypes.c_uint64 * len(numbers)
-    return Expected(words(*least), words(*most))
+    codes_at_ends = []
+    for base, codes in ranges or ():
+        # half of the room that there is beyond a sample
+        beyond = codes // 400 + 8
+        codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
+    return Expected(
+        words(*least), words(*most), (ctypes.c_uint64 * (2 * TOLD_COLUMNS))(*codes_at_ends)
+    )

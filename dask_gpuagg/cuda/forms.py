@@ -26,6 +26,8 @@ _INDEX_BYTES = 32
 _FILLING = 2
 # Queries of which values have lain outside of narrow ranges: those get wider ones.
 _strayed: set[Query] = set()
+# Base and number of values of each key column.
+Ranges = Sequence[tuple[int, int]]
 
 
 def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
@@ -49,13 +51,43 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
     if query.integral:
         ranges = packed_ranges(_bounds(call), 0 if query in _strayed else call.rows)
         if ranges is not None:
-            columns = [Column(base % 2**64, 0, codes) for base, codes in ranges]
-            return replace(query, ranged=True), columns, None
+            return replace(query, ranged=True), range_columns(ranges), None
     elif query.may_be_coded:
         codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
         if codes is not None:
             return replace(query, coded=True), [], codes
     return shortened(call), [], None
+
+
+def filling(
+    query: Query, seen: Sequence[tuple[int, int]], rows: int
+) -> tuple[Query, Ranges] | None:
+    """The query with its keys as numbers of combinations, if there are not too many of these.
+
+    Parameters
+    ----------
+    query : Query
+    seen : sequence of (int, int)
+        Least and greatest value of each key column in a sample.
+    rows : int
+
+    Returns
+    -------
+    tuple or None
+        The query, and base and number of values of each key column.
+    """
+    if not query.may_fill or query in _strayed:
+        return None
+    near = [_range_near(least, greatest) for least, greatest in seen]
+    numbers = math.prod(codes for _, codes in near)
+    if numbers > _FILLING * rows or numbers > 1 << WORD_BITS:
+        return None
+    return replace(query, ranged=True), near
+
+
+def range_columns(ranges: Ranges) -> list[Column]:
+    """What kernels know of the ranges of key columns (kernels/key/ranged.cuh)."""
+    return [Column(base % 2**64, 0, codes) for base, codes in ranges]
 
 
 def shortened(call: Call) -> Query:
@@ -71,7 +103,7 @@ def shortened(call: Call) -> Query:
 def forms_of(query: Query) -> list[Query]:
     """The query, and the forms that ``narrowed`` may give it."""
     forms = [query]
-    if query.made_words and query.integral:
+    if (query.made_words and query.integral) or query.may_fill:
         forms.append(replace(query, ranged=True))
     if query.may_be_coded:
         forms.append(replace(query, coded=True))
@@ -84,7 +116,7 @@ def _short(query: Query) -> Query:
     return replace(query, keys=(query.keys[0]._replace(short=True),))
 
 
-def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> list[tuple[int, int]] | None:
+def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | None:
     """Base and number of values of each column, with room around what a sample has seen.
 
     There is little room where the keys may fill their ranges, as they can only if these have not

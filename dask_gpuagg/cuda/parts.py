@@ -40,6 +40,9 @@ SHORT_STRING = 15
 # Key columns that may be coded together (kernels/key/coded.cuh).
 CODED_COLUMNS = 4
 
+# Key columns whose ranges a sample tells (kernels/estimate/range_of.cuh).
+TOLD_COLUMNS = 8
+
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 

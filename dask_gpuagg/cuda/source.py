@@ -10,6 +10,7 @@ from dask_gpuagg.cuda.parts import (
     OF_NUMBERS,
     PRESENT,
     STATES_AS_BITS,
+    TOLD_COLUMNS,
     TYPE_BYTES,
     KeyPart,
     Output,
@@ -79,6 +80,8 @@ class Query:
         ``Wide`` in a word and a witness, 128 bits together,
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
+        if self.ranged:
+            return "Ranged"
         strings = any(k.string for k in self.keys)
         bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
@@ -87,8 +90,6 @@ class Query:
             return "Packed"
         if self.by_row:
             return "ByRow"
-        if self.ranged:
-            return "Ranged"
         if self.coded:
             return "Coded"
         fits = not strings and bits + flags <= 128
@@ -116,6 +117,12 @@ class Query:
         fixed = [key for key in self.keys if not key.string]
         few = any(strings) and len(self.keys) <= CODED_COLUMNS
         return self.family == "Hashed" and few and all(map(integral, fixed))
+
+    @cached_property
+    def may_fill(self) -> bool:
+        """Whether keys that fit a word may be numbered by the combinations of their values."""
+        several = 1 < len(self.keys) <= TOLD_COLUMNS
+        return self.family == "Packed" and several and self.integral
 
     @cached_property
     def gathered(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import costs, groupby
+from dask_gpuagg.cuda import choosing, costs
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
@@ -65,11 +65,11 @@ def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     sample: Any = object()
     call: Any = SimpleNamespace(query=query, rows=10**8, device=H200, values=None)
-    monkeypatch.setattr(groupby, "estimated", lambda call, forced, sample: estimate)
-    assert groupby._decide(call, "auto", sample).kernel == "pgb"
+    monkeypatch.setattr(choosing, "estimated", lambda call, forced, sample: estimate)
+    assert choosing.decide(call, "auto", sample).kernel == "pgb"
     slow_scatter = replace(FOUND, move_ps=1e3)
     costs.write(kept(), H200, slow_scatter, {"date": "today"})
-    assert groupby._decide(call, "auto", sample).kernel == "sp_ega"
+    assert choosing.decide(call, "auto", sample).kernel == "sp_ega"
 
 
 def changed(**values: Any) -> str:

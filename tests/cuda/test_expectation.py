@@ -128,6 +128,32 @@ def _segment(rng: np.random.Generator, groups: int, run: int) -> np.ndarray:
     return drawn[rng.integers(0, run) :][:256]
 
 
+@pytest.mark.parametrize(
+    ("least", "greatest", "expected"),
+    [(0, 99, True), (-8, 107, True), (-9, 99, False), (0, 108, False), (50, 50, True)],
+)
+def test_no_value_may_come_near_the_end_of_a_range(
+    least: int, greatest: int, expected: bool
+) -> None:
+    """133 codes from -16 on: 100 values, 16 more at both ends, a null."""
+    bounds = expectation.bounds_of(numbers(), PARTS, [(-16, 133), (0, 40)])
+    half = 1 << 63
+    seen = [least + half, half - 1 - greatest, 20 + half, half - 1 - 20]
+    assert all(low <= n for low, n in zip(bounds.ends, seen, strict=False)) == expected
+    # nothing is asked of other columns, nor of any without ranges
+    assert list(bounds.ends[4:]) == [0] * 12
+    assert list(expectation.bounds_of(numbers(), PARTS).ends) == [0] * 16
+
+
+def test_the_window_of_numbers_is_no_window_of_words() -> None:
+    decision = replace(PARTS, base=0, window=133 * 40)
+    seen = numbers(-(2**40), 2**41)
+    assert not alike(seen, seen, decision)
+    expected = expectation.bounds_of(seen, decision, [(-16, 133), (0, 40)])
+    least, most = expected.least, expected.most
+    assert all(low <= n <= high for low, n, high in zip(least, seen, most, strict=True))
+
+
 @pytest.mark.parametrize("run", [1, 7, 100, 1_000])
 @pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
 def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:

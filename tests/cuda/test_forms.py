@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda import forms
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.coded import WORD_BITS
-from dask_gpuagg.cuda.forms import forms_of, narrowed, packed_ranges, slot_words, strayed
+from dask_gpuagg.cuda.forms import (
+    filling,
+    forms_of,
+    narrowed,
+    packed_ranges,
+    range_columns,
+    slot_words,
+    strayed,
+)
 from dask_gpuagg.cuda.geometry import decide
 from dask_gpuagg.cuda.parts import KeyPart
 from dask_gpuagg.cuda.source import Query
@@ -72,6 +80,29 @@ def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
     made = decide(query, 10**8, estimate, H200)
     assert made.window > 65_536
     assert decide(query, 10**8, estimate, H200, "direct").kernel == "direct"
+
+
+def test_keys_of_a_word_may_be_numbered_too() -> None:
+    short, number = KeyPart("i32", True), KeyPart("i64", False)
+
+    def form(*keys: KeyPart, rows: int = 10**8, far: int = 255) -> Any:
+        query = Query(keys, True, (), (), ())
+        assert query.family == "Packed"
+        return filling(query, [(-5, far)] * len(keys), rows)
+
+    made = form(KeyPart("i32", False), KeyPart("u16", True))
+    assert made is not None
+    query, ranges = made
+    assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
+    assert [base for base, _ in ranges] == [-22, -22]
+    assert [column.data for column in range_columns(ranges)] == [2**64 - 22] * 2
+    assert forms_of(replace(query, ranged=False))[1] == query
+    # more combinations than twice the rows, one column, no integers
+    assert form(KeyPart("i32", False), KeyPart("u16", True), rows=40_000) is None
+    assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
+    assert form(number) is None
+    assert form(short) is None
+    assert form(KeyPart("f32", False), KeyPart("i16", False)) is None
 
 
 def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

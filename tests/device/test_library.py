@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.cuda import driver, groupby
+from dask_gpuagg.cuda import driver, inputs
 from dask_gpuagg.cuda.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.report import FallbackWarning
 
@@ -30,13 +30,13 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         raise CompileError("gpuagg.cu(1): error: nothing compiles today")
 
     def break_it() -> None:
-        groupby._prepared.cache_clear()
+        inputs.prepared.cache_clear()
         monkeypatch.setattr(driver, "_known", {})
         monkeypatch.setattr(driver, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):
         yield break_it
-    groupby._prepared.cache_clear()
+    inputs.prepared.cache_clear()
 
 
 def table(seed: int, share: float) -> pd.DataFrame:

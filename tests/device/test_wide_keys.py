@@ -171,6 +171,8 @@ FILLING = {
     "two of 64 bits": {"a": (256, -10, "int64"), "b": (200, 10**12, "int64")},
     "with nulls": {"a": (300, 0, "Int64"), "b": (150, -(10**15), "Int64")},
     "three": {"a": (40, 5, "int32"), "b": (40, 0, "int32"), "c": (32, -(2**31), "int32")},
+    "two of 32 bits": {"a": (256, 0, "int32"), "b": (250, -7, "int32")},
+    "of one word, with nulls": {"a": (300, -(2**15), "Int16"), "b": (200, 0, "UInt8")},
     "few": {"a": (30, 0, "int64"), "b": (20, 2**62, "uint64")},
 }
 
@@ -184,7 +186,7 @@ def test_keys_that_fill_their_ranges(kind: str, kernel: str, keep_nulls: bool) -
     columns = {}
     for name, (groups, least, dtype) in FILLING[kind].items():
         column = pd.Series(rng.integers(0, groups, ROWS) + least).astype(dtype)
-        columns[name] = column.mask(rng.random(ROWS) < 0.01) if dtype[0] == "I" else column
+        columns[name] = column.mask(rng.random(ROWS) < 0.01) if dtype[0] in "IU" else column
     keys = list(columns)
     frame = pd.DataFrame(columns | values(rng, ROWS))
     for wanted in ({"i": ["sum", "mean", "min", "count"]}, WANTED):
@@ -201,8 +203,9 @@ def test_keys_that_fill_their_ranges(kind: str, kernel: str, keep_nulls: bool) -
         assert kernel != "pgb" or run.decision.window > 0
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("kernel", ["auto", "direct", "pgb"])
-def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str) -> None:
+def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str, dtype: str) -> None:
     """At first they cost another try, and then ranges are wider from the start."""
     rng = np.random.default_rng(32)
     rows = 1 << 21
@@ -211,11 +214,32 @@ def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str) -> None
     between = np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)
     a[between[::50_000]] = 400
     b[between[7::50_000]] = -300
-    frame = pd.DataFrame({"a": a, "b": b} | values(rng, rows))
+    frame = pd.DataFrame({"a": a.astype(dtype), "b": b.astype(dtype)} | values(rng, rows))
     for _ in range(2):
         ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
         assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
     assert run.groups > 65_536
+
+
+@pytest.mark.parametrize("wanted", [{"i": ["sum"]}, {"i": ["sum", "mean", "min", "count"]}, WANTED])
+def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]]) -> None:
+    """The ranges are those of the rows before, unless the device sees that they do not do."""
+    rng = np.random.default_rng(33)
+
+    def run_of(a: int, b: int, least: int) -> Any:
+        columns = {"a": rng.integers(0, a, ROWS), "b": rng.integers(0, b, ROWS) + least}
+        frame = pd.DataFrame({n: c.astype("int32") for n, c in columns.items()})
+        frame = frame.assign(**values(rng, ROWS))
+        ours, run = aggregated(frame, ["a", "b"], wanted)
+        assert_equal(ours, by_pandas(frame, ["a", "b"], wanted))
+        return run
+
+    first, again = run_of(256, 256, 0), run_of(256, 256, 0)
+    assert first.decision.base is not None
+    assert "as for rows before" not in first.decision.why
+    assert again.decision.why == f"{first.decision.why}; as for rows before"
+    for other in ((256, 256, 30), (300, 220, 0), (256, 256, -500)):
+        assert "as for rows before" not in run_of(*other).decision.why
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "datetime64[ns]"])

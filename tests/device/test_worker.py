@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.cuda import driver, groupby
+from dask_gpuagg.cuda import driver, inputs
 
 ROWS = 600_000
 
@@ -20,7 +20,7 @@ ROWS = 600_000
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
-    groupby._prepared.cache_clear()
+    inputs.prepared.cache_clear()
     monkeypatch.setattr(driver, "_known", {})
 
     def start(**options: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     folder = str(tmp_path / "kernels")
     with dask.config.set({"gpuagg.kernel-cache": folder, "gpuagg.fallback": "raise"}):
         yield start
-    groupby._prepared.cache_clear()
+    inputs.prepared.cache_clear()
 
 
 def frame() -> Any:

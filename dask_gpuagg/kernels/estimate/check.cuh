@@ -11,6 +11,7 @@ constexpr u32 TOLD = 12;  // the numbers of a Summary
 struct Expected {
     u64 least[TOLD];
     u64 most[TOLD];
+    u64 ends[2 * TOLD_COLUMNS];  // of ranges that keys are numbered by: none of the sample is less
 };
 
 // By one thread.
@@ -22,6 +23,8 @@ GPUAGG_INLINE void check(const Summary& s, const Expected& e, Counters* counters
     bool alike = true;
 #pragma unroll
     for (u32 i = 0; i < TOLD; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];
+#pragma unroll
+    for (u32 i = 0; i < 2 * TOLD_COLUMNS; ++i) alike = alike && e.ends[i] <= s.ranges[i];
     if (!alike) counters->surprise = 1;
 }
 

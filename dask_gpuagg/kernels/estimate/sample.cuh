@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/query.cuh"
+#include "estimate/range_of.cuh"
 #include "sgb/order.cuh"
 
 namespace gpuagg {
@@ -40,6 +41,8 @@ struct Summary {
     u32 met;       // keys of each segment, all together
     u32 hots;      // hot keys, told or not
     u32 falls;     // rows whose key is less than that of the row before
+    u64 ranges[2 * TOLD_COLUMNS];  // least and greatest value of each column (range_of.cuh), of keys
+                                   // that may fill their ranges
 };
 
 struct HotSeen {
@@ -78,6 +81,7 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
         lower(Global{}, &summary->least, low);
         lower(Global{}, &summary->greatest, high);
     }
+    if constexpr (MayFill<K>::value) RangesOf<K>::take(columns, row, row < rows, summary->ranges);
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
