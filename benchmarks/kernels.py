@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -106,8 +107,11 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[f
     for call in calls.values():
         call()
     cp.cuda.Device().synchronize()
+    order, shuffled = list(calls.items()), random.Random(1)
     for _ in range(repeats):
-        for name, call in calls.items():
+        # what runs before an arm is chance
+        shuffled.shuffle(order)
+        for name, call in order:
             start = time.perf_counter()
             result = call()
             cp.cuda.Device().synchronize()

@@ -40,7 +40,7 @@ class Device:
 
 
 def current_device() -> Device:
-    """The calling thread's device, whose context is made current.
+    """The device of the calling thread's context; without one, that whose context is made current.
 
     Raises
     ------

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda import cardinality
-from dask_gpuagg.cuda.call import Call
+from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
 from dask_gpuagg.cuda.estimate import Numbers
@@ -23,6 +23,10 @@ from dask_gpuagg.cuda.source import Query
 
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
+# Fewer pairs are more groups, which must not outgrow the room that there is for them.
+_FEWER_PAIRS = 3
+# Guesses that are left out after so many in a row were refused: twice as many each time, at most.
+_LEFT_OUT = 64
 # Share of the rows by which partitions may differ, and of the keys' range that a sample's ends may.
 _ROWS_SHARE = 1 / 16
 _RANGE_SHARE = 1 / 8
@@ -68,6 +72,8 @@ class Expectation:
 
 
 _known: dict[tuple[Kernels, str], Expectation] = {}
+# Guesses that were refused in a row, and those that are left out before the next.
+_refused: dict[tuple[Kernels, str], tuple[int, int]] = {}
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
@@ -78,7 +84,26 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     more = call.rows - known.rows
     # partitions have room for so many rows
     most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
-    return known if -_ROWS_SHARE * known.rows <= more <= most else None
+    if not -_ROWS_SHARE * known.rows <= more <= most:
+        return None
+    row, left = _refused.get((call.kernels, forced), (0, 0))
+    if left:
+        _refused[call.kernels, forced] = row, left - 1
+        return None
+    return known
+
+
+def refused(call: Call, forced: str) -> None:
+    """Rows were unlike those before: collections of which none is like the other are left alone."""
+    row = _refused.get((call.kernels, forced), (0, 0))[0] + 1
+    _refused[call.kernels, forced] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
+
+
+def judge(call: Call, forced: str, run: Run) -> None:
+    """Forget a decision that was expected and did no longer do well."""
+    _refused.pop((call.kernels, forced), None)
+    if run.restarted or run.spilled > _SPILLED * call.rows:
+        _known.pop((call.kernels, forced), None)
 
 
 def keep(
@@ -122,6 +147,7 @@ def _may_repeat(decision: Decision) -> bool:
 def forget() -> None:
     """Expect nothing of any call."""
     _known.clear()
+    _refused.clear()
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
@@ -135,17 +161,24 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     ranges : Ranges, optional
         By which keys are numbered: no value may come near their ends. The window has all numbers.
     """
-    # equal keys that lie side by side are counted together, and so are the pairs of one key
+    # equal keys that lie side by side are counted together; pairs are counted both ways round, and
+    # those of one key come together
     run = min(
         cardinality.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31)
     )
-    together = {"pairs": 4 * numbers.met / max(1, numbers.distinct), "rows": run, "most": run}
+    together = {
+        "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),
+        "rows": run,
+        "most": run,
+    }
     least, most = [], []
     for name, n in zip(Numbers._fields, numbers, strict=True):
-        beyond = _DEVIATIONS * math.isqrt(int(n * together.get(name, 1))) + 8
+        deviation = math.isqrt(int(n * together.get(name, 1)))
+        beyond = _DEVIATIONS * deviation + 8
+        below = beyond if name != "pairs" else _FEWER_PAIRS * deviation
         # no falls at all are sorted keys
         fewest = 1 if name == "falls" and n else 0
-        least.append(max(fewest, n - beyond))
+        least.append(max(fewest, n - below))
         most.append(n + beyond)
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
@@ -159,6 +192,9 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
         "least": (first + _HALF, low + beyond + _HALF),
         "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),
     }
+    if low > high:
+        # no key has a word, and so it must be again
+        ends = {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}
     for name, (fewest, greatest) in ends.items():
         place = Numbers._fields.index(name)
         least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)

@@ -165,6 +165,7 @@ def _cheapest(
             slices == 1
             and narrow is not None
             and narrow.shared_slots
+            and not narrow.far
             and (roomy or not _in_runs(estimate))
         ):
             return narrow

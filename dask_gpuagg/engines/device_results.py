@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import cudf
@@ -50,16 +50,6 @@ class Shape:
     labels: Any
     dtypes: tuple[Any, ...]
     series: bool
-
-    @cached_property
-    def accessor(self) -> Any:
-        """Labels of several levels as cuDF has them, who looks for duplicates in them each time."""
-        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(self.labels))})
-        frame.columns = self.labels
-        return frame._data
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def shape_of(meta: Any) -> Shape:
@@ -115,9 +105,25 @@ def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shap
         plc.Table(outputs), {"columns": list(labels), "index": index}
     )
     if several:
-        result._set_columns_like(shape.accessor)
+        result._set_columns_like(_accessor_of(shape.labels))
         result._data._prime_to_pandas_index(shape.labels)
     return result
+
+
+# Labels of several levels as cuDF has them, who looks for duplicates in them each time.
+_accessors: dict[Any, Any] = {}
+_ACCESSORS = 256
+
+
+def _accessor_of(labels: pd.MultiIndex) -> Any:
+    key = (tuple(labels), tuple(labels.names), tuple(level.dtype for level in labels.levels))
+    if key not in _accessors:
+        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
+        frame.columns = labels
+        if len(_accessors) >= _ACCESSORS:
+            _accessors.clear()
+        _accessors[key] = frame._data
+    return _accessors[key]
 
 
 def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:

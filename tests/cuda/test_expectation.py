@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import expectation
+from dask_gpuagg.cuda import expectation, geometry
+from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.estimate import Numbers
+from tests.cuda.test_geometry import H200
+from tests.cuda.test_window import SUM
 
 ROWS = 10**6
 HALF = 1 << 63
@@ -70,6 +73,15 @@ count = st.integers(0, 65_536)
 
 
 COUNTS = [name for name in Numbers._fields if name not in ("least", "greatest")]
+
+
+def test_a_sample_without_plain_keys_is_like_itself() -> None:
+    """As of a column of nulls alone."""
+    seen = numbers(HALF - 1, -HALF)
+    assert seen.bounds == (HALF - 1, -HALF)
+    assert alike(seen, seen)
+    assert not alike(numbers(), seen)
+    assert not alike(seen, numbers())
 
 
 @given(word, word, st.fixed_dictionaries(dict.fromkeys(COUNTS, count)))
@@ -212,6 +224,57 @@ def test_of_about_as_many_rows(decision: Decision, more: bool) -> None:
         (ROWS * 18 // 16, False),
     ]:
         assert (expectation.expectation(call_of(rows), "auto") is not None) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> None:
+    """Samples of many keys differ in hardly more than their pairs."""
+    rng = np.random.default_rng(seed)
+
+    def seen(groups: int) -> Numbers:
+        pairs = 2 * int(rng.poisson(65_536**2 / groups / 2))
+        once = 65_536 - pairs
+        return numbers(
+            -(2**62), 2**62, pairs=pairs, distinct=65_536 - pairs // 2, once=once,
+            twice=pairs // 2, most=2, met=65_536, hots=0,
+        )  # fmt: skip
+
+    first = seen(16_000_000)
+    n = first
+    groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
+    estimate = Estimate(groups, groups, 0.0, 0.0)
+    decision = geometry.decide(SUM, 10**8, estimate, H200)
+    assert decision.partitions
+    assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
+    for more in (1.1, 1.3, 1.5, 1.7):
+        if 16_000_000 * more > 1.05 * decision.global_slots:
+            assert sum(alike(seen(int(16e6 * more)), first, decision) for _ in range(100)) <= 20
+
+
+def test_collections_of_which_none_is_like_the_other_are_left_alone() -> None:
+    guessed = 0
+    for _ in range(200):
+        if expectation.expectation(call_of(), "auto") is not None:
+            guessed += 1
+            expectation.refused(call_of(), "auto")
+        expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    assert 5 <= guessed <= 12
+    # until one is
+    while expectation.expectation(call_of(), "auto") is None:
+        pass
+    expectation.judge(call_of(), "auto", Run(HGB, ROWS, 64))
+    assert all(expectation.expectation(call_of(), "auto") is not None for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    "run", [Run(HGB, ROWS, 64, restarted=True), Run(HGB, ROWS, 64, spilled=ROWS // 10)]
+)
+def test_an_expectation_that_no_longer_does_well_is_forgotten(run: Run) -> None:
+    expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    expectation.judge(call_of(), "auto", Run(HGB, ROWS, 64, spilled=10))
+    assert expectation.expectation(call_of(), "auto") is not None
+    expectation.judge(call_of(), "auto", run)
+    assert expectation.expectation(call_of(), "auto") is None
 
 
 UNEVEN = replace(EVEN, uneven=True)

@@ -12,10 +12,14 @@ import pytest
 from tests.device.test_kernels import KERNELS, WANTED, aggregated, columns_of, values
 
 
+@pytest.mark.parametrize("expected", [False, True])
 @pytest.mark.parametrize("kernel", ["hgb", "pgb", "pgb_ur", "pgb_fold", "lphga"])
 @pytest.mark.parametrize("key", ["k", "text"])
-def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str) -> None:
-    """With ever more memory the call fails at each of its allocations, until it goes through."""
+def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str, expected: bool) -> None:
+    """With ever more memory the call fails at each of its allocations, until it goes through.
+
+    ``expected`` rows have been grouped before, so that their decision is not waited for.
+    """
     import rmm
 
     rng = np.random.default_rng(15)
@@ -26,6 +30,8 @@ def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str) -> None:
     before = rmm.mr.get_current_device_resource()
     messages: list[str] = []
     limit = 1 << 12
+    if expected:
+        assert attempt(keys, values_[0], kernel)[0] is None
     while True:
         counted = rmm.mr.StatisticsResourceAdaptor(before)
         rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(counted, limit))

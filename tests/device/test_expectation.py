@@ -100,10 +100,48 @@ def test_rows_unlike_those_before_are_decided_anew(
     kernel: str, groups: int, spread: bool, wanted: dict[str, list[str]], how: str
 ) -> None:
     keys = drawn(groups, 1, spread=spread)
-    grouped(keys, wanted, "auto")
-    run = grouped(changed(keys)[how], wanted, "auto", 2)
+    first = grouped(keys, wanted, kernel)
+    assert first.decision.kernel == kernel
+    # the same rows are like themselves: something is expected
+    assert TOLD in grouped(keys, wanted, kernel).decision.why
+    run = grouped(changed(keys)[how], wanted, kernel, 2)
     # a range of other keys is no surprise to a table that hashes them, if it is as wide
     assert TOLD not in run.decision.why or (spread and how in ("other keys", "fewer keys"))
+
+
+def test_without_a_kernel_forced_decisions_are_expected_too() -> None:
+    runs = [grouped(drawn(g, i, spread=True), FIVE, "auto", i) for i, g in enumerate([100] * 3)]
+    assert [TOLD in run.decision.why for run in runs] == [False, True, True]
+
+
+KEYS = {
+    "two of 64 bits": lambda k: {"k": k, "j": k * 2**33},
+    "three of 32 bits": lambda k: {
+        n: (k % m).astype("int32") for n, m in zip("kji", (7, 5, 3), strict=True)
+    },
+    "strings": lambda k: {"k": pd.Series(k).astype(str) + " is a name of some length"},
+    "nullable": lambda k: {"k": pd.Series(k).astype("Int64").mask(k % 11 == 0)},
+    "nulls alone": lambda k: {"k": pd.Series(k).astype("Int64").mask(k >= 0)},
+}
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_every_form_are_grouped_as_rows_before(kind: str, keep_nulls: bool) -> None:
+    for seed in (1, 2, 3):
+        frame = pd.DataFrame(KEYS[kind](drawn(90, seed))).assign(
+            **frame_of(drawn(90, seed), seed)[["v", "w"]]
+        )
+        keys = [label for label in frame if label not in "vw"]
+        ours, run = aggregated(frame, keys, FIVE, "auto", keep_nulls)
+        theirs = by_pandas(frame, keys, FIVE, keep_nulls)
+        if keep_nulls:
+            ours, theirs = (
+                f.reset_index().sort_values(keys, na_position="last").set_index(keys)
+                for f in (ours, theirs)
+            )
+        assert_equal(ours, theirs)
+        assert run.groups == len(theirs)
 
 
 def test_keys_that_only_the_sample_is_like(raising: None) -> None:

@@ -7,8 +7,10 @@
 namespace gpuagg {
 
 // Whether groups that go into columns would not be final, because the scatter has left rows over: then
-// there is nothing to do until there is a dense area.
-GPUAGG_INLINE bool not_final(const Args& a) { return !a.table.words && a.counters->spilled != 0; }
+// there is nothing to do until there is a dense area. Nor is there where the scatter was called off.
+GPUAGG_INLINE bool not_final(const Args& a) {
+    return called_off(a) || (!a.table.words && a.counters->spilled != 0);
+}
 
 // One group of each lane that has one. Without a dense area the columns, which no null can be in,
 // get it; the rest of a group that finds no room is counted all the same.
