@@ -237,6 +237,7 @@ def _counts() -> Iterator[tuple[str, Query]]:
     ranged = {
         "two of 64 bits": INT64 * 2,
         "three with nulls": (key("i64", True), key("u8"), key("i32", True)),
+        "two of a word": (key("i32"), key("u16", True)),
     }
     for label, keys in ranged.items():
         for keep_nulls in (False, True):
@@ -251,6 +252,10 @@ def _counts() -> Iterator[tuple[str, Query]]:
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
+    for keep_nulls in (False, True):
+        # before their sample has told the ranges
+        nulls = "nulls kept" if keep_nulls else "nulls dropped"
+        yield f"two of a word, {nulls}", of(ranged["two of a word"], USUAL, keep_nulls)
     yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
     short = string()._replace(short=True)
     yield "20 aggregations by short strings", of((short,), twenty | {("i32", False): ["sum"]})
