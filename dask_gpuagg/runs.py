@@ -40,6 +40,12 @@ def rehearsal() -> Iterator[None]:
         _task.reset(token)
 
 
+def subject() -> tuple[str, ...]:
+    """What the calls of this task group by: the labels of its plan's keys."""
+    plan, _ = _task.get()
+    return () if plan is None else tuple(str(key.label) for key in plan.keys)
+
+
 def note_run(run: Run) -> None:
     """Remember one call of the kernels."""
     current = _task.get()

@@ -13,7 +13,7 @@ from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.groupby import Run
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
-from dask_gpuagg.runs import last_runs, note_run, rehearsal, task
+from dask_gpuagg.runs import last_runs, note_run, rehearsal, subject, task
 
 DECISION = Decision("hgb", "few", Estimate(90, 100, 0.0, 0.1), 64, 32, 1, 132, 2048)
 
@@ -46,6 +46,15 @@ def test_runs_belong_to_a_plan_and_a_step() -> None:
     assert (run.plan, run.step, run.rows) == (plan, "partial", 10)
     assert str(run).startswith("partial, hgb: 10 rows")
     assert [r.step for r in last_runs()[-3:]] == ["partial", "combine", ""]
+
+
+def test_calls_are_about_the_keys_of_their_plan() -> None:
+    assert subject() == ()
+    with task(plan_of("var"), "partial"):
+        assert subject() == ("k",)
+        with rehearsal():
+            assert subject() == ()
+    assert subject() == ()
 
 
 def test_runs_travel_from_workers() -> None:

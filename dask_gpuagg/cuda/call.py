@@ -177,7 +177,8 @@ class Launcher:
 class Call(Launcher):
     """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
 
-    ``values`` is how many of the values that a row's states read are not null, on average.
+    ``values`` is how many of the values that a row's states read are not null, on average,
+    ``about`` what users call what is grouped by.
     """
 
     query: Query
@@ -187,6 +188,7 @@ class Call(Launcher):
     args: Args = field(default_factory=Args)
     # of keys that are coded: their numbers
     codes: Any = None
+    about: tuple[str, ...] = ()
     # outputs that were written before anybody knew how many groups there are
     early: list[tuple[Any, Any]] | None = None
     # launches what may call the kernels behind it off, where they were decided before the sample

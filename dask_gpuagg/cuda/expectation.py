@@ -71,14 +71,20 @@ class Expectation:
     form: tuple[Query, Ranges] | None = None
 
 
-_known: dict[tuple[Kernels, str], Expectation] = {}
+# Of what calls of the same kernels have in common: what was forced, and what is grouped by.
+_Key = tuple[Kernels, str, tuple[str, ...]]
+_known: dict[_Key, Expectation] = {}
 # Guesses that were refused in a row, and those that are left out before the next.
-_refused: dict[tuple[Kernels, str], tuple[int, int]] = {}
+_refused: dict[_Key, tuple[int, int]] = {}
+
+
+def _key(call: Call, forced: str) -> _Key:
+    return call.kernels, forced, call.about
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
     """What to expect of a call, if rows like its own have been grouped."""
-    known = _known.get((call.kernels, forced))
+    known = _known.get(_key(call, forced))
     if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
         return None
     more = call.rows - known.rows
@@ -86,24 +92,24 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
     if not -_ROWS_SHARE * known.rows <= more <= most:
         return None
-    row, left = _refused.get((call.kernels, forced), (0, 0))
+    row, left = _refused.get(_key(call, forced), (0, 0))
     if left:
-        _refused[call.kernels, forced] = row, left - 1
+        _refused[_key(call, forced)] = row, left - 1
         return None
     return known
 
 
 def refused(call: Call, forced: str) -> None:
     """Rows were unlike those before: collections of which none is like the other are left alone."""
-    row = _refused.get((call.kernels, forced), (0, 0))[0] + 1
-    _refused[call.kernels, forced] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
+    row = _refused.get(_key(call, forced), (0, 0))[0] + 1
+    _refused[_key(call, forced)] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
 
 
 def judge(call: Call, forced: str, run: Run) -> None:
     """Forget a decision that was expected and did no longer do well."""
-    _refused.pop((call.kernels, forced), None)
+    _refused.pop(_key(call, forced), None)
     if run.restarted or run.spilled > _SPILLED * call.rows:
-        _known.pop((call.kernels, forced), None)
+        _known.pop(_key(call, forced), None)
 
 
 def keep(
@@ -130,11 +136,11 @@ def keep(
         What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
-        _known.pop((call.kernels, forced), None)
+        _known.pop(_key(call, forced), None)
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, form[1] if form else None)
-    _known[call.kernels, forced] = Expectation(told, call.rows, call.values or 0.0, expected, form)
+    _known[_key(call, forced)] = Expectation(told, call.rows, call.values or 0.0, expected, form)
 
 
 def _may_repeat(decision: Decision) -> bool:

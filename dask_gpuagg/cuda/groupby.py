@@ -79,6 +79,7 @@ def aggregate(
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
     encoded: bool = False,
+    about: tuple[str, ...] = (),
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -97,6 +98,8 @@ def aggregate(
         Takes the device time of every kernel.
     encoded : bool
         Whether ``Aggregated.encode`` will be called.
+    about : tuple of str
+        What is grouped by, so that rows about the same are taken to be alike.
 
     Returns
     -------
@@ -115,7 +118,7 @@ def aggregate(
     # the one that was seen first has worked out much already
     device = current_device()
     query, _ = prepared(query, device)
-    columns = Columns(keys, inputs, rows, device, stream, stopwatch)
+    columns = Columns(keys, inputs, rows, device, stream, stopwatch, about)
     decision: Decision | None = None
     if encoded and forced == "auto" and rows >= cardinality.SAMPLED_FROM and may_be_narrow(query):
         call = columns.call(query)

@@ -48,6 +48,7 @@ class Columns:
     device: Device
     stream: Any
     stopwatch: Stopwatch | None
+    about: tuple[str, ...] = ()
 
     def call(self, query: Query, extra: Sequence[Column] = (), codes: Any = None) -> Call:
         """A call of the kernels of a query, with the columns that the form of its keys adds."""
@@ -75,6 +76,7 @@ class Columns:
             handle=handle,
             stopwatch=self.stopwatch,
             codes=codes,
+            about=self.about,
         )
 
 

@@ -295,7 +295,10 @@ class Aggregator:
         )
 
     def run(
-        self, forced: str = "auto", stopwatch: Stopwatch | None = None
+        self,
+        forced: str = "auto",
+        stopwatch: Stopwatch | None = None,
+        about: tuple[str, ...] = (),
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
         """Group and reduce.
 
@@ -305,6 +308,9 @@ class Aggregator:
             ``auto`` or one of ``geometry.KERNELS``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
+        about : tuple of str
+            What is grouped by: rows of the same types that are about something else are expected
+            to be alike among themselves.
 
         Returns
         -------
@@ -323,6 +329,7 @@ class Aggregator:
                 forced,
                 stopwatch,
                 self._encoded,
+                about,
             )
         except KernelsUnavailable as error:
             made, why = None, library.cause_of(error)

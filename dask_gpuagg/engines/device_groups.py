@@ -19,7 +19,7 @@ from cudf.core.column import ColumnBase
 
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.sorted import SortedRows
-from dask_gpuagg.runs import note_run
+from dask_gpuagg.runs import note_run, subject
 
 # the number of a row that no table has: a gather makes a null of it
 NOWHERE = 0x7FFFFFFF
@@ -48,7 +48,7 @@ class Grouping:
 
     def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
         """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"))
+        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"), about=subject())
         note_run(run)
         return keys, outputs
 

@@ -57,8 +57,10 @@ def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
     )
 
 
-def call_of(rows: int = ROWS, values: float | None = 1.0, kernels: Any = "kernels") -> Any:
-    return SimpleNamespace(kernels=kernels, rows=rows, values=values)
+def call_of(
+    rows: int = ROWS, values: float | None = 1.0, kernels: Any = "kernels", about: Any = ("a",)
+) -> Any:
+    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about)
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +211,7 @@ def test_a_decision_is_expected_again(decision: Decision) -> None:
     assert expectation.expectation(call_of(), "hgb") is None
     assert expectation.expectation(call_of(kernels="others"), "auto") is None
     assert expectation.expectation(call_of(values=0.9), "auto") is None
+    assert expectation.expectation(call_of(about=("b",)), "auto") is None
     expectation.forget()
     assert expectation.expectation(call_of(), "auto") is None
 
