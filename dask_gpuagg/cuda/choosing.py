@@ -94,7 +94,7 @@ def _filling(
     """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
     form = None
     if decision.estimate is not None and decision.kernel != "sgb":
-        form = filling(call.query, sample.ranges, call.rows)
+        form = filling(call.query, sample.ranges, call.rows, call.about)
     if form is None or decision.estimate is None:
         return None
     query, ranges = form
@@ -107,7 +107,7 @@ def _filling(
         return None
     made = grouped(columns, columns.call(query, range_columns(ranges)), forced, False, other)
     if made is None:
-        strayed(call.query)
+        strayed(call.query, call.about)
         return None
     run = made[1]
     well = run.decision is other and not run.restarted
@@ -146,7 +146,7 @@ def _as_expected(columns: Columns, call: Call, forced: str) -> tuple[Grouped | N
             target.check = None
     if done is not None and known.form is not None and done[1].doubt:
         # values that only the sample has none of
-        strayed(call.query)
+        strayed(call.query, call.about)
         done = None
     if done is not None:
         expectation.judge(call, forced, done[0])

@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
 from dask_gpuagg.cuda.estimate import Numbers
-from dask_gpuagg.cuda.forms import Ranges
+from dask_gpuagg.cuda.forms import Ranges, forget_strayed
 from dask_gpuagg.cuda.parts import TOLD_COLUMNS
 from dask_gpuagg.cuda.source import Query
 
@@ -27,6 +27,8 @@ _DEVIATIONS = 4
 _FEWER_PAIRS = 3
 # Guesses that are left out after so many in a row were refused: twice as many each time, at most.
 _LEFT_OUT = 64
+# Decisions that are kept, of one process's lifetime of queries.
+_KEPT = 512
 # Share of the rows by which partitions may differ, and of the keys' range that a sample's ends may.
 _ROWS_SHARE = 1 / 16
 _RANGE_SHARE = 1 / 8
@@ -140,6 +142,9 @@ def keep(
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, form[1] if form else None)
+    if len(_known) >= _KEPT:
+        _known.clear()
+        _refused.clear()
     _known[_key(call, forced)] = Expectation(told, call.rows, call.values or 0.0, expected, form)
 
 
@@ -154,6 +159,7 @@ def forget() -> None:
     """Expect nothing of any call."""
     _known.clear()
     _refused.clear()
+    forget_strayed()
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
@@ -208,7 +214,7 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     codes_at_ends = []
     for base, codes in ranges or ():
         # half of the room that there is beyond a sample
-        beyond = codes // 400 + 8
+        beyond = codes // 400 + 2
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(
         words(*least), words(*most), (ctypes.c_uint64 * (2 * TOLD_COLUMNS))(*codes_at_ends)

@@ -14,7 +14,7 @@ from dask_gpuagg.cuda.decision import safe_slots
 from dask_gpuagg.cuda.driver import fill, read_back
 from dask_gpuagg.cuda.parts import SHORT_STRING, TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.cuda.window import beyond_sample
+from dask_gpuagg.cuda.window import BEYOND
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
@@ -25,18 +25,24 @@ _INDEX_BYTES = 32
 # Combinations of values for each row, up to which keys may fill their ranges.
 _FILLING = 2
 # Queries of which values have lain outside of narrow ranges: those get wider ones.
-_strayed: set[Query] = set()
+_strayed: set[tuple[Query, tuple[str, ...]]] = set()
+_STRAYED = 256
+# Values at either end of a near range that a sample may have missed, beside a share of the range.
+_NEAR = 4
 # Base and number of values of each key column.
 Ranges = Sequence[tuple[int, int]]
 
 
-def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
+def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[Column], Codes | None]:
     """The query with its keys in a narrower form, and what this form adds.
 
     Parameters
     ----------
     call : Call
         Of a query with made words, nothing of it computed yet.
+    slots : bool
+        Whether keys that fill their ranges may have slots of their own. If not, there is nothing
+        to gain by ranges that are hardly wider than the sample's.
 
     Returns
     -------
@@ -49,7 +55,8 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
     """
     query = call.query
     if query.integral:
-        ranges = packed_ranges(_bounds(call), 0 if query in _strayed else call.rows)
+        near = slots and (query, call.about) not in _strayed
+        ranges = packed_ranges(_bounds(call), call.rows if near else 0)
         if ranges is not None:
             return replace(query, ranged=True), range_columns(ranges), None
     elif query.may_be_coded:
@@ -60,7 +67,7 @@ def narrowed(call: Call) -> tuple[Query, list[Column], Codes | None]:
 
 
 def filling(
-    query: Query, seen: Sequence[tuple[int, int]], rows: int
+    query: Query, seen: Sequence[tuple[int, int]], rows: int, about: tuple[str, ...] = ()
 ) -> tuple[Query, Ranges] | None:
     """The query with its keys as numbers of combinations, if there are not too many of these.
 
@@ -70,13 +77,15 @@ def filling(
     seen : sequence of (int, int)
         Least and greatest value of each key column in a sample.
     rows : int
+    about : tuple of str
+        What is grouped by.
 
     Returns
     -------
     tuple or None
         The query, and base and number of values of each key column.
     """
-    if not query.may_fill or query in _strayed:
+    if not query.may_fill or (query, about) in _strayed:
         return None
     near = [_range_near(least, greatest) for least, greatest in seen]
     numbers = math.prod(codes for _, codes in near)
@@ -101,7 +110,7 @@ def shortened(call: Call) -> Query:
 
 
 def forms_of(query: Query) -> list[Query]:
-    """The query, and the forms that ``narrowed`` may give it."""
+    """The query, and the forms that ``narrowed`` or ``filling`` may give it."""
     forms = [query]
     if (query.made_words and query.integral) or query.may_fill:
         forms.append(replace(query, ranged=True))
@@ -141,20 +150,29 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
     return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
 
 
-def strayed(query: Query) -> None:
+def strayed(query: Query, about: tuple[str, ...]) -> None:
     """Remember that values lay outside of the ranges that a sample had told.
 
     Parameters
     ----------
     query : Query
         Without ranges.
+    about : tuple of str
+        What is grouped by.
     """
-    _strayed.add(query)
+    if len(_strayed) >= _STRAYED:
+        _strayed.clear()
+    _strayed.add((query, about))
+
+
+def forget_strayed() -> None:
+    """Trust the ranges of samples again."""
+    _strayed.clear()
 
 
 def _range_near(least: int, greatest: int) -> tuple[int, int]:
     span = max(0, greatest - least + 1)
-    beyond = beyond_sample(span)
+    beyond = span // BEYOND + _NEAR
     # one more for the null
     return (least - beyond if span else 0), span + 2 * beyond + 1
 

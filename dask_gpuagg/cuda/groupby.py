@@ -129,7 +129,8 @@ def aggregate(
     extra: list[Column] = []
     codes = None
     if query.made_words and rows >= cardinality.SAMPLED_FROM:
-        query, extra, codes = narrowed(columns.call(query))
+        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
+        query, extra, codes = narrowed(columns.call(query), slots)
     made = grouped(columns, columns.call(query, extra, codes), forced, encoded, decision)
     if made is None and query.coded:
         # keys unlike those of the sample
@@ -138,7 +139,7 @@ def aggregate(
     if made is None and query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
-        strayed(query)
+        strayed(query, about)
         made = grouped(columns, columns.call(query), forced, encoded)
     if made is None:
         # two keys share a word: so rare that doing everything again is the best answer

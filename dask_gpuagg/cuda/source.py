@@ -34,7 +34,7 @@ class Query:
     states : tuple of State
     outputs : tuple of Output
     ranged : bool
-        Whether the key columns are packed by the ranges of their values, which a sample told.
+        Whether the keys are numbered by the ranges of their columns' values, which a sample told.
     coded : bool
         Whether they are numbered by the bytes that strings have in each place, which a sample
         told.

@@ -7,6 +7,9 @@ from dask_gpuagg.cuda.parts import TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
 
 _WORD = 1 << 64
+# The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
+# of them lies behind its last segment.
+BEYOND = 192
 # What core/types.cuh mixes to the word that stands for an empty slot.
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
@@ -30,16 +33,10 @@ def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
     if estimate.bounds == ANY_WORD or least > greatest:
         return None
     span = greatest - least + 1
-    beyond = beyond_sample(span)
+    beyond = span // BEYOND + 16
     base, slots = least - beyond, span + 2 * beyond
     slots += slots % 2
     return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)
-
-
-def beyond_sample(span: int) -> int:
-    """Values at either end of a range of so many that a sample may have missed."""
-    # where they rise with the rows, a 256th of them lies behind its last segment
-    return span // 192 + 16
 
 
 def null_slot(query: Query) -> bool:

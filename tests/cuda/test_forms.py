@@ -27,7 +27,7 @@ from dask_gpuagg.cuda.geometry import decide
 from dask_gpuagg.cuda.parts import KeyPart
 from dask_gpuagg.cuda.source import Query
 from tests.cuda.test_geometry import H200
-from tests.cuda.test_window import FIVE
+from tests.cuda.test_window import FIVE, SUM
 
 GOLDEN = 0x9E3779B97F4A7C15
 values = st.integers(-(2**63), 2**63 - 1)
@@ -53,7 +53,7 @@ def test_ranges_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None
 @given(bounds, st.integers(1, 2**31))
 def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: int) -> None:
     made = packed_ranges(seen, rows)
-    near = math.prod(max(b - a + 1, 0) + 2 * (max(b - a + 1, 0) // 192 + 16) + 1 for a, b in seen)
+    near = math.prod(max(b - a + 1, 0) + 2 * (max(b - a + 1, 0) // 192 + 4) + 1 for a, b in seen)
     if near > 2 * rows:
         assert made == packed_ranges(seen)
         return
@@ -63,8 +63,8 @@ def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: i
         if least <= greatest:
             span = greatest - least + 1
             # a 256th at both ends, and the last code may stand for null
-            assert base <= least - span / 256 - 15
-            assert base + codes - 1 > greatest + span / 256 + 15
+            assert base <= least - span / 256 - 3
+            assert base + codes - 1 > greatest + span / 256 + 3
 
 
 def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
@@ -94,26 +94,50 @@ def test_keys_of_a_word_may_be_numbered_too() -> None:
     assert made is not None
     query, ranges = made
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
-    assert [base for base, _ in ranges] == [-22, -22]
-    assert [column.data for column in range_columns(ranges)] == [2**64 - 22] * 2
+    assert [base for base, _ in ranges] == [-10, -10]
+    assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
     assert forms_of(replace(query, ranged=False))[1] == query
     # more combinations than twice the rows, one column, no integers
-    assert form(KeyPart("i32", False), KeyPart("u16", True), rows=40_000) is None
+    assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
     assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
     assert form(number) is None
     assert form(short) is None
     assert form(KeyPart("f32", False), KeyPart("i16", False)) is None
 
 
+@pytest.mark.parametrize(
+    "sizes", [(80, 80), (1_000, 12), (100, 100, 100), (128, 128, 128), (100_000, 31)]
+)
+def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
+    query = replace(SUM, keys=(KeyPart("i64", False),) * len(sizes), ranged=True)
+    ranges = packed_ranges([(1, size) for size in sizes], 10**8)
+    assert ranges is not None
+    groups, numbers = math.prod(sizes), math.prod(codes for _, codes in ranges)
+    estimate = Estimate(groups, groups, 0.0, 1 / groups, bounds=(0, numbers - 1))
+    made = decide(query, 10**8, estimate, H200)
+    assert made.kernel == "direct" or made.window > 0
+
+
 def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
     monkeypatch.setattr(forms, "_strayed", set())
     monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
-    call: Any = SimpleNamespace(query=query, rows=10**8)
-    near = narrowed(call)[1]
-    assert [column.offset for column in near] == [133, 133]
-    strayed(query)
-    assert [column.offset for column in narrowed(call)[1]] == [512, 512]
+    call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
+
+    def codes(**more: Any) -> list[int]:
+        return [column.offset for column in narrowed(call, **more)[1]]
+
+    assert codes() == [109, 109]
+    assert codes(slots=False) == [512, 512]
+    strayed(query, ("a", "c"))
+    assert codes() == [109, 109]
+    strayed(query, ("a", "b"))
+    assert codes() == [512, 512]
+    forms.forget_strayed()
+    assert codes() == [109, 109]
+    for i in range(1_000):
+        strayed(query, (str(i),))
+    assert len(forms._strayed) <= 256
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:

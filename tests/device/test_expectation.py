@@ -175,6 +175,8 @@ def test_the_device_compares_every_number(name: str) -> None:
         least[place], most[place] = 10, 20
         seen = Summary()
         for field, *_ in Summary._fields_:
+            if field == "ranges":
+                continue
             n = number if field == name else 5
             # counts start one below zero
             setattr(seen, field, n if field in ("least", "greatest", "most") else n - 1)
@@ -182,6 +184,31 @@ def test_the_device_compares_every_number(name: str) -> None:
         counters = rmm.DeviceBuffer.to_device(bytes(Counters()), DEFAULT_STREAM)
         pointers = ctypes.c_void_p(summary.ptr), ctypes.c_void_p(counters.ptr)
         expected = expectation.Expected(least, most)
+        kernels.launch("check", 1, 32, stream, pointers[0], expected, pointers[1])
+        back = Counters()
+        read_back(counters.ptr, back, stream)
+        assert (back.surprise == 0) == alike
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 15])
+def test_the_device_compares_the_ends_of_every_range(place: int) -> None:
+    import rmm
+    from rmm.pylibrmm.stream import DEFAULT_STREAM
+
+    from dask_gpuagg.cuda.driver import current_device, kernels_of, read_back
+
+    kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
+    stream = DEFAULT_STREAM.__cuda_stream__()[1]
+    expected = expectation.Expected()
+    for i in range(len(expected.most)):
+        expected.most[i] = 2**64 - 1
+    expected.ends[place] = 10
+    for end, alike in [(9, False), (10, True), (2**64 - 1, True)]:
+        seen = Summary()
+        seen.ranges[place] = end
+        summary = rmm.DeviceBuffer.to_device(bytes(seen), DEFAULT_STREAM)
+        counters = rmm.DeviceBuffer.to_device(bytes(Counters()), DEFAULT_STREAM)
+        pointers = ctypes.c_void_p(summary.ptr), ctypes.c_void_p(counters.ptr)
         kernels.launch("check", 1, 32, stream, pointers[0], expected, pointers[1])
         back = Counters()
         read_back(counters.ptr, back, stream)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda import expectation, forms
 from tests.device.test_kernels import (
     KERNELS,
     WANTED,
@@ -170,10 +171,10 @@ def test_values_that_no_sample_saw(groups: int, kernel: str) -> None:
 FILLING = {
     "two of 64 bits": {"a": (256, -10, "int64"), "b": (200, 10**12, "int64")},
     "with nulls": {"a": (300, 0, "Int64"), "b": (150, -(10**15), "Int64")},
-    "three": {"a": (40, 5, "int32"), "b": (40, 0, "int32"), "c": (32, -(2**31), "int32")},
+    "three": {"a": (50, 5, "int32"), "b": (45, 0, "int32"), "c": (40, -(2**31), "int32")},
     "two of 32 bits": {"a": (256, 0, "int32"), "b": (250, -7, "int32")},
     "of one word, with nulls": {"a": (300, -(2**15), "Int16"), "b": (200, 0, "UInt8")},
-    "few": {"a": (30, 0, "int64"), "b": (20, 2**62, "uint64")},
+    "few": {"a": (60, 0, "int64"), "b": (40, 2**62, "uint64")},
 }
 
 
@@ -206,7 +207,7 @@ def test_keys_that_fill_their_ranges(kind: str, kernel: str, keep_nulls: bool) -
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("kernel", ["auto", "direct", "pgb"])
 def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str, dtype: str) -> None:
-    """At first they cost another try, and then ranges are wider from the start."""
+    """They cost another try, and then ranges are wider, or keys of a word are not numbered."""
     rng = np.random.default_rng(32)
     rows = 1 << 21
     a, b = rng.integers(0, 256, rows), rng.integers(0, 256, rows)
@@ -218,19 +219,27 @@ def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str, dtype: 
     for _ in range(2):
         ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
         assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
+        assert len(forms._strayed) == 1
     assert run.groups > 65_536
 
 
+@pytest.mark.parametrize("kernel", ["auto", "direct", "pgb", "pgb_fold"])
 @pytest.mark.parametrize("wanted", [{"i": ["sum"]}, {"i": ["sum", "mean", "min", "count"]}, WANTED])
-def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]]) -> None:
+def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]], kernel: str) -> None:
     """The ranges are those of the rows before, unless the device sees that they do not do."""
     rng = np.random.default_rng(33)
+    rows = 1 << 21
 
-    def run_of(a: int, b: int, least: int) -> Any:
-        columns = {"a": rng.integers(0, a, ROWS), "b": rng.integers(0, b, ROWS) + least}
+    def run_of(a: int, b: int, least: int, stray: bool = False) -> Any:
+        # after a refusal the next guess would be left out
+        expectation._refused.clear()
+        columns = {"a": rng.integers(0, a, rows), "b": rng.integers(0, b, rows) + least}
+        if stray:
+            # where no segment of the sample lies
+            columns["a"][np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)[5::90_000]] = 600
         frame = pd.DataFrame({n: c.astype("int32") for n, c in columns.items()})
-        frame = frame.assign(**values(rng, ROWS))
-        ours, run = aggregated(frame, ["a", "b"], wanted)
+        frame = frame.assign(**values(rng, rows))
+        ours, run = aggregated(frame, ["a", "b"], wanted, kernel)
         assert_equal(ours, by_pandas(frame, ["a", "b"], wanted))
         return run
 
@@ -240,6 +249,11 @@ def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]]) -> None:
     assert again.decision.why == f"{first.decision.why}; as for rows before"
     for other in ((256, 256, 30), (300, 220, 0), (256, 256, -500)):
         assert "as for rows before" not in run_of(*other).decision.why
+    run_of(256, 256, -500)
+    assert len(forms._strayed) == 0
+    # as is the sample, but not all rows
+    assert "as for rows before" not in run_of(256, 256, -500, stray=True).decision.why
+    assert len(forms._strayed) == 1
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "datetime64[ns]"])
