@@ -17,6 +17,7 @@ from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
 from dask_gpuagg.cuda.estimate import Numbers
+from dask_gpuagg.cuda.partitioning import NARROW
 
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
@@ -33,7 +34,6 @@ _VALUES = 0.05
 _SPILLED = 1 / 64
 _WORDS = 1 << 64
 _HALF = 1 << 63
-_NARROW = 1 << 32
 
 
 class Expected(ctypes.Structure):
@@ -55,14 +55,20 @@ class Expectation:
     expected: Expected
 
 
-_known: dict[tuple[Kernels, str], Expectation] = {}
+# Of what calls of the same kernels have in common: what was forced.
+_Key = tuple[Kernels, str]
+_known: dict[_Key, Expectation] = {}
 # Guesses that were refused in a row, and those that are left out before the next.
-_refused: dict[tuple[Kernels, str], tuple[int, int]] = {}
+_refused: dict[_Key, tuple[int, int]] = {}
+
+
+def _key(call: Call, forced: str) -> _Key:
+    return call.kernels, forced
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
     """What to expect of a call, if rows like its own have been grouped."""
-    known = _known.get((call.kernels, forced))
+    known = _known.get(_key(call, forced))
     if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
         return None
     more = call.rows - known.rows
@@ -70,24 +76,24 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
     if not -_ROWS_SHARE * known.rows <= more <= most:
         return None
-    row, left = _refused.get((call.kernels, forced), (0, 0))
+    row, left = _refused.get(_key(call, forced), (0, 0))
     if left:
-        _refused[call.kernels, forced] = row, left - 1
+        _refused[_key(call, forced)] = row, left - 1
         return None
     return known
 
 
 def refused(call: Call, forced: str) -> None:
     """Rows were unlike those before: collections of which none is like the other are left alone."""
-    row = _refused.get((call.kernels, forced), (0, 0))[0] + 1
-    _refused[call.kernels, forced] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
+    row = _refused.get(_key(call, forced), (0, 0))[0] + 1
+    _refused[_key(call, forced)] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
 
 
 def judge(call: Call, forced: str, run: Run) -> None:
     """Forget a decision that was expected and did no longer do well."""
-    _refused.pop((call.kernels, forced), None)
+    _refused.pop(_key(call, forced), None)
     if run.restarted or run.spilled > _SPILLED * call.rows:
-        _known.pop((call.kernels, forced), None)
+        _known.pop(_key(call, forced), None)
 
 
 def keep(
@@ -107,11 +113,11 @@ def keep(
         Rows that found no place at first.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
-        _known.pop((call.kernels, forced), None)
+        _known.pop(_key(call, forced), None)
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision)
-    _known[call.kernels, forced] = Expectation(told, call.rows, call.values or 0.0, expected)
+    _known[_key(call, forced)] = Expectation(told, call.rows, call.values or 0.0, expected)
 
 
 def _may_repeat(decision: Decision) -> bool:
@@ -159,9 +165,7 @@ def bounds_of(numbers: Numbers, decision: Decision) -> Expected:
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
     if decision.base is not None:
-        width = decision.window or (
-            decision.global_slots >> decision.shift if decision.kernel == "direct" else _NARROW
-        )
+        width = decision.window or (decision.keys if decision.kernel == "direct" else NARROW)
         first, last = max(first, decision.base), min(last, decision.base + width - 1)
     ends = {
         "least": (first + _HALF, low + beyond + _HALF),
