@@ -151,12 +151,11 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 def prepare() -> None:
     """One RMM pool for both arms, and for CuPy, and one CPU core.
 
-    Where the scheduler moves a process from core to core between two calls, its own time about
-    doubles, and how often it does is chance.
+    Where the scheduler moves a process from core to core between two calls, its own time grows,
+    and how often it does is chance.
     """
-    import rmm
-
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import rmm
     from rmm.allocators.cupy import rmm_cupy_allocator
 
     rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)

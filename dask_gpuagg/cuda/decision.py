@@ -28,8 +28,7 @@ class Decision:
         Of the shared-memory tables; 0 without. A partition fills its table ``slices``
         times.
     global_slots : int
-        Of the global table; of partitions the groups that there is room for at first; of ``direct``
-        the keys of the window.
+        Of the global table; of partitions the groups that there is room for at first.
     partitions, capacity : int
         How many, and the rows of each that there is room for.
     base : int or None
@@ -77,6 +76,11 @@ class Decision:
     fills: int = 0
     window: int = 0
     expected_ms: float | None = None
+
+    @property
+    def keys(self) -> int:
+        """Of ``direct``: keys of the window."""
+        return self.global_slots >> self.shift
 
     def form(self, query: Query) -> Query:
         """The query with partitions that hold what this kernel moves."""

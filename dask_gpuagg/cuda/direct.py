@@ -40,7 +40,7 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args, query = call.args, call.query
     assert decision.base is not None
     slots = decision.global_slots
-    keys = slots >> decision.shift
+    keys = decision.keys
     args.table = table_of(call, slots)
     args.replicas, args.slices = decision.replicas, 1
     room = room_for_spilled(call, decision.blocks)

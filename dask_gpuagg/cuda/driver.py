@@ -40,16 +40,13 @@ class Device:
 
 
 def current_device() -> Device:
-    """The device of the calling thread's context; without one, that whose context is made current.
+    """The calling thread's device, whose context is made current.
 
     Raises
     ------
     DriverError
         Without a device.
     """
-    status, *device = _bound().cuCtxGetDevice()
-    if status == _success():  # much faster than to ask the runtime, which each call would do
-        return _device(int(device[0]))
     from cuda.bindings import runtime
 
     ordinal = _runtime(runtime.cudaGetDevice())
@@ -313,7 +310,7 @@ def read_back(
 
 @cache
 def _bound() -> Any:
-    """The driver's bindings: an import is found again in microseconds, of which calls are made."""
+    """The driver's bindings, imported once: even an import that is found again takes its time."""
     from cuda.bindings import driver
 
     return driver

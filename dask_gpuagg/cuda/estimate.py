@@ -28,8 +28,6 @@ _COUNT_THREADS = 512
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
-# Where signed numbers begin, as unsigned ones in the same order.
-_HALF = 1 << 63
 _Ranks = npt.NDArray[Any]
 
 
@@ -85,7 +83,7 @@ class Numbers(NamedTuple):
     @property
     def bounds(self) -> tuple[int, int]:
         """The least and the greatest unmixed word, as signed numbers."""
-        return self.least - _HALF, _HALF - 1 - self.greatest
+        return bounds_of(self.least, self.greatest)
 
 
 class Sample:

@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Kernels
 from dask_gpuagg.cuda.estimate import Numbers
 from dask_gpuagg.cuda.forms import Ranges, forget_strayed
+from dask_gpuagg.cuda.partitioning import NARROW
 from dask_gpuagg.cuda.parts import TOLD_COLUMNS
 from dask_gpuagg.cuda.source import Query
 
@@ -38,7 +39,6 @@ _VALUES = 0.05
 _SPILLED = 1 / 64
 _WORDS = 1 << 64
 _HALF = 1 << 63
-_NARROW = 1 << 32
 
 
 class Expected(ctypes.Structure):
@@ -196,9 +196,7 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
     if decision.base is not None and ranges is None:
-        width = decision.window or (
-            decision.global_slots >> decision.shift if decision.kernel == "direct" else _NARROW
-        )
+        width = decision.window or (decision.keys if decision.kernel == "direct" else NARROW)
         first, last = max(first, decision.base), min(last, decision.base + width - 1)
     ends = {
         "least": (first + _HALF, low + beyond + _HALF),

@@ -271,7 +271,7 @@ def direct_bytes(query: Query, decision: Decision) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
     fixed, replica = query.far_bytes if decision.far else query.slot_bytes
     each = fixed - 8 + decision.replicas * replica
-    return ((decision.global_slots >> decision.shift) + 63) // 64 * 8 + decision.shared_slots * each
+    return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
 
 
 def _in_window(

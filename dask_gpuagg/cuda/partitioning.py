@@ -68,7 +68,7 @@ _FOLD_ROOMY = 2
 _FOLD_ROWS = 65_000
 _FOLD_FILLS = 2
 # Narrow words are below this.
-_NARROW = 1 << 32
+NARROW = 1 << 32
 # A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
 # with this share of all rows: one block alone would add them up.
 _HOT = 0.25
@@ -363,10 +363,10 @@ def _base(query: Query, estimate: Estimate | None) -> int | None:
         return None
     least, greatest = estimate.bounds
     # words of fewer than 64 bits are no negative numbers
-    if least >= 0 and greatest < _NARROW and query.family == "Packed" and query.word_bits <= 32:
+    if least >= 0 and greatest < NARROW and query.family == "Packed" and query.word_bits <= 32:
         return 0
     # as much again on both sides of what the sample saw
-    return least - _NARROW // 4 if greatest - least < _NARROW // 2 else None
+    return least - NARROW // 4 if greatest - least < NARROW // 2 else None
 
 
 def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
