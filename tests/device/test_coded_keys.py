@@ -16,16 +16,16 @@ ROWS = 1_500_000
 @pytest.fixture
 def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of calls that made codes."""
-    from dask_gpuagg.cuda import groupby
+    from dask_gpuagg.cuda import choosing
 
     made: list[int] = []
-    make_codes = groupby.make_codes
+    make_codes = choosing.make_codes
 
     def recorded(call: Any) -> None:
         made.append(call.rows)
         make_codes(call)
 
-    monkeypatch.setattr(groupby, "make_codes", recorded)
+    monkeypatch.setattr(choosing, "make_codes", recorded)
     return made
 
 
