@@ -40,6 +40,8 @@ class Decision:
         Of the table for these; 0 without one.
     crowded : bool
         Whether slots that many rows want at once get copies.
+    counted : bool
+        Whether partitions have room by a count of their rows; ``capacity`` is then the mean.
     gathered : float
         Of ``pgb_ur``: values that are gathered for a row, on average.
     shift : int
@@ -70,6 +72,7 @@ class Decision:
     hot_buckets: int = 0
     hot_replicas: int = 0
     crowded: bool = False
+    counted: bool = False
     gathered: float = 0.0
     shift: int = 0
     far: bool = False

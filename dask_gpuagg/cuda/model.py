@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dask_gpuagg.cuda.partitioning import striped_bytes, writes_columns
 from dask_gpuagg.cuda.parts import TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.uneven import ROOM_OF
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.cardinality import Estimate
@@ -148,9 +149,10 @@ def laps(
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     query = decision.form(query)
     if decision.partitions:
-        made = {
-            "scatter": _scatter(costs, query, rows, decision, tile),
-        }
+        made = {"scatter": _scatter(costs, query, rows, decision, tile)}
+        if decision.counted:
+            counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
+            made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
         if decision.fills:
             made["fold"] = _fold(costs, query, rows, decision, groups, multiprocessors)
         else:

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from typing import Any
 
-from dask_gpuagg.cuda import cardinality, partitioning
+from dask_gpuagg.cuda import cardinality, partitioning, uneven
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -26,6 +26,8 @@ from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, safe_slots
 from dask_gpuagg.cuda.driver import kernels_of
 from dask_gpuagg.cuda.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.parts import TYPE_BYTES
+from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.window import null_slot
 
 
 class _Words(ctypes.Structure):
@@ -48,6 +50,7 @@ class _Partitions(ctypes.Structure):
         ("validity", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("ticket", ctypes.c_void_p),
+        ("begins", ctypes.c_void_p),
         ("count", ctypes.c_uint32),
         ("capacity", ctypes.c_uint32),
     ]
@@ -61,7 +64,12 @@ class _HotKeys(ctypes.Structure):
         ("count", ctypes.c_uint32),
         ("buckets", ctypes.c_uint32),
         ("replicas", ctypes.c_uint32),
+        ("extras", ctypes.c_uint32),
     ]
+
+
+# Threads of the kernels that make room for uneven keys (kernels/pgb_tr/room.cuh).
+_ROOM_THREADS = 1024
 
 
 def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
@@ -87,9 +95,12 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
+    # and the ticket behind them
     zero(call, partitions.rows, partitions.count + 1)
     if call.check:
         call.check()
+    if decision.counted:
+        _lay_out(moving, decision, partitions)
     _scatter(moving, decision, partitions, moved)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
@@ -103,26 +114,26 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         # columns would be final, so nothing has been written yet
         columns = False
         counters = _again(call, moving, decision, partitions, moved, decision.global_slots, columns)
-    beside = []
-    if decision.hot_buckets:
-        beside.append(Table.from_buffer_copy(args.target))
+    needed = counters.groups
+    hot = spills = Table.from_buffer_copy(args.target)
     if spilled:
-        beside.append(_group_spilled(call, spilled))
-    # groups made beside the partitions may all be new
-    others = call.counters().claimed if spilled else 0
-    needed = counters.groups + len(decision.hot) + others
+        spills = _group_spilled(call, spilled)
+        # they may all be new
+        needed += call.counters().claimed
     restarted = needed > args.table.slots
     if restarted:
         # the groups have been counted all the same, so the second time all have room
+        args.target = hot
         counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
     # their memory is for the columns, which are made next
     del call.held[copies]
-    for args.target in beside:
+    if spilled:
+        args.target = spills
         counters = _absorb(call, counters)
     if counters.homeless:
         return None
     args.groups, args.extras = counters.total, counters.extras
-    if beside:
+    if spilled:
         counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 
@@ -176,16 +187,37 @@ def _scatter(
     operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
     if decision.hot_buckets:
         _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
-        keys = _HotKeys(
-            (ctypes.c_uint64 * cardinality.HOT_AT_MOST)(*decision.hot),
-            len(decision.hot),
-            decision.hot_buckets,
-            decision.hot_replicas,
-        )
-        operands += (keys,)
+        operands += (_hot_keys(query, decision),)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
     kernel += _suffix(decision)
     call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
+
+
+def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
+    return _HotKeys(
+        (ctypes.c_uint64 * cardinality.HOT_AT_MOST)(*decision.hot),
+        len(decision.hot),
+        # where there is no such table, one in which nothing is found
+        decision.hot_buckets or uneven.FEWEST_BUCKETS,
+        decision.hot_replicas,
+        null_slot(query),
+    )
+
+
+def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
+    """Room for each partition by a count of its rows."""
+    count = decision.partitions
+    counts = call.allocate(4 * (2 * count + 1)).ptr
+    partitions.begins = begins = counts + 4 * count
+    zero(call, counts, count)
+    keys = _hot_keys(call.query, decision)
+    shared = uneven.count_bytes(decision)
+    blocks = call.spread(call.rows // uneven.ROOM_OF, _ROOM_THREADS, waves=1)
+    operands = (call.args, partitions, call.columns, keys, ctypes.c_void_p(counts))
+    call.launch("count_partitions", blocks, _ROOM_THREADS, *operands, shared=shared)
+    places = ctypes.c_uint32(count * decision.capacity)
+    addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
+    call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
 
 
 def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
@@ -210,6 +242,7 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
         cursors + 4 * decision.partitions,
+        None,
         decision.partitions,
         decision.capacity,
     )
@@ -228,7 +261,7 @@ def _aggregate(
 ) -> Counters:
     if decision.fills:
         _fold(call, decision, partitions, moved, targets)
-        return call.counters()
+        return _appended(call, decision, targets)
     kernel, slots = "aggregate", decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(call.query)
@@ -236,11 +269,24 @@ def _aggregate(
     else:
         shared = slots * sum(call.query.slot_bytes)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + partitioning.crowd_bytes(call.query)
+        kernel, shared = "aggregate_crowded", shared + uneven.crowd_bytes(call.query)
     operands = (call.args, partitions, moved, targets)
     kernel += _suffix(decision)
     call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
+    return _appended(call, decision, targets)
+
+
+def _appended(call: Call, decision: Decision, targets: ctypes.Array[Target]) -> Counters:
+    """The counters, once the groups of hot keys are with the others."""
+    if decision.hot_buckets:
+        call.args.taken = None
+        _append_others(call, targets)
     return call.counters()
+
+
+def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
+    blocks = call.spread(call.args.target.slots + EXTRA_SLOTS, SMALL_BLOCK)
+    call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
 
 
 def _fold(
@@ -288,7 +334,7 @@ def _absorb(call: Call, counters: Counters) -> Counters:
     call.launch(
         "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
     )
-    call.launch("append_others", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    _append_others(call, no_targets(call.query))
     return call.counters()
 
 

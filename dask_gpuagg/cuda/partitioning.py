@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.cardinality import SEGMENTS, Estimate
+from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import (
-    EXTRA_SLOTS,
     Decision,
     doubt,
     even,
@@ -19,6 +18,14 @@ from dask_gpuagg.cuda.decision import (
 )
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.uneven import (
+    FEWEST_BUCKETS,
+    HOT_BUCKETS,
+    counted_capacity,
+    crowded_room,
+    has_room_for_crowds,
+    hot_bytes,
+)
 from dask_gpuagg.cuda.window import null_slot, window
 
 # Places in the partitions are counted in 32 bits.
@@ -33,17 +40,15 @@ PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
 # More where slots get copies: longer runs of rows in fewer partitions are worth longer probes.
-_CROWDED_LOAD = 0.75
+_CROWDED_LOAD = 0.85
 # Slots of that table for each expected group, where shared memory has room, and rows of a partition
 # for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
 # an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
-# overflows. The few rows beyond it cost little, but then columns are written in a second step. With
-# hot keys they are so anyway, and the other uneven ones vary more: about a thousandth is left over.
+# overflows. The few rows beyond it cost little, but then columns are written in a second step.
 _PARTITION_SIGMAS = 5
-_UNEVEN_SIGMAS = 3
 # Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
 # word, and a table full of them needs no room to spare.
 _STRIPED = 2.0
@@ -73,16 +78,6 @@ NARROW = 1 << 32
 # with this share of all rows: one block alone would add them up.
 _HOT = 0.25
 _HOT_ANYWHERE = 1e-4
-# Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
-_HOT_BUCKETS = 8
-_FEWEST_BUCKETS = 32
-# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
-# few at a time in a warp.
-HOT_COPIED = 16
-# Copies take less than this part of shared memory, or there are none.
-_CROWDS_OF = 4
-# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
-_CROWD_BYTES = 4 * (256 + 16 + 1)
 
 
 def scatter_tile(
@@ -141,12 +136,12 @@ def in_partitions(
     if striped is not None:
         return striped
     crowded = estimate is not None and estimate.uneven and not folds
-    crowded = crowded and _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
+    crowded = crowded and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
         most_slots, load = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
     else:
-        room = _crowded_room(query, device) if crowded else shared_bytes(device)
+        room = crowded_room(query, device) if crowded else shared_bytes(device)
         most_slots = room // sum(query.slot_bytes) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.family == "ByRow" or most_slots < FEWEST_SLOTS or (folds and not query.folds):
@@ -179,13 +174,16 @@ def in_partitions(
             return None
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
-    alike = 1 / groups
-    sigmas, kept_out = _PARTITION_SIGMAS, _at_least(sum(share for _, share in hot))
-    if estimate is not None and estimate.uneven:
-        sigmas = _UNEVEN_SIGMAS
-        left_in = (share**2 for _, share in estimate.hot[len(hot) :])
-        alike = max(alike, estimate.alike + sum(left_in))
-    capacity = _capacity(rows, partitions, alike, sigmas, kept_out)
+    # a fold has room for as many rows of each partition
+    counted = estimate is not None and estimate.uneven and not folds
+    if counted:
+        capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
+    else:
+        alike = 1 / groups
+        if estimate is not None and estimate.uneven:
+            left_in = (share**2 for _, share in estimate.hot[len(hot) :])
+            alike = max(alike, estimate.alike + sum(left_in))
+        capacity = _capacity(rows, partitions, alike)
     fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
         return None
@@ -210,6 +208,7 @@ def in_partitions(
         table[1],
         table[2],
         crowded,
+        counted,
         values if query.untransformed else 0.0,
         fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
     )
@@ -294,42 +293,18 @@ def writes_columns(query: Query, decision: Decision) -> bool:
     Their groups are final where no other rows of the same keys are anywhere else; and strings whose
     hashes are verified need the states for it.
     """
-    if decision.hot_buckets or query.family == "Hashed":
+    if query.family == "Hashed":
         return False
     if decision.fills and not (query.folds_outputs and query.family != "Wide"):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 
 
-def _capacity(
-    rows: int,
-    partitions: int,
-    alike: float,
-    sigmas: int = _PARTITION_SIGMAS,
-    kept_out: float = 0.0,
-) -> int:
-    """Rows that a partition has room for.
-
-    Parameters
-    ----------
-    rows, partitions : int
-    alike : float
-        The chance that two rows share a key which is not kept out.
-    sigmas : int
-        Standard deviations beyond the mean.
-    kept_out : float
-        Share of the rows of hot keys.
-    """
+def _capacity(rows: int, partitions: int, alike: float) -> int:
+    """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
     # they vary with the number of its keys, and with how frequent these are
     spread = partitions * alike + partitions / max(rows, 1)
-    most = max(0.0, 1 - kept_out) + sigmas * math.sqrt(spread)
-    return math.ceil(rows / partitions * most) + 64
-
-
-def _at_least(share: float) -> float:
-    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
-    share = min(1.0, share)
-    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
+    return math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
 
 
 def _room(groups: int, rows: int) -> int:
@@ -369,18 +344,10 @@ def _base(query: Query, estimate: Estimate | None) -> int | None:
     return least - NARROW // 4 if greatest - least < NARROW // 2 else None
 
 
-def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
-    """Shared memory of a table of hot keys: words, buckets, states."""
-    cells = even(EXTRA_SLOTS + keys)
-    fixed, replica = query.slot_bytes
-    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
-    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
-
-
 def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
     """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
     while True:
-        buckets = even(max(_FEWEST_BUCKETS, _HOT_BUCKETS * keys))
+        buckets = even(max(FEWEST_BUCKETS, HOT_BUCKETS * keys))
         for replicas in (32, 16, 8, 4, 2, 1):
             table = keys, buckets, replicas
             if scatter_tile(query, device, partitions, table)[1]:
@@ -388,13 +355,3 @@ def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tupl
         if not keys:
             return 0, 0, 0
         keys //= 2
-
-
-def crowd_bytes(query: Query) -> int:
-    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
-    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
-
-
-def _crowded_room(query: Query, device: Device) -> int:
-    """Shared memory for the slots of a table of which crowded ones get copies."""
-    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES

@@ -23,6 +23,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "direct_global": ("direct_global",),
     **{kernel: (kernel,) for kernel in (*PARTITIONED, *FOLDS)},
     "absorb": ("absorb", "append_others", "recount"),
+    "room": ("count_partitions", "lay_out"),
     "count": ("count_keys",),
     "words": ("make_words",),
     "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),

@@ -21,6 +21,7 @@
 #include "pgb_tr/absorb.cuh"
 #include "pgb_tr/aggregate.cuh"
 #include "pgb_tr/fold.cuh"
+#include "pgb_tr/room.cuh"
 #include "pgb_tr/scatter.cuh"
 #include "pgb_tr/striped.cuh"
 #include "sgb/encode.cuh"
@@ -325,6 +326,22 @@ __global__ void __launch_bounds__(GPUAGG_SCATTER_THREADS, 1)
 }
 #endif
 
+#ifdef GPUAGG_WITH_ROOM
+__global__ void __launch_bounds__(1024)
+    gpuagg_count_partitions(const __grid_constant__ gpuagg::Args a,
+                            const __grid_constant__ gpuagg::Partitions p,
+                            const __grid_constant__ gpuagg::Columns c,
+                            const __grid_constant__ gpuagg::HotKeys hot, gpuagg::u32* counts) {
+    gpuagg::count_partitions<GPUAGG_QUERY>(a, p, c.column, hot, counts);
+}
+
+__global__ void __launch_bounds__(1024)
+    gpuagg_lay_out(const __grid_constant__ gpuagg::Partitions p, const gpuagg::u32* counts,
+                   gpuagg::u32* begins, gpuagg::u32 places) {
+    gpuagg::lay_out<1024>(p, counts, begins, places);
+}
+#endif
+
 #ifdef GPUAGG_WITH_AGGREGATE
 __global__ void __launch_bounds__(GPUAGG_THREADS, 1)
     gpuagg_aggregate(const __grid_constant__ gpuagg::Args a,
@@ -421,8 +438,11 @@ __global__ void __launch_bounds__(256)
 }
 
 __global__ void __launch_bounds__(256)
-    gpuagg_append_others(const __grid_constant__ gpuagg::Args a) {
-    gpuagg::append_others<GPUAGG_QUERY>(a);
+    gpuagg_append_others(const __grid_constant__ gpuagg::Args a,
+                         const __grid_constant__ gpuagg::Columns c,
+                         const __grid_constant__ gpuagg::Targets to) {
+    gpuagg::append_others<GPUAGG_QUERY, GPUAGG_OUTPUTS, GPUAGG_KEY_TARGETS>(a, c.column,
+                                                                            to.target);
 }
 
 __global__ void __launch_bounds__(256) gpuagg_recount(const __grid_constant__ gpuagg::Args a) {

@@ -24,6 +24,7 @@ from dask_gpuagg.cuda import (
     runs,
     sorting,
     two_phase,
+    uneven,
 )
 from dask_gpuagg.cuda.compiler import KERNELS, compile_source
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS
@@ -202,7 +203,10 @@ def test_different_queries_have_different_sources() -> None:
         ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", estimate.SEGMENTS_FROM_BIT),
         ("pgb_tr/hot.cuh", "HOT_AT_MOST", cardinality.HOT_AT_MOST),
         ("pgb_tr/fold.cuh", "FOLD_THREADS", partitioning.FOLD_THREADS),
-        ("pgb_tr/hot.cuh", "HOT_COPIED", partitioning.HOT_COPIED),
+        ("pgb_tr/hot.cuh", "HOT_COPIED", uneven.HOT_COPIED),
+        ("pgb_tr/room.cuh", "ROOM_OF", uneven.ROOM_OF),
+        ("pgb_tr/room.cuh", "ROOM_SIGMAS", uneven.ROOM_SIGMAS),
+        ("pgb_tr/room.cuh", "ROOM_MORE", uneven.ROOM_MORE),
         ("estimate/count.cuh", "COUNTED_PARTS", estimate.COUNTED_PARTS),
         ("estimate/sample.cuh", "SAMPLE_SLOTS", estimate.SAMPLE_SLOTS),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda import partitioning
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
 
 ROWS = 4_000_000
@@ -53,6 +54,48 @@ def test_zipf_of_narrow_words(exponent: float, wanted: dict[str, list[str]]) -> 
     ours, run = aggregated(frame, ["k"], wanted, "pgb")
     assert run.decision.base is not None
     assert run.decision.crowded
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+def test_zipf_without_nulls(exponent: float, kernel: str) -> None:
+    """Groups go into columns at once, those of hot keys behind the others."""
+    rng = np.random.default_rng(10)
+    frame = pd.DataFrame({"k": zipf(exponent, 2_000_000, rng)} | values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert run.decision.counted
+    assert len(run.decision.hot) > 0 or exponent == 0.5
+    assert run.spilled == 0
+    assert not run.restarted
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+
+
+@pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
+def test_partitions_that_a_count_leaves_too_little_room(
+    wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places run out for the last ones, whose rows join the groups made already."""
+    enough = partitioning.counted_capacity
+    monkeypatch.setattr(partitioning, "counted_capacity", lambda *of: int(0.9 * enough(*of)))
+    rng = np.random.default_rng(11)
+    frame = pd.DataFrame({"k": zipf(1.0, 2_000_000, rng), "v": with_nulls(rng)})
+    frame = frame.assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.hot
+    assert 0 < run.spilled < 0.2 * ROWS
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
+def test_the_empty_pattern_beside_hot_keys(wanted: dict[str, list[str]]) -> None:
+    rng = np.random.default_rng(12)
+    k = zipf(1.0, 2_000_000, rng).astype(np.uint64)
+    k[rng.random(ROWS) < 0.001] = unmixed(2**64 - 1)
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    assert run.decision.hot
+    assert run.spilled > 0
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 

@@ -17,7 +17,7 @@ constexpr u32 COUNTED_OF = 4;
 // that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
 __device__ void count_keys(const Column* columns, u32 rows, u32* registers) {
-    constexpr u32 UNROLL = 4;
+    constexpr u32 UNROLL = 8;
     __shared__ u32 own[REGISTERS];
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x) own[i] = 0;
     __syncthreads();

@@ -1,8 +1,9 @@
-// Groups made beside the partitions, of hot keys and of rows that found their partition full, join
-// the dense area: those that it has already are folded in, the others are appended.
+// Groups made beside the partitions join theirs. Hot keys have no rows in partitions, so their groups
+// are appended. Those of rows that found their partition full are folded into the dense area where it
+// has them already, and appended where it has not.
 #pragma once
 
-#include "output/output.cuh"
+#include "pgb_tr/append.cuh"
 
 namespace gpuagg {
 
@@ -25,28 +26,34 @@ template <class Q> __device__ void absorb(const Args& a, const Column* columns) 
     }
 }
 
-// Appends the groups of a.target that the dense area does not have; it has room for them.
-template <class Q> __device__ void append_others(const Args& a) {
+// Appends the groups of a.target that are not taken, to the dense area or to the columns.
+template <class Q, class O, u32 KEY_TARGETS>
+__device__ void append_others(const Args& a, const Column* columns, const Target* to) {
+    if (not_final(a)) return;
     const u32 all = a.target.slots + EXTRA_SLOTS;
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const auto other = Q::All::carve(a.target.cells, all, 1);
+    const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += stride) {
-        const u64 word = a.target.words[i];
-        if (word == EMPTY || a.taken[i]) continue;
-        auto value = Q::All::read(other, {i, i});
-        u32 to;
-        if (i < a.target.slots) {
-            to = atomicAdd(&a.counters->groups, 1u);
-            a.table.words[to] = word;
-        } else {
-            const u32 extra = i - a.target.slots;
-            to = a.table.slots + extra;
+    // whole warps, which columns are written by
+    for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < all; base += stride) {
+        const u32 i = base + lane;
+        const u64 word = i < all ? a.target.words[i] : EMPTY;
+        const bool is_group = word != EMPTY && !(a.taken && a.taken[i]);
+        auto value = Q::All::none();
+        if (is_group) value = Q::All::read(other, {i, i});
+        // groups of the extra keys are never final, so there is a dense area for them
+        const bool plain = is_group && i < a.target.slots;
+        u32 at = 0;
+        if (plain) at = atomicAdd(&a.counters->groups, 1u);
+        put_group<Q, O, KEY_TARGETS>(a, columns, to, at, word, value, plain);
+        if (is_group && !plain) {
+            const u32 extra = i - a.target.slots, slot = a.table.slots + extra;
             const u32 before = atomicOr(&a.counters->extras, 1u << extra);
-            if (before >> extra & 1u) Q::All::fold(value, Q::All::read(dense, {to, to}));
-            a.table.words[to] = word;
+            if (before >> extra & 1u) Q::All::fold(value, Q::All::read(dense, {slot, slot}));
+            a.table.words[slot] = word;
+            Q::All::write(dense, {slot, slot}, value);
         }
-        Q::All::write(dense, {to, to}, value);
     }
 }
 

@@ -113,9 +113,8 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         if (take) {
             take = false;
             part = {a.slices - 1, 0};
-            begin = partition * p.capacity;
-            const u32 rows = p.rows[partition];
-            end = begin + (rows < p.capacity ? rows : p.capacity);
+            begin = p.begin(partition);
+            end = begin + p.held(partition);
         }
         u32 base = begin + threadIdx.x / WARP * TILE;
         bool fits = true;

@@ -243,11 +243,6 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     }
 }
 
-GPUAGG_INLINE u32 rows_of(const Partitions& p, u32 partition) {
-    const u32 rows = p.rows[partition];
-    return rows < p.capacity ? rows : p.capacity;
-}
-
 // Sizes of groups that are told apart; the last one is of all from there on.
 constexpr u32 SIZES = 32;
 
@@ -367,11 +362,11 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
             take = false;
             // blocks that run side by side take the parts of the same partition
             turn.start(a, ticket);
-            o.begin = ticket / a.slices * p.capacity;
-            o.rows = rows_of(p, ticket / a.slices);
+            o.begin = p.begin(ticket / a.slices);
+            o.rows = p.held(ticket / a.slices);
             const u32 next = upcoming / a.slices;
-            o.next = next * p.capacity;
-            o.next_rows = next < p.count ? rows_of(p, next) : 0;
+            o.next = p.begin(next < p.count ? next : 0);
+            o.next_rows = next < p.count ? p.held(next) : 0;
         }
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier

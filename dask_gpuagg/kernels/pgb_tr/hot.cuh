@@ -1,6 +1,6 @@
 // Keys too frequent for any partition: a block keeps their states in its own shared memory, with
 // several accumulators for each, and their rows are not scattered. The two keys that have slots of
-// their own behind every table go the same way.
+// their own behind every table may go the same way.
 #pragma once
 
 #include "core/query.cuh"
@@ -10,75 +10,104 @@ namespace gpuagg {
 constexpr u32 HOT_AT_MOST = 384;
 // The hottest, whose states have copies for different lanes.
 constexpr u32 HOT_COPIED = 16;
-// Rows of a thread whose values are read together.
-constexpr u32 HOT_BATCH = 4;
+// Hot rows of a thread whose values are read together, and rows that are looked up together: with
+// more of them registers would spill, for which the L1 cache has no room.
+constexpr u32 HOT_BATCH = 2;
+constexpr u32 HOT_RANKED = 4;
 
 struct HotKeys {
     u64 words[HOT_AT_MOST];  // the hottest first
     u32 count;
     u32 buckets;
     u32 replicas;  // of the states of the hottest: a power of two, a warp's lanes at most
+    u32 extras;    // whether the extra keys go with them
 };
 
-// Two cells for the two extra keys, then one for each hot key. A key is looked for in one bucket only,
-// which holds the hottest of those that fall there: the others are rows like all others. So there is
-// no loop, in which a warp would wait for its unluckiest lane.
-template <class Q> struct HotTable {
-    using K = typename Q::Key;
+// Which keys are hot: two cells for the two extra keys, then one for each. A key is looked for in one
+// bucket only, which holds the hottest of those that fall there: the others are rows like all others.
+// So there is no loop, in which a warp would wait for its unluckiest lane.
+struct HotIndex {
     u64* words;
     u32* buckets;
-    u32* touched;  // the extra cells
-    typename Q::All::Memory memory;
-    u32 cells, bucket_count, replicas;
+    u32 cells, bucket_count;
+    bool extras;
 
-    GPUAGG_INLINE HotTable() {}
-    GPUAGG_INLINE HotTable(char* at, const HotKeys& keys)
-        : cells(EXTRA_SLOTS + keys.count), bucket_count(keys.buckets), replicas(keys.replicas) {
-        const u32 all = first_copy() + HOT_COPIED * replicas;
-        words = reinterpret_cast<u64*>(at);
-        buckets = reinterpret_cast<u32*>(words + first_copy());
-        touched = buckets + bucket_count;
-        memory = Q::All::carve(reinterpret_cast<char*>(touched + EXTRA_SLOTS), all, 1);
+    GPUAGG_INLINE HotIndex() {}
+    // By the whole block, into memory for `room` words of cells and for the buckets.
+    GPUAGG_INLINE HotIndex(u64* at, const HotKeys& keys)
+        : words(at), cells(EXTRA_SLOTS + keys.count), bucket_count(keys.buckets),
+          extras(keys.extras) {
+        buckets = reinterpret_cast<u32*>(words + room());
         for (u32 i = threadIdx.x; i < bucket_count; i += blockDim.x) buckets[i] = NONE;
-        for (u32 i = threadIdx.x; i < all; i += blockDim.x) Q::All::clear(memory, {i, i});
-        if (threadIdx.x < EXTRA_SLOTS) touched[threadIdx.x] = 0;
         __syncthreads();
         for (u32 i = EXTRA_SLOTS + threadIdx.x; i < cells; i += blockDim.x) {
             words[i] = keys.words[i - EXTRA_SLOTS];
-            atomicMin(buckets + first_slot(static_cast<u32>(words[i] >> 32), bucket_count), i);
+            atomicMin(bucket(static_cast<u32>(words[i] >> 32)), i);
         }
         __syncthreads();
     }
 
-    // The cell of a hot key; NONE for all others.
+    // An even number of cells keeps what is behind them aligned.
+    GPUAGG_INLINE u32 room() const { return (cells + 1) / 2 * 2; }
+    GPUAGG_INLINE u32* bucket(u32 home) const { return buckets + first_slot(home, bucket_count); }
+
+    // The cell of a hot key; NONE for all others. Without a branch, so that several are under way at
+    // once: any home is in some bucket.
     GPUAGG_INLINE u32 find(const Probe& probe) const {
-        if (probe.kind == Kind::drop) return NONE;
-        if (probe.kind != Kind::key) return probe.kind == Kind::null ? 1u : 0u;
-        const u32 cell = buckets[first_slot(probe.home, bucket_count)];
-        return cell != NONE && words[cell] == probe.word ? cell : NONE;
+        const u32 held = *bucket(probe.home);
+        const u64 word = words[held != NONE ? held : 0];
+        const u32 cell = held != NONE && word == probe.word ? held : NONE;
+        if (probe.kind == Kind::key) return cell;
+        return !extras || probe.kind == Kind::drop ? NONE : probe.kind == Kind::null ? 1u : 0u;
+    }
+
+    // Whether the key of a cell is found there: all of its rows are, or none.
+    GPUAGG_INLINE bool has(u32 cell) const {
+        return cell < EXTRA_SLOTS || *bucket(static_cast<u32>(words[cell] >> 32)) == cell;
+    }
+};
+
+// The states of hot keys.
+template <class Q> struct HotTable {
+    using K = typename Q::Key;
+    HotIndex index;
+    u32* touched;  // the extra cells
+    typename Q::All::Memory memory;
+    u32 replicas;
+
+    GPUAGG_INLINE HotTable() {}
+    GPUAGG_INLINE HotTable(char* at, const HotKeys& keys)
+        : index(reinterpret_cast<u64*>(at), keys), replicas(keys.replicas) {
+        const u32 all = index.room() + HOT_COPIED * replicas;
+        touched = index.buckets + index.bucket_count;
+        memory = Q::All::carve(reinterpret_cast<char*>(touched + EXTRA_SLOTS), all, 1);
+        for (u32 i = threadIdx.x; i < all; i += blockDim.x) Q::All::clear(memory, {i, i});
+        if (threadIdx.x < EXTRA_SLOTS) touched[threadIdx.x] = 0;
+        __syncthreads();
     }
 
     GPUAGG_INLINE void update(u32 cell, const typename Q::Values& row, u32 number) {
         if (cell < EXTRA_SLOTS) touched[cell] = 1;
         u32 to = cell;
         if (cell < HOT_COPIED)
-            to = first_copy() + cell * replicas + (threadIdx.x & (replicas - 1));
+            to = index.room() + cell * replicas + (threadIdx.x & (replicas - 1));
         Q::All::update(Shared{}, memory, {to, to}, row, number);
     }
 
     // Adds what was gathered to a table that all blocks share. A hot key without rows here adds
-    // nothing to its group, which there is: the sample has seen it.
+    // nothing to its group, which there is: the sample has seen it. Its other rows are in other
+    // blocks' tables, and none is in a partition.
     GPUAGG_INLINE void merge(const Args& a, const Column* columns) {
         __syncthreads();
         const auto global = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
-        for (u32 i = threadIdx.x; i < cells; i += blockDim.x) {
-            if (i < EXTRA_SLOTS && touched[i] == 0) continue;
+        for (u32 i = threadIdx.x; i < index.cells; i += blockDim.x) {
+            if (i < EXTRA_SLOTS ? touched[i] == 0 : !index.has(i)) continue;
             auto value = Q::All::read(memory, {i, i});
-            const u32 first = first_copy() + i * replicas;
+            const u32 first = index.room() + i * replicas;
             if (i < HOT_COPIED)
                 for (u32 c = first; c < first + replicas; ++c)
                     Q::All::fold(value, Q::All::read(memory, {c, c}));
-            const u64 word = i < EXTRA_SLOTS ? 0 : words[i];
+            const u64 word = i < EXTRA_SLOTS ? 0 : index.words[i];
             const Probe probe = beside(asked<K>(columns, word, i, 0));
             const u32 slot = gpuagg::find<K>(a.target.words, a.target.slots, a.target.limit,
                                              &a.counters->claimed, a.probes, columns, probe);
@@ -86,10 +115,6 @@ template <class Q> struct HotTable {
             else Q::All::add(Global{}, global, {slot, slot}, value);
         }
     }
-
-  private:
-    // An even number of cells keeps what is behind them aligned.
-    GPUAGG_INLINE u32 first_copy() const { return (cells + 1) / 2 * 2; }
 };
 
 }  // namespace gpuagg

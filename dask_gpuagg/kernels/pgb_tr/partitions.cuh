@@ -32,7 +32,7 @@ struct Part {
     }
 };
 
-// Column arrays of `capacity` rows for each partition. Values lie where the `Columns` of the
+// Column arrays with room for the rows of each partition. Values lie where the `Columns` of the
 // partitions say, in the places of the input's own columns.
 struct Partitions {
     Words words;
@@ -40,8 +40,17 @@ struct Partitions {
     void* validity;  // of each row: one bit for each masked input
     u32* rows;       // of each partition, those included that found it full
     u32* ticket;     // the next partition to aggregate
+    const u32* begins;  // where each partition begins, and where the last one ends (room.cuh);
+                        // null: each has room for `capacity` rows
     u32 count;
     u32 capacity;
+    GPUAGG_INLINE u32 begin(u32 i) const { return begins ? begins[i] : i * capacity; }
+    GPUAGG_INLINE u32 room(u32 i) const { return begins ? begins[i + 1] - begins[i] : capacity; }
+    // Rows that found a place.
+    GPUAGG_INLINE u32 held(u32 i) const {
+        const u32 all = rows[i], most = room(i);
+        return all < most ? all : most;
+    }
 };
 
 // The inputs of a row: how many, how many of them masked, and the bytes of the widest, which a

@@ -97,9 +97,8 @@ __device__ void aggregate_striped(const Args& a, const Partitions& p, const Colu
         // blocks that run side by side take the parts of the same partition
         table.partition = ticket / a.slices;
         table.first = ticket % a.slices * slots;
-        const u32 rows = p.rows[table.partition];
-        const u32 begin = table.partition * p.capacity;
-        const u32 end = begin + (rows < p.capacity ? rows : p.capacity);
+        const u32 begin = p.begin(table.partition);
+        const u32 end = begin + p.held(table.partition);
         u32 base = begin + threadIdx.x / WARP * TILE;
         for (; base + TILE <= end; base += stride)
             take_striped<Q, true, UNROLL>(a, p, moved, table, base, end);

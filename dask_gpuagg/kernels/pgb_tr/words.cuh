@@ -24,7 +24,7 @@ GPUAGG_INLINE u32 home_in_partition(u64 word, u32 partitions) {
 }
 
 // A policy says what the scatter has of a row's key in shared memory (Code), what it keeps of it in
-// registers meanwhile (Kept), and what it stores (Stored).
+// registers meanwhile (Kept) if it fits, and what it stores (Stored).
 
 // Mixed words. They would take too many registers, so they are made again.
 struct WholeWords {
@@ -36,10 +36,9 @@ struct WholeWords {
     static GPUAGG_INLINE Probe probe(const Words&, const Column* columns, i64 row) {
         return K::probe(columns, row);
     }
-    static GPUAGG_INLINE bool fits(const Words&, u64) { return true; }
     static GPUAGG_INLINE Code code(const Words&, u64 word, u32) { return word; }
     static GPUAGG_INLINE u32 partition(Code code, u32 count) { return partition_of(code, count); }
-    static GPUAGG_INLINE Kept keep(const Words&, Code) { return {}; }
+    static GPUAGG_INLINE bool keep(const Words&, u64, Code, Kept&) { return true; }
     template <class K>
     static GPUAGG_INLINE Code again(const Words&, Kept, const Column* columns, i64 row) {
         return K::probe(columns, row).word;
@@ -55,17 +54,18 @@ struct NarrowWords : WholeWords {
     using Stored = u32;
     using Kept = u32;
     static constexpr bool kept = true;
-    static GPUAGG_INLINE bool fits(const Words& w, u64 word) {
-        return (unmix(word) - w.base) >> 32 == 0;
-    }
-    static GPUAGG_INLINE Kept keep(const Words& w, Code code) {
-        return static_cast<u32>(unmix(code) - w.base);
+    static GPUAGG_INLINE bool keep(const Words& w, u64 word, Code, Kept& kept) {
+        const u64 distance = unmix(word) - w.base;
+        kept = static_cast<u32>(distance);
+        return distance >> 32 == 0;
     }
     template <class K>
     static GPUAGG_INLINE Code again(const Words& w, Kept kept, const Column*, i64) {
         return mix(w.base + kept);
     }
-    static GPUAGG_INLINE Stored stored(const Words& w, Code code) { return keep(w, code); }
+    static GPUAGG_INLINE Stored stored(const Words& w, Code code) {
+        return static_cast<u32>(unmix(code) - w.base);
+    }
     static GPUAGG_INLINE u64 load(const Words& w, u32 at) {
         return mix(w.base + __ldcs(static_cast<const u32*>(w.data) + at));
     }
@@ -88,7 +88,6 @@ struct Striped {
         probe.word = K::plain(columns, row, probe.kind) - w.base;
         return probe;
     }
-    static GPUAGG_INLINE bool fits(const Words& w, u64 distance) { return distance < w.keys; }
     static GPUAGG_INLINE Code code(const Words& w, u64 distance, u32 count) {
         const u32 d = static_cast<u32>(distance);
         // d * inverse / 2**64, whose high half is all that is wanted
@@ -105,7 +104,10 @@ struct Striped {
         return mix(w.base + (static_cast<u64>(slot) * count + within));
     }
     static GPUAGG_INLINE u32 partition(Code code, u32) { return code >> 16; }
-    static GPUAGG_INLINE Kept keep(const Words&, Code code) { return code; }
+    static GPUAGG_INLINE bool keep(const Words& w, u64 distance, Code code, Kept& kept) {
+        kept = code;
+        return distance < w.keys;
+    }
     template <class K>
     static GPUAGG_INLINE Code again(const Words&, Kept kept, const Column*, i64) { return kept; }
     static GPUAGG_INLINE Stored stored(const Words&, Code code) { return static_cast<u16>(code); }

@@ -1,0 +1,81 @@
+"""Uneven keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
+
+from __future__ import annotations
+
+import math
+
+from dask_gpuagg.cuda.cardinality import SEGMENTS
+from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, shared_bytes
+from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.source import Query
+
+# Of uneven keys one in so many rows is counted by its partition, which then has room for as many
+# deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
+ROOM_OF = 16
+ROOM_SIGMAS = 5
+ROOM_MORE = 64
+# Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
+HOT_BUCKETS = 8
+FEWEST_BUCKETS = 32
+# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
+# few at a time in a warp.
+HOT_COPIED = 16
+# Copies take less than this part of shared memory, or there are none.
+_CROWDS_OF = 4
+# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
+_CROWD_BYTES = 4 * (256 + 16 + 1)
+
+
+def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: words, buckets, states."""
+    cells = even(EXTRA_SLOTS + keys)
+    fixed, replica = query.slot_bytes
+    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+
+
+def count_bytes(decision: Decision) -> int:
+    """Shared memory of a block that counts rows by partition: hot keys, counters."""
+    buckets = decision.hot_buckets or FEWEST_BUCKETS
+    return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
+
+
+def counted_capacity(rows: int, partitions: int, hot: float) -> int:
+    """The mean of the rooms that a count makes for partitions, at most.
+
+    Parameters
+    ----------
+    rows, partitions : int
+    hot : float
+        The share of hot keys' rows, as a sample tells it.
+
+    Notes
+    -----
+    What is added is the most where all partitions are alike (Cauchy and Schwarz).
+    """
+    left = rows * (1 - _at_least(hot))
+    deviation = ROOM_OF * math.sqrt(left / ROOM_OF / partitions + 1)
+    # the count itself is off by as much of all rows
+    total = left + ROOM_SIGMAS * (partitions * deviation + math.sqrt(ROOM_OF * left))
+    return math.ceil(total / partitions) + ROOM_MORE
+
+
+def _at_least(share: float) -> float:
+    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
+    share = min(1.0, share)
+    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
+
+
+def crowd_bytes(query: Query) -> int:
+    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
+    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+
+
+def has_room_for_crowds(query: Query, device: Device) -> bool:
+    """Whether copies of crowded slots leave enough of shared memory."""
+    return _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
+
+
+def crowded_room(query: Query, device: Device) -> int:
+    """Shared memory for the slots of a table of which crowded ones get copies."""
+    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES
