@@ -36,7 +36,7 @@ def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) 
 def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
     import pylibcudf as plc
 
-    from dask_gpuagg.cuda.expectation import forget
+    from dask_gpuagg.cuda.expectation import forgotten
     from dask_gpuagg.engines.columns import Aggregator
 
     k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
@@ -69,8 +69,8 @@ def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
 
     def first() -> Any:
         """As if no rows like these had been grouped before."""
-        forget()
-        return ours()
+        with forgotten():
+            return ours()
 
     return {
         "ours": ours,

@@ -93,7 +93,9 @@ def _filling(
 ) -> Grouped | None:
     """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
     form = None
-    if decision.estimate is not None and decision.kernel != "sgb":
+    # one hash table in shared memory takes packed words faster than their numbers are made
+    hashed = decision.kernel in ("hgb", "hgb_runs") and decision.slices == 1
+    if decision.estimate is not None and decision.kernel != "sgb" and not hashed:
         form = filling(call.query, sample.ranges, call.rows, call.about)
     if form is None or decision.estimate is None:
         return None

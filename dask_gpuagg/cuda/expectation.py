@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda import cardinality
@@ -160,6 +162,19 @@ def forget() -> None:
     _known.clear()
     _refused.clear()
     forget_strayed()
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Calls inside are the first of their kind; what was expected before is so again afterwards."""
+    known, row = dict(_known), dict(_refused)
+    forget()
+    try:
+        yield
+    finally:
+        forget()
+        _known.update(known)
+        _refused.update(row)
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:

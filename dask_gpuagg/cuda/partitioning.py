@@ -39,8 +39,10 @@ FEWEST_SLOTS = 32
 PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
-# More where slots get copies: longer runs of rows in fewer partitions are worth longer probes.
-_CROWDED_LOAD = 0.85
+# More where slots get copies, and still more where so many partitions leave short runs of a tile's
+# rows to each: fewer partitions are worth longer probes.
+_CROWDED_LOAD, _CROWDED_LOAD_OF_MANY = 0.75, 0.8
+_SHORT_RUNS_FROM = 2_000
 # Slots of that table for each expected group, where shared memory has room, and rows of a partition
 # for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
 # an estimate far too low, as of sorted keys, does no harm.
@@ -151,6 +153,8 @@ def in_partitions(
     step = device.multiprocessors
     most = _MOST_PARTITIONS // step * step if folds else _MOST_PARTITIONS
     wanted = math.ceil(margin(groups) / (most_slots * load))
+    if crowded and wanted > _SHORT_RUNS_FROM:
+        wanted = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
     parts = power_of_two(2 * math.ceil(wanted / most) - 1)
     wanted = math.ceil(wanted / parts)
     if folds:

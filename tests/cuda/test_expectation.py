@@ -302,3 +302,14 @@ def test_what_did_not_do_well_is_forgotten(decision: Decision | None, spilled: i
 def test_uneven_keys_of_shared_tables_are_expected() -> None:
     expectation.keep(call_of(), "auto", replace(HGB, estimate=UNEVEN), numbers(), 0)
     assert expectation.expectation(call_of(), "auto") is not None
+
+
+def test_what_was_expected_is_so_again_after_a_first_call() -> None:
+    call = call_of()
+    expectation.keep(call, "auto", HGB, numbers(), 0)
+    before = expectation.expectation(call, "auto")
+    assert before is not None
+    with expectation.forgotten():
+        assert expectation.expectation(call, "auto") is None
+        expectation.keep(call, "auto", PARTS, numbers(), 0)
+    assert expectation.expectation(call, "auto") is before

@@ -84,6 +84,15 @@ def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Devic
     assert not decided(query, 10**6, device).crowded
 
 
+@pytest.mark.parametrize(("groups", "load"), [(9 * 10**6, 0.75), (3 * 10**7, 0.8)])
+def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: float) -> None:
+    decision = geometry.decide(SUM, 10**8, uneven(groups, 0.1), H200, "pgb")
+    assert decision.slices == 1
+    room = skew.crowded_room(SUM, H200) // sum(SUM.slot_bytes) * decision.partitions
+    # partitions are a multiple of the multiprocessors
+    assert load - 0.07 < groups * 17 / 16 / room <= load
+
+
 def test_hundreds_of_hot_keys_find_room() -> None:
     shares = [0.3 / (i + 1) for i in range(cardinality.HOT_AT_MOST)]
     for groups in (10**5, 10**7):

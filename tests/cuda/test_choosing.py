@@ -1,0 +1,45 @@
+"""What is decided between the sample and the groups, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_gpuagg.cuda import choosing
+from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.decision import Decision
+from tests.cuda.test_window import SUM
+
+PAIRS = Estimate(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
+HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
+
+
+@pytest.mark.parametrize(
+    ("decision", "numbered"),
+    [
+        (HGB, False),
+        (replace(HGB, kernel="hgb_runs"), False),
+        (replace(HGB, slices=2), True),
+        (replace(HGB, kernel="lphga", shared_slots=0), True),
+        (replace(HGB, kernel="pgb", partitions=132), True),
+        (replace(HGB, kernel="sgb"), False),
+        (replace(HGB, kernel="lphga", estimate=None), False),
+    ],
+)
+def test_words_of_few_groups_are_hashed_as_they_are(
+    decision: Decision, numbered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def filling(*of: Any) -> None:
+        asked.append(of)
+
+    monkeypatch.setattr(choosing, "filling", filling)
+    call: Any = SimpleNamespace(query=SUM, rows=10**6, about=("a", "b"))
+    sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
+    columns: Any = None
+    assert choosing._filling(columns, call, "auto", sample, decision) is None
+    assert len(asked) == numbered
