@@ -168,11 +168,13 @@ def forget() -> None:
 def forgotten() -> Iterator[None]:
     """Calls inside are the first of their kind; what was expected before is so again afterwards."""
     known, row = dict(_known), dict(_refused)
-    forget()
+    _known.clear()
+    _refused.clear()
     try:
         yield
     finally:
-        forget()
+        _known.clear()
+        _refused.clear()
         _known.update(known)
         _refused.update(row)
 

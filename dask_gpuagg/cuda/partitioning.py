@@ -22,7 +22,9 @@ from dask_gpuagg.cuda.uneven import (
     FEWEST_BUCKETS,
     HOT_BUCKETS,
     counted_capacity,
+    counts_rows,
     crowded_room,
+    found_in,
     has_room_for_crowds,
     hot_bytes,
 )
@@ -173,13 +175,14 @@ def in_partitions(
     table = 0, 0, 0
     if hot or nulls:
         table = _hot_table(query, device, partitions, len(hot))
-        hot = hot[: table[0]]
+        hot = found_in(hot[: table[0]], table[1])
+        table = len(hot), *table[1:]
         if nulls and not table[1]:
             return None
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
     # a fold has room for as many rows of each partition
-    counted = estimate is not None and estimate.uneven and not folds
+    counted = estimate is not None and counts_rows(estimate) and not folds
     if counted:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
@@ -297,7 +300,8 @@ def writes_columns(query: Query, decision: Decision) -> bool:
     Their groups are final where no other rows of the same keys are anywhere else; and strings whose
     hashes are verified need the states for it.
     """
-    if query.family == "Hashed":
+    # nobody would ask the groups of hot keys whether their word stands for several keys
+    if query.family == "Hashed" or (decision.hot_buckets and query.family == "Wide"):
         return False
     if decision.fills and not (query.folds_outputs and query.family != "Wide"):
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from dask_gpuagg.cuda.cardinality import SEGMENTS
+from dask_gpuagg.cuda.cardinality import SEGMENTS, Estimate
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, shared_bytes
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
@@ -14,6 +15,9 @@ from dask_gpuagg.cuda.source import Query
 ROOM_OF = 16
 ROOM_SIGMAS = 5
 ROOM_MORE = 64
+# The share of rows with the key of the row before, beyond what chance gives, from which on the rows
+# that are counted, 32 side by side, are no independent draws.
+_IN_RUNS = 0.05
 # Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
 HOT_BUCKETS = 8
 FEWEST_BUCKETS = 32
@@ -32,6 +36,28 @@ def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
     fixed, replica = query.slot_bytes
     states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
     return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+
+
+def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
+    """Those of hot keys, the hottest first, that are found in so many buckets.
+
+    Parameters
+    ----------
+    hot : sequence of (int, float)
+        Words and shares.
+    buckets : int
+        Each holds the hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are scattered.
+    """
+    found: dict[int, tuple[int, float]] = {}
+    for key in hot:
+        found.setdefault((key[0] >> 32) * buckets >> 32, key)
+    return tuple(found.values())
+
+
+def counts_rows(estimate: Estimate) -> bool:
+    """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
+    by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
+    return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS
 
 
 def count_bytes(decision: Decision) -> int:

@@ -52,15 +52,20 @@ def test_partitions_hold_the_rows_and_tables_the_groups(
     assert shared < device.shared_bytes
 
 
+def word(i: int) -> int:
+    """Words are mixed, so that they lie far apart."""
+    return i * 0x9E3779B97F4A7C15 % 2**64
+
+
 def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
-    told = tuple((i << 40, share) for i, share in enumerate(hot))
+    told = tuple((word(i), share) for i, share in enumerate(hot))
     return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
 
 
 @pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
 def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
     decision = geometry.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
-    assert decision.hot == (0, 1 << 40)
+    assert decision.hot == (word(0), word(1))
     kernel, tile, used = partitioning.scatter_of(query, H200, decision)
     threads, items, _ = query.scatter
     assert (kernel, tile) == ("scatter_hot", threads * items)
@@ -131,7 +136,7 @@ def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
     shares /= shares.sum()
     # those that a sample of 65,536 rows shows
     told = int(min(384, (shares > 8 / 65_536).sum()))
-    hot = tuple((i, float(shares[i])) for i in range(told))
+    hot = tuple((word(i), float(shares[i])) for i in range(told))
     cold = float((shares[told:] ** 2).sum())
     estimate = Estimate(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
     decision = geometry.decide(SUM, rows, estimate, H200, "pgb")
@@ -151,8 +156,70 @@ def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
 def test_only_uneven_hashed_keys_are_counted() -> None:
     assert not decided(SUM, 10**6).counted
     folded = geometry.decide(SUM, 10**8, uneven(10**6, 0.1), H200, "pgb_fold")
-    assert folded.kernel != "pgb_fold" or not folded.counted
+    assert (folded.kernel, folded.counted) == ("pgb_fold", False)
     assert geometry.decide(SUM, 10**8, uneven(10**6), H200, "pgb").counted
+
+
+@pytest.mark.parametrize(
+    ("repeats", "counted"), [(0.0, True), (0.3, True), (0.4, False), (0.97, False)]
+)
+def test_uneven_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> None:
+    """One hot key with half of the rows follows itself in a fourth of them."""
+    estimate = replace(uneven(10**6, 0.5, alike=0.02), repeats=repeats)
+    decision = geometry.decide(SUM, 10**8, estimate, H200, "pgb")
+    assert decision.counted == counted
+    if not counted:
+        even = decided(SUM, 10**6)
+        assert decision.capacity * decision.partitions > even.capacity * even.partitions
+
+
+def test_keys_that_share_a_bucket_with_a_hotter_one_are_not_hot() -> None:
+    hot = ((5 << 32, 0.3), (6 << 32 | 7, 0.2), (1 << 63, 0.1), (1 << 63 | 9, 0.05))
+    assert skew.found_in(hot, 32) == (hot[0], hot[2])
+    assert skew.found_in(hot, 1 << 31) == (hot[0], hot[1], hot[2])
+    assert skew.found_in((), 0) == ()
+    # all that a decision keeps out are found
+    shares = [0.3 / (i + 1) for i in range(cardinality.HOT_AT_MOST)]
+    words = np.random.default_rng(2).integers(0, 2**63, len(shares))
+    told = tuple(zip((2 * words).tolist(), shares, strict=True))
+    estimate = Estimate(10**6, 10**6, 0.0, 0.3, True, told, 0.0)
+    decision = geometry.decide(SUM, 10**8, estimate, H200, "pgb")
+    assert 0.9 * len(told) < len(decision.hot) < len(told)
+    kept = tuple(key for key in told if key[0] in decision.hot)
+    assert skew.found_in(kept, decision.hot_buckets) == kept
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.1], ids=["even", "hot"])
+def test_nulls_of_hot_groups_are_counted(
+    share: float, nullable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions count those of their own groups."""
+    query = replace(SUM, outputs=(Output("Field<0, f64>", "f64", nullable),))
+    estimate = uneven(10**6, share) if share else even_keys(10**6)
+    decision = geometry.decide(query, 10**8, estimate, H200, "pgb")
+    assert bool(decision.hot) == (share > 0)
+    recounted: list[Any] = []
+    made = SimpleNamespace(ptr=1)
+    call: Any = SimpleNamespace(
+        query=query, args=Args(), rows=10**8, held=[], check=None, early=None, handle=0,
+        allocate=lambda size: made,
+    )  # fmt: skip
+    call.args.table = Table(None, None, 10**7, 10**7)
+
+    def recount(call: Any) -> Counters:
+        recounted.append(call)
+        return Counters(groups=7)
+
+    for name in ("_scatter", "_lay_out", "_make_room", "zero"):
+        monkeypatch.setattr(partitioned, name, lambda *_: None)
+    parts = SimpleNamespace(rows=0, count=1)
+    monkeypatch.setattr(partitioned, "_make_partitions", lambda *_: (parts, None))
+    monkeypatch.setattr(partitioned, "_aggregate", lambda *_: Counters(groups=7))
+    monkeypatch.setattr(partitioned, "_recounted", recount)
+    monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
+    assert partitioned.pgb(call, decision) is not None
+    assert len(recounted) == (nullable and share > 0)
 
 
 def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +355,10 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     hot = geometry.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
+    wide = replace(bare, keys=(WORD, WORD))
+    assert wide.family == "Wide"
+    assert partitioning.writes_columns(wide, replace(hot, hot=(), hot_buckets=0))
+    assert not partitioning.writes_columns(wide, hot)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, geometry.decide(text, 10**8, hashed, H200, "pgb"))
 

@@ -128,6 +128,40 @@ def test_one_hot_key(keys: list[str], share: float) -> None:
     assert_equal(ours, by_pandas(frame, keys, WITH_NULLS))
 
 
+@pytest.mark.parametrize("others", [0.0, 0.3])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
+@pytest.mark.parametrize("group", ["of the hottest key", "of the null key"])
+def test_a_group_beside_the_partitions_that_is_all_null(
+    group: str, kernel: str, others: float
+) -> None:
+    """Its nulls are counted, whether other groups have any or not."""
+    rng = np.random.default_rng(14)
+    k = pd.Series(zipf(1.0, 2_000_000, rng)).astype("Int64")
+    mine = k == k.mode()[0]
+    if group == "of the null key":
+        k = k.mask(mine)
+    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < others)
+    frame = pd.DataFrame({"k": k, "v": v.mask(mine.to_numpy(bool))}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel, keep_nulls=True)
+    assert run.decision.hot_buckets > 0
+    assert run.spilled == 0
+    theirs = by_pandas(frame, ["k"], WITH_NULLS, keep_nulls=True)
+    assert ours["v.min"].isna().sum() == theirs["v.min"].isna().sum() > 0
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("length", [4, 100])
+def test_uneven_keys_in_runs(length: int) -> None:
+    """What a few rows side by side tell of partitions is too little, so none are counted."""
+    rng = np.random.default_rng(15)
+    k = np.repeat(zipf(1.0, 2_000_000, rng)[: ROWS // length], length)
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS, "pgb")
+    assert run.decision.partitions > 0
+    assert not run.decision.counted
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+
+
 @pytest.mark.parametrize("nulls", [0.001, 0.5])
 @pytest.mark.parametrize("dtype", ["Int64", "Float64"])
 def test_null_keys_of_64_bits(dtype: str, nulls: float) -> None:
