@@ -297,7 +297,7 @@ class Query:
         if not self.may_be_short:
             missing.add("longest")
         if self.family == "ByRow":
-            missing.update(PARTITIONED, ["absorb"])
+            missing.update(PARTITIONED, ["absorb", "room"])
         if self.family == "ByRow" or not self.folds:
             missing.update(FOLDS)
         if self.family in ("Wide", "Hashed"):
