@@ -92,12 +92,12 @@ def _filling(
     columns: Columns, call: Call, forced: str, sample: Sample, decision: Decision
 ) -> Grouped | None:
     """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
-    form = None
     # one hash table in shared memory takes packed words faster than their numbers are made
     hashed = decision.kernel in ("hgb", "hgb_runs") and decision.slices == 1
-    if decision.estimate is not None and decision.kernel != "sgb" and not hashed:
-        form = filling(call.query, sample.ranges, call.rows, call.about)
-    if form is None or decision.estimate is None:
+    if decision.estimate is None or decision.kernel == "sgb" or hashed:
+        return None
+    form = filling(call.query, sample.ranges, call.rows, call.about)
+    if form is None:
         return None
     query, ranges = form
     numbers = 0, math.prod(codes for _, codes in ranges) - 1

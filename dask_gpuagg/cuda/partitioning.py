@@ -188,8 +188,8 @@ def in_partitions(
     else:
         alike = 1 / groups
         if estimate is not None and estimate.uneven:
-            left_in = (share**2 for _, share in estimate.hot[len(hot) :])
-            alike = max(alike, estimate.alike + sum(left_in))
+            left_in = set(estimate.hot).difference(hot)
+            alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
     fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
