@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dask_gpuagg.cuda.partitioning import striped_bytes, writes_columns
+from dask_gpuagg.cuda.partitioning import hashed_bytes, striped_bytes, writes_columns
 from dask_gpuagg.cuda.parts import TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.uneven import ROOM_OF
@@ -247,7 +247,7 @@ def _aggregate(
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
     memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
-    table = sum(query.slot_bytes)
+    table = hashed_bytes(query, decision.base)
     if decision.window:
         once, copied = striped_bytes(query)
         work = costs.find_ps

@@ -268,7 +268,7 @@ def _aggregate(
         once, copied = partitioning.striped_bytes(call.query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
-        shared = slots * sum(call.query.slot_bytes)
+        shared = slots * partitioning.hashed_bytes(call.query, decision.base)
     if decision.crowded:
         kernel, shared = "aggregate_crowded", shared + uneven.crowd_bytes(call.query)
     operands = (call.args, partitions, moved, targets)

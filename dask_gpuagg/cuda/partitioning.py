@@ -65,13 +65,11 @@ _MARK = 1
 # Copies of the states, one for each lane at most.
 _MOST_COPIES = 32
 # Of partitions whose rows are folded: threads of a block (kernels/pgb_tr/fold.cuh), bytes of shared
-# memory for each slot (where a group's rows start, its word, their count), share of the slots that
-# may be claimed, slots for each expected group where there is room, the most rows of a partition,
-# whose places have 16 bits, and how often the widest column may fill shared memory.
+# memory for each slot beside its key (where a group's rows start, their count), share of the slots
+# that may be claimed, slots for each expected group where there is room, the most rows of a
+# partition, whose places have 16 bits, and how often the widest column may fill shared memory.
 FOLD_THREADS = 1024
-_FOLD_SLOT = 2 + 8 + 4
-# The same for slots that no key is looked for in, which have no words.
-_FOLD_STRIPED_SLOT = 2 + 4
+_FOLD_SLOT = 2 + 4
 _FOLD_LOAD = 0.92
 _FOLD_ROOMY = 2
 _FOLD_ROWS = 65_000
@@ -139,14 +137,16 @@ def in_partitions(
     striped = _in_stripes(query, rows, estimate, device, forced, values, folds)
     if striped is not None:
         return striped
+    base = _base(query, estimate)
     crowded = estimate is not None and estimate.uneven and not folds
     crowded = crowded and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
-        most_slots, load = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2, _FOLD_LOAD
+        slot, load = _FOLD_SLOT + _word_bytes(base), _FOLD_LOAD
+        most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
         room = crowded_room(query, device) if crowded else shared_bytes(device)
-        most_slots = room // sum(query.slot_bytes) // 2 * 2
+        most_slots = room // hashed_bytes(query, base) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.family == "ByRow" or most_slots < FEWEST_SLOTS or (folds and not query.folds):
         return None
@@ -210,7 +210,7 @@ def in_partitions(
         _room(groups, rows),
         partitions,
         capacity,
-        _base(query, estimate),
+        base,
         tuple(word for word, _ in hot),
         table[1],
         table[2],
@@ -242,7 +242,7 @@ def _in_stripes(
     most_slots = room // (once + copied) // 2 * 2 - 8
     if folds:
         # beside the slots: where the last group ends
-        most_slots = (fold_bytes(device) - 8) // _FOLD_STRIPED_SLOT // 2 * 2
+        most_slots = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2
     most_slots = min(most_slots, _MOST_SLOTS)
     step = device.multiprocessors
     most = _MOST_PARTITIONS // step * step
@@ -286,6 +286,15 @@ def _in_stripes(
         window=keys,
         fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
     )
+
+
+def hashed_bytes(query: Query, base: int | None) -> int:
+    """Shared memory of a slot of hashed keys, whose words are narrow where they have a base."""
+    return sum(query.slot_bytes) - 8 + _word_bytes(base)
+
+
+def _word_bytes(base: int | None) -> int:
+    return 8 if base is None else 4
 
 
 def striped_bytes(query: Query) -> tuple[int, int]:

@@ -375,6 +375,23 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     assert not partitioning.writes_columns(text, geometry.decide(text, 10**8, hashed, H200, "pgb"))
 
 
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_tables_of_narrow_words_have_more_slots(kernel: str) -> None:
+    narrow, wide = (
+        geometry.decide(
+            SUM, 10**8, Estimate(3 * 10**7, 3 * 10**7, 0.0, 0.0, bounds=b), H200, kernel
+        )
+        for b in ((0, 10**9), (0, 2**40))
+    )
+    assert (narrow.base is None, wide.base is None) == (False, True)
+    assert narrow.shared_slots * narrow.slices > wide.shared_slots
+    assert narrow.partitions <= wide.partitions
+    if kernel == "pgb":
+        slot = partitioning.hashed_bytes(SUM, narrow.base)
+        assert slot == partitioning.hashed_bytes(SUM, None) - 4
+        assert slot * narrow.shared_slots <= partitioning.shared_bytes(H200)
+
+
 def test_made_words_are_not_narrow() -> None:
     query = replace(SUM, keys=(WORD, WORD))
     estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=(0, 5))

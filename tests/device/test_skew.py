@@ -216,6 +216,23 @@ def test_keys_of_32_bits(dtype: str) -> None:
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+@pytest.mark.parametrize(("key", "listed"), [(-1, False), (0x61C88646, True)])
+def test_the_narrow_word_of_an_empty_slot(key: int, listed: bool, kernel: str) -> None:
+    """One key of 32 bits cannot be in a partition's table."""
+    rng = np.random.default_rng(13)
+    k = rng.integers(-(2**31), 2**31, 400_000)[rng.integers(0, 400_000, ROWS)]
+    mine = rng.random(ROWS) < 0.001
+    k = np.where(k == key, 0, k)
+    k[mine] = key
+    frame = pd.DataFrame({"k": k.astype("int32"), "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
+    assert run.decision.kernel == kernel
+    assert run.decision.base == 0
+    assert run.spilled == (mine.sum() if listed else 0)
+    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+
+
 def test_a_group_of_nulls_alone_until_rows_beside_its_partition_join() -> None:
     """Nulls are counted after groups have been folded together."""
     rng = np.random.default_rng(5)

@@ -4,28 +4,30 @@
 
 #include "pgb_tr/append.cuh"
 #include "pgb_tr/crowds.cuh"
+#include "pgb_tr/slots.cuh"
 #include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
 template <class Q, class W, bool WHOLE, u32 UNROLL, class C>
-GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* words, u32 slots,
-                              const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
+GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved,
+                              typename W::Stored* keys, u32 slots, const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
                               u32 end, u32* full) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;
     const u32 lane = threadIdx.x % WARP;
+    using Key = typename W::Stored;
     Row row[UNROLL];
-    Probe probe[UNROLL];
+    Key key[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
     V valid[UNROLL];
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
         const u32 at = base + j * WARP + lane;
-        probe[j] = {EMPTY, 0u, Kind::key};
+        key[j] = static_cast<Key>(EMPTY);
         if (WHOLE || at < end) {
-            probe[j].word = W::load(p.words, at);
+            key[j] = W::load(p.words, at);
             valid[j] = 0;
             if constexpr (Inputs<Row>::masked > 0)
                 valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
@@ -38,20 +40,19 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
     u32 left = 0;
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
-        // no row's word is EMPTY, which here stands for a row to leave out
-        u64& word = probe[j].word;
-        if (!part.has(word)) word = EMPTY;
+        // no row has an empty slot's key, which here stands for a row to leave out
+        const u64 word = W::word(p.words, key[j]);
+        if (!part.has(word)) key[j] = static_cast<Key>(EMPTY);
         slot[j] = first_slot(home_in_partition(word, p.count), slots);
-        if (word == EMPTY) slot[j] = NONE;
-        else if (peek(words + slot[j]) != word) left |= 1u << j;
+        if (key[j] == static_cast<Key>(EMPTY)) slot[j] = NONE;
+        else if (peek(keys + slot[j]) != key[j]) left |= 1u << j;
     }
     if constexpr (Q::untransformed) {
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)
             read_moved<Gathering, V, 0>(row[j], moved, number[j], valid[j], slot[j] != NONE);
     }
-    const bool stop = settle<typename Q::Key, UNROLL>(words, slots, PARTITION_PROBES, Unlimited{},
-                                                      nullptr, probe, slot, left);
+    const bool stop = settle_keys(keys, slots, key, slot, left);
     __syncwarp();
     crowds.watch(slot[0]);
 #pragma unroll
@@ -66,14 +67,16 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved, u64* wor
 }
 
 // A partition's table of hashed keys, as the groups that are appended see it.
-template <class Q> struct HashedTable {
-    u64* words;
+template <class Q, class W> struct HashedTable {
+    using Key = typename W::Stored;
+    Key* keys;
     typename Q::All::Memory memory;
-    GPUAGG_INLINE bool has(u32 s) const { return words[s] != EMPTY; }
-    GPUAGG_INLINE u64 word(u32 s) const { return words[s]; }
+    const Words& words;
+    GPUAGG_INLINE bool has(u32 s) const { return keys[s] != static_cast<Key>(EMPTY); }
+    GPUAGG_INLINE u64 word(u32 s) const { return W::word(words, keys[s]); }
     GPUAGG_INLINE typename Q::All::Value value(u32 s) const { return Q::All::read(memory, {s, s}); }
     GPUAGG_INLINE void clear(u32 s) const {
-        words[s] = EMPTY;
+        keys[s] = static_cast<Key>(EMPTY);
         Q::All::clear(memory, {s, s});
     }
 };
@@ -82,13 +85,16 @@ template <class Q> struct HashedTable {
 template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 UNROLL>
 __device__ void aggregate(const Args& a, const Partitions& p, const Column* moved,
                           const Target* to) {
-    extern __shared__ u64 words[];
+    extern __shared__ u64 shared[];
     __shared__ u32 partition, full, groups, first;
     if (not_final(a)) return;
     constexpr u32 TILE = WARP * UNROLL;
     const u32 slots = a.shared_slots;
+    typename W::Stored* const keys = reinterpret_cast<typename W::Stored*>(shared);
+    // an even number of slots keeps what is behind the keys aligned
     const auto memory =
-        Q::All::carve(reinterpret_cast<char*>(words + slots), slots + C::COPIES, 1);
+        Q::All::carve(reinterpret_cast<char*>(keys + slots), slots + C::COPIES, 1);
+    const HashedTable<Q, W> table{keys, memory, p.words};
     C crowds(memory, slots);
     const u32 stride = blockDim.x / WARP * TILE;
     Part part{0, 0};
@@ -96,10 +102,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
     u32 begin = 0, end = 0;
     for (;;) {
         if (!clean) {
-            for (u32 s = threadIdx.x; s < slots; s += blockDim.x) {
-                words[s] = EMPTY;
-                Q::All::clear(memory, {s, s});
-            }
+            for (u32 s = threadIdx.x; s < slots; s += blockDim.x) table.clear(s);
             crowds.clear();
             clean = true;
         }
@@ -120,10 +123,10 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier
         for (; fits && base + TILE <= end; base += stride)
-            fits = take_moved<Q, W, true, UNROLL>(p, moved, words, slots, memory, crowds, part,
+            fits = take_moved<Q, W, true, UNROLL>(p, moved, keys, slots, memory, crowds, part,
                                                        base, end, &full);
         if (fits && base < end)
-            take_moved<Q, W, false, UNROLL>(p, moved, words, slots, memory, crowds, part, base,
+            take_moved<Q, W, false, UNROLL>(p, moved, keys, slots, memory, crowds, part, base,
                                                  end, &full);
         __syncthreads();
         if (full) {
@@ -131,7 +134,7 @@ __device__ void aggregate(const Args& a, const Partitions& p, const Column* move
             clean = false;
         } else {
             crowds.fold();
-            append_groups<Q, O, KEY_TARGETS>(a, moved, to, HashedTable<Q>{words, memory}, slots,
+            append_groups<Q, O, KEY_TARGETS>(a, moved, to, table, slots,
                                              &groups, &first);
             take = !part.next(0, a.slices - 1);
         }

@@ -335,8 +335,8 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
     const u32 slots = a.shared_slots;
     u16* const starts = reinterpret_cast<u16*>(fold_memory);
     Turn<Q, W> turn;
-    turn.words = fold_memory + slots / 4 + 1;
-    u32* const counts = reinterpret_cast<u32*>(turn.words) + slots * (turn.key_bytes / 4);
+    turn.keys = reinterpret_cast<typename Turn<Q, W>::Key*>(fold_memory + slots / 4 + 1);
+    u32* const counts = reinterpret_cast<u32*>(turn.keys) + slots * (turn.key_bytes / 4);
     u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.capacity;
     u32 bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));

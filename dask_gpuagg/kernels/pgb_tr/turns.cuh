@@ -2,7 +2,7 @@
 // keys of a partition do not fit takes several turns.
 #pragma once
 
-#include "pgb_tr/partitions.cuh"
+#include "pgb_tr/slots.cuh"
 
 namespace gpuagg {
 
@@ -20,41 +20,43 @@ GPUAGG_INLINE void count_slots(const u32 (&slot)[UNROLL], u32* counts, u16* plac
 
 // The keys of a turn of a partition, hashed: those that `part` has.
 template <class Q, class W> struct Turn {
+    using Key = typename W::Stored;
     Part part;
-    u64* words;
+    Key* keys;
     u32 partition;
-    static constexpr u32 key_bytes = 8;
+    static constexpr u32 key_bytes = sizeof(Key);
     GPUAGG_INLINE void start(const Args& a, u32 ticket) {
         partition = ticket / a.slices;
         part = {a.slices - 1, ticket % a.slices};
     }
-    GPUAGG_INLINE void clear(u32 slot) { words[slot] = EMPTY; }
-    GPUAGG_INLINE u64 word(const Partitions&, u32 slot) const { return words[slot]; }
+    GPUAGG_INLINE void clear(u32 slot) { keys[slot] = static_cast<Key>(EMPTY); }
+    GPUAGG_INLINE u64 word(const Partitions& p, u32 slot) const {
+        return W::word(p.words, keys[slot]);
+    }
     // True if there is another one.
     GPUAGG_INLINE bool next(const Args& a) { return part.next(a.slices - 1, a.slices - 1); }
     // Slots for the keys of a tile. False once a row of the block found the table full.
     template <u32 UNROLL>
     GPUAGG_INLINE bool count(const Partitions& p, u32* counts, u32 slots, u16* places, u32 begin,
                              u32 base, u32 rows, u32* full) {
-        Probe probe[UNROLL];
+        Key key[UNROLL];
         u32 slot[UNROLL];
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const u32 i = base + j * WARP + threadIdx.x % WARP;
-            probe[j] = {EMPTY, 0u, Kind::key};
-            if (i < rows) probe[j].word = W::load(p.words, begin + i);
+            key[j] = static_cast<Key>(EMPTY);
+            if (i < rows) key[j] = W::load(p.words, begin + i);
         }
         u32 left = 0;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
-            u64& wanted = probe[j].word;
-            if (!part.has(wanted)) wanted = EMPTY;
-            slot[j] = first_slot(home_in_partition(wanted, p.count), slots);
-            if (wanted == EMPTY) slot[j] = NONE;
-            else if (peek(words + slot[j]) != wanted) left |= 1u << j;
+            const u64 word = W::word(p.words, key[j]);
+            if (!part.has(word)) key[j] = static_cast<Key>(EMPTY);
+            slot[j] = first_slot(home_in_partition(word, p.count), slots);
+            if (key[j] == static_cast<Key>(EMPTY)) slot[j] = NONE;
+            else if (peek(keys + slot[j]) != key[j]) left |= 1u << j;
         }
-        const bool stop = settle<typename Q::Key, UNROLL>(
-            words, slots, PARTITION_PROBES, Unlimited{}, nullptr, probe, slot, left);
+        const bool stop = settle_keys(keys, slots, key, slot, left);
         __syncwarp();
         count_slots(slot, counts, places, base, rows);
         if (stop) *full = 1;
@@ -64,8 +66,9 @@ template <class Q, class W> struct Turn {
 
 // Keys that have slots of their own: as many of them at a time as the table has.
 template <class Q> struct Turn<Q, Striped> {
+    using Key = u32;
     Part part;
-    u64* words;
+    Key* keys;
     u32 partition, first;
     static constexpr u32 key_bytes = 0;
     GPUAGG_INLINE void start(const Args& a, u32 ticket) {

@@ -44,30 +44,39 @@ struct WholeWords {
         return K::probe(columns, row).word;
     }
     static GPUAGG_INLINE Stored stored(const Words&, Code code) { return code; }
-    static GPUAGG_INLINE u64 load(const Words& w, u32 at) {
+    static GPUAGG_INLINE Stored load(const Words& w, u32 at) {
         return __ldcs(static_cast<const u64*>(w.data) + at);
     }
+    // The mixed word of what is stored. Nothing that is stored has all bits set: a table has that in
+    // its empty slots.
+    static GPUAGG_INLINE u64 word(const Words&, Stored stored) { return stored; }
 };
 
-// Words of which 32 bits tell all.
+// Words of which 32 bits tell all: what they have above a base. Some bits are turned, so that the one
+// distance that would be an empty slot is not that of -1, which keys of 32 bits may well be; a key that
+// has it is listed.
 struct NarrowWords : WholeWords {
+    static constexpr u32 TURNED = 0x9e3779b9u;
     using Stored = u32;
     using Kept = u32;
     static constexpr bool kept = true;
     static GPUAGG_INLINE bool keep(const Words& w, u64 word, Code, Kept& kept) {
         const u64 distance = unmix(word) - w.base;
-        kept = static_cast<u32>(distance);
-        return distance >> 32 == 0;
+        kept = static_cast<u32>(distance) ^ TURNED;
+        return distance >> 32 == 0 && kept != static_cast<u32>(EMPTY);
     }
     template <class K>
     static GPUAGG_INLINE Code again(const Words& w, Kept kept, const Column*, i64) {
-        return mix(w.base + kept);
+        return word(w, kept);
     }
     static GPUAGG_INLINE Stored stored(const Words& w, Code code) {
-        return static_cast<u32>(unmix(code) - w.base);
+        return static_cast<u32>(unmix(code) - w.base) ^ TURNED;
     }
-    static GPUAGG_INLINE u64 load(const Words& w, u32 at) {
-        return mix(w.base + __ldcs(static_cast<const u32*>(w.data) + at));
+    static GPUAGG_INLINE Stored load(const Words& w, u32 at) {
+        return __ldcs(static_cast<const u32*>(w.data) + at);
+    }
+    static GPUAGG_INLINE u64 word(const Words& w, Stored stored) {
+        return mix(w.base + (stored ^ TURNED));
     }
 };
 
