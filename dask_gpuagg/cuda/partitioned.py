@@ -133,8 +133,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if counters.homeless:
         return None
     args.groups, args.extras = counters.total, counters.extras
-    if spilled or (decision.hot_buckets and not columns):
-        # partitions have counted the nulls of their own groups alone
+    if spilled:
         counters = _recounted(call)
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 

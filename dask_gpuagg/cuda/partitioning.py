@@ -309,8 +309,7 @@ def writes_columns(query: Query, decision: Decision) -> bool:
     Their groups are final where no other rows of the same keys are anywhere else; and strings whose
     hashes are verified need the states for it.
     """
-    # nobody would ask the groups of hot keys whether their word stands for several keys
-    if query.family == "Hashed" or (decision.hot_buckets and query.family == "Wide"):
+    if query.family == "Hashed":
         return False
     if decision.fills and not (query.folds_outputs and query.family != "Wide"):
         return False

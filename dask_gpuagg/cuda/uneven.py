@@ -16,7 +16,7 @@ ROOM_OF = 16
 ROOM_SIGMAS = 5
 ROOM_MORE = 64
 # The share of rows with the key of the row before, beyond what chance gives, from which on the rows
-# that are counted, 32 side by side, are no independent draws.
+# that are counted, four side by side, are no independent draws.
 _IN_RUNS = 0.05
 # Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
 HOT_BUCKETS = 8

@@ -201,39 +201,6 @@ def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
         assert decision.capacity == partitioning._capacity(10**8, decision.partitions, alike)
 
 
-@pytest.mark.parametrize("nullable", [False, True])
-@pytest.mark.parametrize("share", [0.0, 0.1], ids=["even", "hot"])
-def test_nulls_of_hot_groups_are_counted(
-    share: float, nullable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Partitions count those of their own groups."""
-    query = replace(SUM, outputs=(Output("Field<0, f64>", "f64", nullable),))
-    estimate = uneven(10**6, share) if share else even_keys(10**6)
-    decision = geometry.decide(query, 10**8, estimate, H200, "pgb")
-    assert bool(decision.hot) == (share > 0)
-    recounted: list[Any] = []
-    made = SimpleNamespace(ptr=1)
-    call: Any = SimpleNamespace(
-        query=query, args=Args(), rows=10**8, held=[], check=None, early=None, handle=0,
-        allocate=lambda size: made,
-    )  # fmt: skip
-    call.args.table = Table(None, None, 10**7, 10**7)
-
-    def recount(call: Any) -> Counters:
-        recounted.append(call)
-        return Counters(groups=7)
-
-    for name in ("_scatter", "_lay_out", "_make_room", "zero"):
-        monkeypatch.setattr(partitioned, name, lambda *_: None)
-    parts = SimpleNamespace(rows=0, count=1)
-    monkeypatch.setattr(partitioned, "_make_partitions", lambda *_: (parts, None))
-    monkeypatch.setattr(partitioned, "_aggregate", lambda *_: Counters(groups=7))
-    monkeypatch.setattr(partitioned, "_recounted", recount)
-    monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
-    assert partitioned.pgb(call, decision) is not None
-    assert len(recounted) == (nullable and share > 0)
-
-
 def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows' copies and the columns together would be the most memory of a call."""
     ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
@@ -367,10 +334,6 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     hot = geometry.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
-    wide = replace(bare, keys=(WORD, WORD))
-    assert wide.family == "Wide"
-    assert partitioning.writes_columns(wide, replace(hot, hot=(), hot_buckets=0))
-    assert not partitioning.writes_columns(wide, hot)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, geometry.decide(text, 10**8, hashed, H200, "pgb"))
 

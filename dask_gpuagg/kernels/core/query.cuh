@@ -43,7 +43,7 @@ struct Args {
     u32* resume;        // of each warp: the first row it left alone
     const u32* list;    // of lphga: the rows, instead of all
     u32* order;         // of collect and write: the slots of the groups, null: the first ones
-    u32* taken;         // of absorb: the groups of the target that the dense area has
+    u32* taken;         // of append_others: the groups of the target that the dense area has, or null
     u32 groups;         // of write and whatever else follows them: how many; of write also COUNTED
     u32 extras;         // Counters::extras, once the host knows them
     u32 beside;         // of lphga: not 0 if its rows are what a few partitions did not take

@@ -42,11 +42,13 @@ __device__ void append_others(const Args& a, const Column* columns, const Target
         const bool is_group = word != EMPTY && !(a.taken && a.taken[i]);
         auto value = Q::All::none();
         if (is_group) value = Q::All::read(other, {i, i});
-        // groups of the extra keys are never final, so there is a dense area for them
+        // the extra cells are used where the null key has no word, whose column then has nulls: so there
+        // is a dense area
         const bool plain = is_group && i < a.target.slots;
         u32 at = 0;
         if (plain) at = atomicAdd(&a.counters->groups, 1u);
         put_group<Q, O, KEY_TARGETS>(a, columns, to, at, word, value, plain);
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
         if (is_group && !plain) {
             const u32 extra = i - a.target.slots, slot = a.table.slots + extra;
             const u32 before = atomicOr(&a.counters->extras, 1u << extra);

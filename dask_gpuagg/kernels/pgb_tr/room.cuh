@@ -8,9 +8,11 @@
 
 namespace gpuagg {
 
-// One in so many rows is counted: a warp's side by side, and of each stretch others, so that neither
-// rows of a key that lie together nor a period of the keys are seen in full or not at all.
+// One in so many rows is counted: a few side by side, as many as memory moves at once, of each stretch
+// others, so that a period of the keys is not seen in full or not at all. Where equal keys lie in longer
+// runs nothing is counted.
 constexpr u32 ROOM_OF = 16;
+constexpr u32 ROOM_TOGETHER = 4;
 // Room beyond the expected rows, in standard deviations of what the count says, and rows more.
 constexpr u32 ROOM_SIGMAS = 5;
 constexpr u32 ROOM_MORE = 64;
@@ -33,8 +35,10 @@ __device__ void count_partitions(const Args& a, const Partitions& p, const Colum
         Probe probe[UNROLL];
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
-            const u64 s = stretch + static_cast<u64>(j) * warps;
-            const u64 row = (s * ROOM_OF + scramble(s) % ROOM_OF) * WARP + lane;
+            const u64 s = (stretch + static_cast<u64>(j) * warps) * (WARP / ROOM_TOGETHER) +
+                          lane / ROOM_TOGETHER;
+            const u64 row = (s * ROOM_OF + scramble(s) % ROOM_OF) * ROOM_TOGETHER +
+                            lane % ROOM_TOGETHER;
             probe[j].kind = Kind::drop;
             if (row < a.rows) probe[j] = Q::Key::probe(columns, static_cast<i64>(row));
         }

@@ -67,6 +67,21 @@ GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, const HotLi
     }
 }
 
+// The same for rows as they come, of states so few that their update takes no longer than a list.
+template <class Q, u32 THREADS, u32 N>
+GPUAGG_INLINE void take_at_once(HotTable<Q>& hot, const Column* columns, const u32 (&cell)[N],
+                                i64 first, u32 b, u32 left) {
+    typename Q::Values row[N];
+#pragma unroll
+    for (u32 j = 0; j < N; ++j)
+        if (Q::untransformed ? cell[j] != NONE : (b + j) * THREADS + threadIdx.x < left)
+            row[j].read(columns, first + (b + j) * THREADS);
+#pragma unroll
+    for (u32 j = 0; j < N; ++j)
+        if (cell[j] != NONE)
+            hot.update(cell[j], row[j], static_cast<u32>(first) + (b + j) * THREADS);
+}
+
 // Brings the codes of rows into the tile's order, whose places the ranks in their partitions become.
 template <class K, u32 THREADS, class W, class R>
 GPUAGG_INLINE void stage_codes(const Partitions& p, const Column* columns, typename W::Code* codes,
@@ -104,6 +119,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     using Copied = typename Moved<Q>::Columns;
     using Code = typename W::Code;
     using R = Route<THREADS, ITEMS>;
+    constexpr bool LISTED = HOT && Q::All::bytes(1) > LISTED_FROM;
     constexpr u32 TILE = THREADS * ITEMS;
     static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
     if (called_off(a)) return;
@@ -140,12 +156,14 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
                     probe[j] = W::template probe<K>(p.words, columns, first + (b + j) * THREADS);
             }
             if constexpr (HOT) {
+                u32 cell[RANKED];
 #pragma unroll
                 for (u32 j = 0; j < RANKED; ++j) {
-                    const u32 cell = hot.index.find(probe[j]);
-                    list.add(cell, (b + j) * THREADS + threadIdx.x);
-                    if (cell != NONE) probe[j].kind = Kind::drop;
+                    cell[j] = hot.index.find(probe[j]);
+                    if constexpr (LISTED) list.add(cell[j], (b + j) * THREADS + threadIdx.x);
+                    if (cell[j] != NONE) probe[j].kind = Kind::drop;
                 }
+                if constexpr (!LISTED) take_at_once<Q, THREADS>(hot, columns, cell, first, b, left);
             }
 #pragma unroll
             for (u32 j = 0; j < RANKED; ++j) {
@@ -159,7 +177,7 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
             }
             list_spilled<THREADS>(a, odd, first + b * THREADS);
         }
-        if constexpr (HOT) take_hot<Q>(hot, columns, list, static_cast<i64>(tile));
+        if constexpr (LISTED) take_hot<Q>(hot, columns, list, static_cast<i64>(tile));
         __syncthreads();
         u32 mine = 0, total;
         for (u32 i = 0; i < each; ++i) {
