@@ -100,11 +100,13 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if call.check:
         call.check()
     if decision.counted:
-        _lay_out(moving, decision, partitions)
+        _lay_out(call, decision, partitions)
+    if decision.hot_buckets:
+        _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
     _scatter(moving, decision, partitions, moved)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
-    counters = _aggregate(moving, decision, partitions, moved, targets)
+    counters = _aggregate(call, moving, decision, partitions, moved, targets)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless or counters.surprise:
         call.early = None
@@ -151,7 +153,7 @@ def _again(
     targets = _make_room(call, room, columns)
     reset(call, "groups")
     zero(call, partitions.ticket, 1)
-    return _aggregate(moving, decision, partitions, moved, targets)
+    return _aggregate(call, moving, decision, partitions, moved, targets)
 
 
 def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
@@ -186,7 +188,6 @@ def _scatter(
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
     operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
     if decision.hot_buckets:
-        _clear_beside(call, 4 * cardinality.HOT_AT_MOST)
         operands += (_hot_keys(query, decision),)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
     kernel += _suffix(decision)
@@ -254,25 +255,26 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
 
 def _aggregate(
     call: Call,
+    moving: Call,
     decision: Decision,
     partitions: _Partitions,
     moved: ctypes.Array[Column],
     targets: ctypes.Array[Target],
 ) -> Counters:
     if decision.fills:
-        _fold(call, decision, partitions, moved, targets)
+        _fold(moving, decision, partitions, moved, targets)
         return _appended(call, decision, targets)
     kernel, slots = "aggregate", decision.shared_slots
     if decision.window:
-        once, copied = partitioning.striped_bytes(call.query)
+        once, copied = partitioning.striped_bytes(moving.query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
-        shared = slots * partitioning.hashed_bytes(call.query, decision.base)
+        shared = slots * partitioning.hashed_bytes(moving.query, decision.base)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + uneven.crowd_bytes(call.query)
+        kernel, shared = "aggregate_crowded", shared + uneven.crowd_bytes(moving.query)
     operands = (call.args, partitions, moved, targets)
     kernel += _suffix(decision)
-    call.launch(kernel, decision.blocks, call.query.threads, *operands, shared=shared)
+    moving.launch(kernel, decision.blocks, moving.query.threads, *operands, shared=shared)
     return _appended(call, decision, targets)
 
 
