@@ -334,6 +334,9 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     hot = geometry.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
+    wide = replace(bare, keys=(WORD, WORD))
+    assert wide.family == "Wide"
+    assert partitioning.writes_columns(wide, hot)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, geometry.decide(text, 10**8, hashed, H200, "pgb"))
 

@@ -135,10 +135,6 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
 }
 
 // Whether a table gives away more slots.
-struct Unlimited {
-    GPUAGG_INLINE bool may() const { return true; }
-    GPUAGG_INLINE void made() const {}
-};
 struct Limited {
     u32* claimed;
     u32 limit;

@@ -42,8 +42,8 @@ __device__ void append_others(const Args& a, const Column* columns, const Target
         const bool is_group = word != EMPTY && !(a.taken && a.taken[i]);
         auto value = Q::All::none();
         if (is_group) value = Q::All::read(other, {i, i});
-        // the extra cells are used where the null key has no word, whose column then has nulls: so there
-        // is a dense area
+        // the extra cells are used where the null key has no word, whose column then has nulls: so
+        // there is a dense area
         const bool plain = is_group && i < a.target.slots;
         u32 at = 0;
         if (plain) at = atomicAdd(&a.counters->groups, 1u);

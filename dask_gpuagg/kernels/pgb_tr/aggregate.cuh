@@ -12,7 +12,8 @@ namespace gpuagg {
 // A tile of WARP * UNROLL rows, one warp's. False once a row of the block found the table full.
 template <class Q, class W, bool WHOLE, u32 UNROLL, class C>
 GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved,
-                              typename W::Stored* keys, u32 slots, const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
+                              typename W::Stored* keys, u32 slots,
+                              const typename Q::All::Memory& memory, C& crowds, Part part, u32 base,
                               u32 end, u32* full) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;

@@ -14,7 +14,8 @@ constexpr u32 HOT_COPIED = 16;
 // more of them registers would spill, for which the L1 cache has no room.
 constexpr u32 HOT_BATCH = 2;
 constexpr u32 HOT_RANKED = 4;
-// Bytes of a group's states from which on hot rows are listed first, so that a lane has one at a time.
+// Bytes of a group's states beyond which hot rows are listed first, so that every lane has one: so are
+// those of more than two inputs, whose values would fill the registers.
 constexpr u32 LISTED_FROM = 16;
 
 struct HotKeys {

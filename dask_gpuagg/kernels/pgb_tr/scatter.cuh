@@ -71,15 +71,20 @@ GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, const HotLi
 template <class Q, u32 THREADS, u32 N>
 GPUAGG_INLINE void take_at_once(HotTable<Q>& hot, const Column* columns, const u32 (&cell)[N],
                                 i64 first, u32 b, u32 left) {
-    typename Q::Values row[N];
 #pragma unroll
-    for (u32 j = 0; j < N; ++j)
-        if (Q::untransformed ? cell[j] != NONE : (b + j) * THREADS + threadIdx.x < left)
-            row[j].read(columns, first + (b + j) * THREADS);
+    for (u32 i = 0; i < N; i += HOT_BATCH) {
+        typename Q::Values row[HOT_BATCH];
 #pragma unroll
-    for (u32 j = 0; j < N; ++j)
-        if (cell[j] != NONE)
-            hot.update(cell[j], row[j], static_cast<u32>(first) + (b + j) * THREADS);
+        for (u32 j = 0; j < HOT_BATCH; ++j)
+            if (Q::untransformed ? cell[i + j] != NONE
+                                 : (b + i + j) * THREADS + threadIdx.x < left)
+                row[j].read(columns, first + (b + i + j) * THREADS);
+#pragma unroll
+        for (u32 j = 0; j < HOT_BATCH; ++j)
+            if (cell[i + j] != NONE)
+                hot.update(cell[i + j], row[j],
+                           static_cast<u32>(first) + (b + i + j) * THREADS);
+    }
 }
 
 // Brings the codes of rows into the tile's order, whose places the ranks in their partitions become.
@@ -119,7 +124,8 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
     using Copied = typename Moved<Q>::Columns;
     using Code = typename W::Code;
     using R = Route<THREADS, ITEMS>;
-    constexpr bool LISTED = HOT && Q::All::bytes(1) > LISTED_FROM;
+    constexpr bool LISTED =
+        HOT && (Q::All::bytes(1) > LISTED_FROM || Inputs<typename Q::Values>::count > 2);
     constexpr u32 TILE = THREADS * ITEMS;
     static_assert(TILE < NOWHERE && ITEMS % BATCH == 0 && ITEMS <= 32, "whole batches; bits");
     if (called_off(a)) return;

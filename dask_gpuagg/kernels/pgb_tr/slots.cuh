@@ -6,9 +6,9 @@
 namespace gpuagg {
 
 // Slots for the keys of a thread's rows, those whose bits are `left`, from where `slot` says that
-// they are looked for first; NONE for those that found none, which are told. One loop for all of them: a
-// warp takes as many turns as its unluckiest thread has probes in all, much less than its unluckiest
-// rows have one after the other.
+// they are looked for first; NONE for those that found none, which is told. One loop for all of
+// them: a warp takes as many turns as its unluckiest thread has probes in all, much less than its
+// unluckiest rows have one after the other.
 template <u32 UNROLL, class T>
 GPUAGG_INLINE bool settle_keys(T* keys, u32 slots, const T (&key)[UNROLL], u32 (&slot)[UNROLL],
                                u32 left) {

@@ -53,10 +53,10 @@ struct WholeWords {
 };
 
 // Words of which 32 bits tell all: what they have above a base. Some bits are turned, so that the one
-// distance that would be an empty slot is not that of -1, which keys of 32 bits may well be; a key that
-// has it is listed.
+// distance that would be an empty slot is not that of -1, which keys of 32 bits may well be, but lies
+// where keys of 64 bits are beyond what a sample saw; a key that has it is listed.
 struct NarrowWords : WholeWords {
-    static constexpr u32 TURNED = 0x9e3779b9u;
+    static constexpr u32 TURNED = 0x1e3779b9u;
     using Stored = u32;
     using Kept = u32;
     static constexpr bool kept = true;
