@@ -22,11 +22,10 @@ from dask_gpuagg.cuda import geometry, partitioning
 from dask_gpuagg.cuda.calibrate import plain
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.compiler import sources_hash
-from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.costs import Costs, shipped
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, fit
-from dask_gpuagg.cuda.model import Costs
 from dask_gpuagg.cuda.parts import KeyPart, Output, State, ValuePart
 from dask_gpuagg.cuda.source import Query
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from dask_gpuagg import __version__
 from dask_gpuagg.cuda import costs, driver, expectation, partitioning
+from dask_gpuagg.cuda.costs import Costs
 from dask_gpuagg.cuda.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.fitting import Observation, error_of, fit
-from dask_gpuagg.cuda.model import Costs
 
 ROWS = 1 << 25
 _REPEATS = 3

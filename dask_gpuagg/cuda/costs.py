@@ -12,7 +12,64 @@ from typing import Any
 
 from dask_gpuagg.cuda.compiler import cache_directory, sources_hash, write_whole
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.model import Costs
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes that columns are read and written with, GB/s.
+    table_bandwidth : float
+        Bytes of global tables that are cleared, searched for groups and written, GB/s.
+    l2_megabytes : float
+        Size of the L2 cache.
+    launch_us : float
+        A kernel that has next to nothing to do, microseconds.
+    find_ps : float
+        Finding a row's slot in shared memory.
+    crowd_ps : float
+        More of it for keys that are not dense, times the root of the table's load: a warp waits
+        for the unluckiest of its lanes.
+    add_ps, compare_ps : float
+        One update in shared memory: a 64-bit sum, an extreme.
+    slot_ps : float
+        Emptying one byte of a partition's table and looking for groups in it.
+    load_ps, move_ps : float
+        Each column that the scatter reads, and each that it writes.
+    run_ps : float
+        Each run of rows that leave a tile for one partition, in each column.
+    gather_ps : float
+        Each value that is gathered by the number of its row: an access beyond the L2 cache.
+    access_ps : float
+        One access or atomic of a global table in the L2 cache.
+    miss_ps : float
+        More of it beyond the L2 cache.
+    claim_ps : float
+        A group's claim of a slot in a global table.
+    same_ps : float
+        An atomic where others go to the same address.
+    """
+
+    bandwidth: float
+    table_bandwidth: float
+    l2_megabytes: float
+    launch_us: float
+    find_ps: float
+    crowd_ps: float
+    add_ps: float
+    compare_ps: float
+    slot_ps: float
+    load_ps: float
+    move_ps: float
+    run_ps: float
+    gather_ps: float
+    access_ps: float
+    miss_ps: float
+    claim_ps: float
+    same_ps: float
 
 
 @dataclass(frozen=True)

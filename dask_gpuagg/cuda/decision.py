@@ -9,6 +9,9 @@ from dask_gpuagg.cuda.cardinality import SEGMENT, SEGMENTS, Estimate
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
 
+# Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
+# overflows. The few rows beyond it cost little, but then columns are written in a second step.
+PARTITION_SIGMAS = 5
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
 

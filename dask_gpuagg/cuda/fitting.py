@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from dask_gpuagg.cuda.costs import Costs
 from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.model import Costs, laps
+from dask_gpuagg.cuda.model import laps
 from dask_gpuagg.cuda.source import Query
 
 # Milliseconds below which a difference is the stopwatch's.

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from dask_gpuagg.cuda.cardinality import ANY_WORD, Estimate
-from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.costs import Costs, shipped
 from dask_gpuagg.cuda.decision import (
     EXTRA_SLOTS,
     Decision,
@@ -21,12 +21,12 @@ from dask_gpuagg.cuda.decision import (
     shared_bytes,
 )
 from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.model import Costs, laps, least_ms
+from dask_gpuagg.cuda.folding import partitions_of_rows
+from dask_gpuagg.cuda.model import laps, least_ms
 from dask_gpuagg.cuda.partitioning import (
     FEWEST_SLOTS,
     PARTITIONED_FROM,
     in_partitions,
-    partitions_of_rows,
     tile_of,
 )
 from dask_gpuagg.cuda.source import Query
@@ -178,8 +178,7 @@ def _cheapest(
     forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
     parts = [in_partitions(form, rows, estimate, device, False, values) for form in forms]
     candidates += [each for each in parts if each is not None]
-    if not (estimate and estimate.uneven) and not _few_parts(parts[0], query, rows, device):
-        # one thread folds all rows of a group
+    if not _few_parts(parts[0], query, rows, device):
         folded = in_partitions(query, rows, estimate, device, False, values, True)
         if folded is not None:
             candidates.append(folded)
@@ -208,8 +207,7 @@ def _few_parts(decision: Decision | None, query: Query, rows: int, device: Devic
     """Whether partitions are so few, each grouped at once, that folding would need more of them."""
     if decision is None or decision.slices > 1 or decision.estimate is None:
         return False
-    groups = decision.estimate.groups
-    return decision.partitions <= partitions_of_rows(query, rows, groups, device)
+    return decision.partitions <= partitions_of_rows(query, rows, decision.estimate, device)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:

@@ -9,10 +9,10 @@ the choice is between: making words of keys and verifying them cost the same whi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from dask_gpuagg.cuda.costs import Costs
 from dask_gpuagg.cuda.partitioning import hashed_bytes, striped_bytes, writes_columns
 from dask_gpuagg.cuda.parts import TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
@@ -67,64 +67,6 @@ _SUMS = {
 _COUNTS = ("Size", "Count")
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
-
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes that columns are read and written with, GB/s.
-    table_bandwidth : float
-        Bytes of global tables that are cleared, searched for groups and written, GB/s.
-    l2_megabytes : float
-        Size of the L2 cache.
-    launch_us : float
-        A kernel that has next to nothing to do, microseconds.
-    find_ps : float
-        Finding a row's slot in shared memory.
-    crowd_ps : float
-        More of it for keys that are not dense, times the root of the table's load: a warp waits
-        for the unluckiest of its lanes.
-    add_ps, compare_ps : float
-        One update in shared memory: a 64-bit sum, an extreme.
-    slot_ps : float
-        Emptying one byte of a partition's table and looking for groups in it.
-    load_ps, move_ps : float
-        Each column that the scatter reads, and each that it writes.
-    run_ps : float
-        Each run of rows that leave a tile for one partition, in each column.
-    gather_ps : float
-        Each value that is gathered by the number of its row: an access beyond the L2 cache.
-    access_ps : float
-        One access or atomic of a global table in the L2 cache.
-    miss_ps : float
-        More of it beyond the L2 cache.
-    claim_ps : float
-        A group's claim of a slot in a global table.
-    same_ps : float
-        An atomic where others go to the same address.
-    """
-
-    bandwidth: float
-    table_bandwidth: float
-    l2_megabytes: float
-    launch_us: float
-    find_ps: float
-    crowd_ps: float
-    add_ps: float
-    compare_ps: float
-    slot_ps: float
-    load_ps: float
-    move_ps: float
-    run_ps: float
-    gather_ps: float
-    access_ps: float
-    miss_ps: float
-    claim_ps: float
-    same_ps: float
-
-
 def laps(
     costs: Costs, query: Query, rows: int, decision: Decision, multiprocessors: int, tile: int
 ) -> dict[str, float]:
@@ -150,13 +92,14 @@ def laps(
     query = decision.form(query)
     if decision.partitions:
         made = {"scatter": _scatter(costs, query, rows, decision, tile)}
+        left = rows - _hot_rows(rows, decision)
         if decision.counted:
             counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
             made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
         if decision.fills:
-            made["fold"] = _fold(costs, query, rows, decision, groups, multiprocessors)
+            made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
         else:
-            made["aggregate"] = _aggregate(costs, query, rows, decision, groups, multiprocessors)
+            made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
     else:
         slots, slot = decision.global_slots, sum(query.slot_bytes)
         if decision.kernel == "direct":
@@ -228,22 +171,29 @@ def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: in
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
     made = 1 if decision.base is not None else 2
+    moved = rows - _hot_rows(rows, decision)
     keys = 1 if query.made_words else len(query.keys)
     loads = made * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
-    work = rows * (loads * costs.load_ps + moves * costs.move_ps)
+    work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.made_words else _key_bytes(query)
     read = made * key_bytes + _copied_bytes(query) + masked / 8
-    memory = rows * (read + _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
-    if decision.hot:
-        share = sum(s for word, s in decision.estimate.hot) if decision.estimate else 0.0
-        work += rows * share * (costs.find_ps + _update(costs, query, 1.0))
+    memory = (rows * read + moved * _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
+    work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
 
 
+def _hot_rows(rows: int, decision: Decision) -> float:
+    """Rows that are in no partition."""
+    if not decision.hot or decision.estimate is None:
+        return 0.0
+    hot = set(decision.hot)
+    return rows * min(1.0, sum(share for word, share in decision.estimate.hot if word in hot))
+
+
 def _aggregate(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
     memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
@@ -269,7 +219,7 @@ def _aggregate(
 
 
 def _fold(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
 ) -> float:
     parts, widths = decision.slices, [TYPE_BYTES[value.ctype] for _, value in query.copied]
     # a column is read as often as it fills shared memory, the places of its rows each time

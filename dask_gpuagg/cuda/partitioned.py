@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from typing import Any
 
-from dask_gpuagg.cuda import cardinality, partitioning, uneven
+from dask_gpuagg.cuda import cardinality, folding, partitioning, uneven
 from dask_gpuagg.cuda.call import (
     OUTPUTS_AT_MOST,
     SMALL_BLOCK,
@@ -53,6 +53,7 @@ class _Partitions(ctypes.Structure):
         ("begins", ctypes.c_void_p),
         ("count", ctypes.c_uint32),
         ("capacity", ctypes.c_uint32),
+        ("most", ctypes.c_uint32),
     ]
 
 
@@ -246,6 +247,7 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         None,
         decision.partitions,
         decision.capacity,
+        folding.most_rows(decision),
     )
     moved = (Column * len(call.columns))(*call.columns)
     for i, value in query.copied:
@@ -298,11 +300,11 @@ def _fold(
     moved: ctypes.Array[Column],
     targets: ctypes.Array[Target],
 ) -> None:
-    places = call.allocate(2 * decision.blocks * decision.capacity).ptr
+    places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
     operands = (call.args, partitions, moved, targets, ctypes.c_void_p(places))
-    shared = partitioning.fold_bytes(call.device)
+    shared = folding.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, partitioning.FOLD_THREADS, *operands, shared=shared)
+    call.launch(name, decision.blocks, folding.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:

@@ -9,6 +9,7 @@ import math
 
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import (
+    PARTITION_SIGMAS,
     Decision,
     doubt,
     even,
@@ -17,9 +18,20 @@ from dask_gpuagg.cuda.decision import (
     shared_bytes,
 )
 from dask_gpuagg.cuda.driver import Device
+from dask_gpuagg.cuda.folding import (
+    FOLD_LOAD,
+    FOLD_ROOMY,
+    FOLD_SLOT,
+    can_fold,
+    fills_of,
+    fold_bytes,
+    partitions_of_rows,
+)
 from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.uneven import (
     FEWEST_BUCKETS,
+    HOT,
+    HOT_ANYWHERE,
     HOT_BUCKETS,
     counted_capacity,
     counts_rows,
@@ -50,9 +62,6 @@ _SHORT_RUNS_FROM = 2_000
 # an estimate far too low, as of sorted keys, does no harm.
 _PARTITION_ROOMY = 4
 _ROWS_FOR_EACH_SLOT = 8
-# Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
-# overflows. The few rows beyond it cost little, but then columns are written in a second step.
-_PARTITION_SIGMAS = 5
 # Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
 # word, and a table full of them needs no room to spare.
 _STRIPED = 2.0
@@ -64,22 +73,8 @@ _UNLIKE = 0.05
 _MARK = 1
 # Copies of the states, one for each lane at most.
 _MOST_COPIES = 32
-# Of partitions whose rows are folded: threads of a block (kernels/pgb_tr/fold.cuh), bytes of shared
-# memory for each slot beside its key (where a group's rows start, their count), share of the slots
-# that may be claimed, slots for each expected group where there is room, the most rows of a
-# partition, whose places have 16 bits, and how often the widest column may fill shared memory.
-FOLD_THREADS = 1024
-_FOLD_SLOT = 2 + 4
-_FOLD_LOAD = 0.92
-_FOLD_ROOMY = 2
-_FOLD_ROWS = 65_000
-_FOLD_FILLS = 2
 # Narrow words are below this.
 NARROW = 1 << 32
-# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
-# with this share of all rows: one block alone would add them up.
-_HOT = 0.25
-_HOT_ANYWHERE = 1e-4
 
 
 def scatter_tile(
@@ -142,7 +137,7 @@ def in_partitions(
     crowded = crowded and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
-        slot, load = _FOLD_SLOT + _word_bytes(base), _FOLD_LOAD
+        slot, load = FOLD_SLOT + _word_bytes(base), FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
         room = crowded_room(query, device) if crowded else shared_bytes(device)
@@ -160,7 +155,7 @@ def in_partitions(
     parts = power_of_two(2 * math.ceil(wanted / most) - 1)
     wanted = math.ceil(wanted / parts)
     if folds:
-        wanted = max(wanted, partitions_of_rows(query, rows, groups, device))
+        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
@@ -168,7 +163,8 @@ def in_partitions(
         return None
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and estimate.uneven:
-        least = min(_HOT / partitions, _HOT_ANYWHERE)
+        # where rows are folded, a warp has those of a large group
+        least = HOT / partitions if folds else min(HOT / partitions, HOT_ANYWHERE)
         hot = tuple(told for told in estimate.hot if told[1] > least)
     # a null key of 64 bits has no word that could travel
     nulls = null_slot(query)
@@ -181,21 +177,24 @@ def in_partitions(
             return None
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
-    # a fold has room for as many rows of each partition
-    counted = estimate is not None and counts_rows(estimate) and not folds
+    left_in: set[tuple[int, float]] = set()
+    if estimate is not None and estimate.uneven:
+        left_in = set(estimate.hot).difference(hot)
+    counted = estimate is not None and counts_rows(estimate)
     if counted:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
         if estimate is not None and estimate.uneven:
-            left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
     fits = scatter_tile(query, device, partitions, table)[1]
-    if not fits or partitions * capacity > _MOST_PLACES or (folds and capacity > _FOLD_ROWS):
+    if not fits or partitions * capacity > _MOST_PLACES:
+        return None
+    if folds and not can_fold(rows, capacity, max((share for _, share in left_in), default=0.0)):
         return None
     per_partition = margin(groups) / partitions / parts
-    for_each = _FOLD_ROOMY if folds else _PARTITION_ROOMY
+    for_each = FOLD_ROOMY if folds else _PARTITION_ROOMY
     roomy = int(for_each * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
         roomy = most_slots
@@ -217,7 +216,7 @@ def in_partitions(
         crowded,
         counted,
         values if query.untransformed else 0.0,
-        fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
+        fills=fills_of(query, capacity / parts, device) if folds else 0,
     )
 
 
@@ -242,7 +241,7 @@ def _in_stripes(
     most_slots = room // (once + copied) // 2 * 2 - 8
     if folds:
         # beside the slots: where the last group ends
-        most_slots = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2
+        most_slots = (fold_bytes(device) - 8) // FOLD_SLOT // 2 * 2
     most_slots = min(most_slots, _MOST_SLOTS)
     step = device.multiprocessors
     most = _MOST_PARTITIONS // step * step
@@ -252,7 +251,7 @@ def _in_stripes(
     parts = math.ceil(wanted / most)
     wanted = math.ceil(wanted / parts)
     if folds:
-        wanted = max(wanted, partitions_of_rows(query, rows, estimate.groups, device))
+        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
         if wanted > most:
             return None
     partitions = math.ceil(wanted / step) * step
@@ -266,7 +265,7 @@ def _in_stripes(
         return None
     if partitions == 1:  # whose inverse has more than 64 bits
         return None
-    if folds and capacity > _FOLD_ROWS:
+    if folds and not can_fold(rows, capacity, 0.0):
         return None
     slots = even(math.ceil(stripes / parts))
     copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
@@ -284,7 +283,7 @@ def _in_stripes(
         base,
         gathered=values if query.untransformed else 0.0,
         window=keys,
-        fills=math.ceil(query.widest * capacity / parts / fold_bytes(device)) if folds else 0,
+        fills=fills_of(query, capacity / parts, device) if folds else 0,
     )
 
 
@@ -320,32 +319,12 @@ def _capacity(rows: int, partitions: int, alike: float) -> int:
     """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
     # they vary with the number of its keys, and with how frequent these are
     spread = partitions * alike + partitions / max(rows, 1)
-    return math.ceil(rows / partitions * (1 + _PARTITION_SIGMAS * math.sqrt(spread))) + 64
+    return math.ceil(rows / partitions * (1 + PARTITION_SIGMAS * math.sqrt(spread))) + 64
 
 
 def _room(groups: int, rows: int) -> int:
     """Groups that there is room for at first."""
     return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
-
-
-def partitions_of_rows(query: Query, rows: int, groups: int, device: Device) -> int:
-    """Of rows to fold: so many that the widest column fills shared memory ``_FOLD_FILLS`` times."""
-    # where the groups start, and the nulls
-    beside = 2 * margin(groups) + (rows / 8 if any(v.masked for v in query.read) else 0)
-    column = query.widest * rows / _FOLD_FILLS
-    least = max(1.0, (beside + column) / fold_bytes(device), (rows + 64) / _FOLD_ROWS)
-    partitions = least
-    # rows of a partition beyond the mean, of which smaller partitions have more
-    for _ in range(3):
-        spread = partitions / groups + partitions / max(rows, 1)
-        partitions = least * (1 + _PARTITION_SIGMAS * math.sqrt(spread))
-    return math.ceil(partitions + 1)
-
-
-def fold_bytes(device: Device) -> int:
-    """Shared memory of a block that folds: all of it, for keys first and for columns then."""
-    # the block's own counters are some words more than those of others
-    return (shared_bytes(device) - 192) // 16 * 16
 
 
 def _base(query: Query, estimate: Estimate | None) -> int | None:

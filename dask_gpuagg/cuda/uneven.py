@@ -10,6 +10,10 @@ from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, shared_bytes
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
 
+# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
+# with this share of all rows: one block alone would add them up.
+HOT = 0.25
+HOT_ANYWHERE = 1e-4
 # Of uneven keys one in so many rows is counted by its partition, which then has room for as many
 # deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
 ROOM_OF = 16
@@ -18,8 +22,10 @@ ROOM_MORE = 64
 # The share of rows with the key of the row before, beyond what chance gives, from which on the rows
 # that are counted, four side by side, are no independent draws.
 _IN_RUNS = 0.05
-# Buckets of a table of hot keys for each of them: one in sixteen keys finds its own taken.
+# Buckets of a table of hot keys for each of them, and keys of a bucket: one key in 400 finds its
+# own full.
 HOT_BUCKETS = 8
+_IN_BUCKET = 2
 FEWEST_BUCKETS = 32
 # Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
 # few at a time in a warp.
@@ -46,12 +52,17 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
     hot : sequence of (int, float)
         Words and shares.
     buckets : int
-        Each holds the hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are scattered.
+        Each holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
+        scattered.
     """
-    found: dict[int, tuple[int, float]] = {}
+    found: list[tuple[int, float]] = []
+    held: dict[int, int] = {}
     for key in hot:
-        found.setdefault((key[0] >> 32) * buckets >> 32, key)
-    return tuple(found.values())
+        bucket = (key[0] >> 32) * buckets >> 32
+        held[bucket] = held.get(bucket, 0) + 1
+        if held[bucket] <= _IN_BUCKET:
+            found.append(key)
+    return tuple(found)
 
 
 def counts_rows(estimate: Estimate) -> bool:

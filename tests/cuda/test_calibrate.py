@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda import calibrate, costs, driver, geometry, partitioning
 from dask_gpuagg.cuda.calibrate import EXPERIMENTS, Experiment
 from dask_gpuagg.cuda.cardinality import Estimate
+from dask_gpuagg.cuda.costs import Costs
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.fitting import Observation, error_of, fit
-from dask_gpuagg.cuda.model import Costs
 from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
 from dask_gpuagg.cuda.source import Query
 

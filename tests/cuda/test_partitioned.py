@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda import cardinality, geometry, partitioned, partitioning
+from dask_gpuagg.cuda import cardinality, folding, geometry, partitioned, partitioning
 from dask_gpuagg.cuda import uneven as skew
 from dask_gpuagg.cuda.call import Args, Counters, Table
 from dask_gpuagg.cuda.cardinality import Estimate
@@ -153,11 +153,16 @@ def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
     assert room.sum() <= decision.capacity * decision.partitions < most * rows
 
 
-def test_only_uneven_hashed_keys_are_counted() -> None:
-    assert not decided(SUM, 10**6).counted
-    folded = geometry.decide(SUM, 10**8, uneven(10**6, 0.1), H200, "pgb_fold")
-    assert (folded.kernel, folded.counted) == ("pgb_fold", False)
-    assert geometry.decide(SUM, 10**8, uneven(10**6), H200, "pgb").counted
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_only_uneven_keys_are_counted(kernel: str) -> None:
+    even = geometry.decide(SUM, 10**8, even_keys(10**6), H200, kernel)
+    assert (even.kernel, even.counted) == (kernel, False)
+    assert folding.most_rows(even) == even.capacity
+    counted = geometry.decide(SUM, 10**8, uneven(10**6, 0.1), H200, kernel)
+    assert (counted.kernel, counted.counted) == (kernel, True)
+    # a block that folds has places for so many
+    most = 2 * counted.capacity if counted.fills else 2**32 - 1
+    assert folding.most_rows(counted) == most
 
 
 @pytest.mark.parametrize(
@@ -173,30 +178,34 @@ def test_uneven_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> N
         assert decision.capacity * decision.partitions > even.capacity * even.partitions
 
 
-def test_keys_that_share_a_bucket_with_a_hotter_one_are_not_hot() -> None:
-    hot = ((5 << 32, 0.3), (6 << 32 | 7, 0.2), (1 << 63, 0.1), (1 << 63 | 9, 0.05))
-    assert skew.found_in(hot, 32) == (hot[0], hot[2])
-    assert skew.found_in(hot, 1 << 31) == (hot[0], hot[1], hot[2])
+def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
+    near, far = [(i << 32 | 7, 0.3 - i / 100) for i in range(3)], [(1 << 63, 0.1)]
+    assert skew.found_in([*near, *far], 32) == (*near[:2], *far)
+    assert skew.found_in([*near, *far], 1 << 32) == (*near, *far)
     assert skew.found_in((), 0) == ()
     # all that a decision keeps out are found
-    shares = [0.3 / (i + 1) for i in range(cardinality.HOT_AT_MOST)]
+    shares = [0.1 / (i + 1) for i in range(cardinality.HOT_AT_MOST)]
     words = np.random.default_rng(2).integers(0, 2**63, len(shares))
-    told = tuple(zip((2 * words).tolist(), shares, strict=True))
-    estimate = Estimate(10**6, 10**6, 0.0, 0.3, True, told, 0.0)
+    words[60:63] = words[60]
+    told = tuple(zip((2 * words + np.arange(len(words)) % 2).tolist(), shares, strict=True))
+    told = (*told[:62], (told[62][0] + 2, told[62][1]), *told[63:])
+    estimate = Estimate(10**6, 10**6, 0.0, 0.1, True, told, 0.0)
     decision = geometry.decide(SUM, 10**8, estimate, H200, "pgb")
-    assert 0.9 * len(told) < len(decision.hot) < len(told)
+    assert 0.98 * len(told) < len(decision.hot) < len(told)
+    assert told[61][0] in decision.hot
+    assert told[62][0] not in decision.hot
     kept = tuple(key for key in told if key[0] in decision.hot)
     assert skew.found_in(kept, decision.hot_buckets) == kept
 
 
 def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
-    """Two keys in one bucket, the hotter of which is kept out, or one in each."""
-    for second, left_in in ((word(1), 0.0), (word(0) + 1, 0.15)):
-        told = (word(0), 0.2), (second, 0.15), (word(2), 0.1)
+    """Three keys in one bucket, the hotter of which are kept out, or two."""
+    for third, left_in in ((word(1), 0.0), (word(0) + 2, 0.15)):
+        told = (word(0), 0.2), (word(0) + 1, 0.19), (third, 0.15), (word(2), 0.1)
         estimate = Estimate(10**6, 10**6, 0.9, 0.2, True, told, 1e-5)
         decision = geometry.decide(SUM, 10**8, estimate, H200, "pgb")
         assert not decision.counted
-        assert decision.hot == (word(0), *(() if left_in else (second,)), word(2))
+        assert decision.hot == tuple(key for key, _ in told if key != third or not left_in)
         alike = 1e-5 + left_in**2
         assert decision.capacity == partitioning._capacity(10**8, decision.partitions, alike)
 
@@ -422,9 +431,9 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert decision.partitions * decision.capacity >= rows
     assert decision.partitions * decision.slices * decision.shared_slots >= groups
     # where groups start, their words, their counts
-    assert decision.shared_slots * 14 + 8 <= partitioning.fold_bytes(device)
+    assert decision.shared_slots * 14 + 8 <= folding.fold_bytes(device)
     assert decision.shared_slots % 2 == 0
-    assert partitioning.fold_bytes(device) + 4 * (4 + 32) <= device.shared_bytes
+    assert folding.fold_bytes(device) + 4 * (5 + 32) <= device.shared_bytes
     assert 1 <= decision.fills <= 4
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
@@ -437,10 +446,39 @@ def test_many_states_of_groups_of_few_rows_are_folded() -> None:
     assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
 
 
-def test_uneven_keys_are_not_folded() -> None:
-    """One thread would fold all rows of a frequent key."""
-    few = replace(even_keys(1 << 24), uneven=True)
-    assert geometry.decide(MINIMA, 10**8, few, H200).kernel == "pgb"
+def unlike_keys(groups: int, *hot: tuple[int, float]) -> Estimate:
+    return replace(even_keys(groups), uneven=True, hot=hot, alike=2 / groups)
+
+
+def test_uneven_keys_are_folded() -> None:
+    """Of all that a warp adds up no more than a fourth of a partition's rows are one key's."""
+    told = (word(0), 0.05), (word(1), 2e-4), (word(2), 1.2e-4), (word(3), 1.5e-5)
+    decision = geometry.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert (decision.kernel, decision.counted) == ("pgb_fold", True)
+    assert 1.2e-4 < 0.25 / decision.partitions < 2e-4
+    assert decision.hot == (word(0), word(1))
+    assert decision.capacity <= folding.FOLD_ROWS
+    assert 1 <= decision.fills <= 4
+
+
+@pytest.mark.parametrize(("share", "folded"), [(2.5e-4, True), (5e-4, False)])
+def test_a_frequent_key_that_is_in_a_partition_after_all_is_not_folded(
+    share: float, folded: bool
+) -> None:
+    """Two hotter ones have its bucket, and a turn of its partition has places for 65,000 rows."""
+    told = (word(0), 0.02), (word(0) + 1, 0.01), (word(0) + 2, share)
+    decision = geometry.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert decision.hot == (word(0), word(0) + 1)
+    assert (decision.kernel == "pgb_fold") == folded
+
+
+def test_uneven_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
+    estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
+    folded = geometry.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
+    assert (folded.kernel, folded.counted) == ("pgb_fold", False)
+    assert folding.most_rows(folded) == folded.capacity <= folding.FOLD_ROWS
+    estimate = replace(estimate, alike=1e-4)
+    assert geometry.decide(MINIMA, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
 
 
 def test_states_of_several_columns_are_not_folded() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import partitioning
+from dask_gpuagg.cuda import folding, partitioning
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
 
 ROWS = 4_000_000
@@ -36,17 +36,18 @@ def test_zipf(exponent: float, kernel: str) -> None:
     ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
     assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
     assert run.groups == frame.k.nunique()
-    if kernel in ("auto", "pgb", "pgb_ur"):
-        assert run.decision.kernel == ("pgb" if kernel == "auto" else kernel)
+    if kernel in ("auto", "pgb", "pgb_ur", "pgb_fold"):
+        assert run.decision.kernel in (["pgb", "pgb_fold"] if kernel == "auto" else [kernel])
         assert len(run.decision.hot) > 0 or exponent == 0.5
-        assert run.decision.crowded
+        assert run.decision.counted
+        assert run.decision.crowded == (run.decision.kernel != "pgb_fold")
         assert not run.restarted
         assert run.decision.estimate is not None
         assert 0.8 < run.decision.estimate.groups / run.groups < 1.3
 
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, {"v": ["sum"]}], ids=["many", "one"])
-@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 def test_zipf_of_narrow_words(exponent: float, kernel: str, wanted: dict[str, list[str]]) -> None:
     rng = np.random.default_rng(8)
@@ -54,7 +55,7 @@ def test_zipf_of_narrow_words(exponent: float, kernel: str, wanted: dict[str, li
     frame = pd.DataFrame({"k": keys, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], wanted, kernel)
     assert run.decision.base is not None
-    assert run.decision.crowded
+    assert run.decision.crowded == (kernel != "pgb_fold")
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
@@ -66,10 +67,9 @@ def test_zipf_without_nulls(exponent: float, kernel: str) -> None:
     frame = pd.DataFrame({"k": zipf(exponent, 2_000_000, rng)} | values(rng, ROWS))
     ours, run = aggregated(frame, ["k"], WANTED, kernel)
     assert run.decision.kernel == kernel
-    # a fold has room for as many rows of each partition
-    assert run.decision.counted == (kernel != "pgb_fold")
+    assert run.decision.counted
     assert len(run.decision.hot) > 0 or exponent == 0.5
-    assert run.spilled == 0 or kernel == "pgb_fold"
+    assert run.spilled == 0
     assert not run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
@@ -99,6 +99,28 @@ def test_the_empty_pattern_beside_hot_keys(wanted: dict[str, list[str]]) -> None
     ours, run = aggregated(frame, ["k"], wanted, "pgb")
     assert run.decision.hot
     assert run.spilled > 0
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
+@pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
+@pytest.mark.parametrize(("share", "parts"), [(0.012, True), (0.05, False)])
+def test_a_frequent_key_in_a_partition_that_is_folded(
+    share: float, parts: bool, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows beyond the places of one turn take several, those of one key another kernel."""
+    monkeypatch.setattr(partitioning, "HOT", 1e9)
+    monkeypatch.setattr(folding, "_LARGEST", 1e9)
+    monkeypatch.setattr(folding, "_ROOM", 10)
+    rng = np.random.default_rng(17)
+    k = zipf(0.5, 2_000_000, rng)
+    k[rng.random(ROWS) < share] = 2**41
+    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
+    assert run.decision.kernel == ("pgb_fold" if parts else "lphga")
+    if parts:
+        assert not run.decision.hot
+        assert share * ROWS + ROWS / run.decision.partitions > 1 << 16
+        assert run.spilled == 0
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 

@@ -154,4 +154,16 @@ template <class T> GPUAGG_INLINE T sum_to_lane(T sum) {
     return sum;
 }
 
+// What another lane of the warp has, of any type.
+template <class V> GPUAGG_INLINE V from_lane(const V& value, u32 lane) {
+    constexpr u32 WORDS = (sizeof(V) + 3) / 4;
+    u32 words[WORDS] = {};
+    V made;
+    memcpy(words, &value, sizeof(V));
+#pragma unroll
+    for (u32 i = 0; i < WORDS; ++i) words[i] = __shfl_sync(ALL_LANES, words[i], lane);
+    memcpy(&made, words, sizeof(V));
+    return made;
+}
+
 }  // namespace gpuagg

@@ -3,83 +3,12 @@
 // atomics take too long. The table in shared memory holds keys alone.
 #pragma once
 
-#include "pgb_tr/append.cuh"
-#include "pgb_tr/turns.cuh"
+#include "pgb_tr/placed.cuh"
 
 namespace gpuagg {
 
-// A row of no group that is folded now. Partitions have fewer rows.
-constexpr u32 NO_PLACE = 0xffffu;
-// Rows of a thread whose values are in registers at once.
-constexpr u32 FOLD_BATCH = 8;
 // Bytes of the states of one column.
 constexpr u32 CUT_BYTES = 256;
-// Threads of a block; dask_gpuagg/cuda/partitioning.py has the same.
-constexpr u32 FOLD_THREADS = 1024;
-
-// A partition whose rows have places in the order of their groups.
-struct Placed {
-    const u16* places;  // of its rows
-    const u16* starts;  // of its groups, and where the last one ends
-    u32* nulls;         // a bit for each place
-    char* cut;          // states of the group that the end of what is staged has cut
-    char* staged;       // one column, as far as `bytes` go
-    u32 bytes, begin, rows, groups;
-    u32 first;  // the place of the first group in the dense area
-    u32 next, next_rows;  // the first row of the block's next partition, and how many
-    GPUAGG_INLINE u32 placed() const { return starts[groups]; }
-};
-
-// What is fetched into the L2 cache before it is asked for: one line for each thread, which of all
-// blocks together is a fraction of the cache.
-constexpr u32 LINE = 128;
-
-// Fetches the first rows of a partition's column.
-template <class T> GPUAGG_INLINE void prefetch(const T* column, u32 rows) {
-    const u32 row = threadIdx.x * (LINE / sizeof(T));
-    if (row < rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(column + row));
-}
-
-// A value that is read once. The partitions' columns are aligned, decimals too.
-template <class T> GPUAGG_INLINE T stream(const T* from) {
-    if constexpr (sizeof(T) <= 8) return __ldcs(from);
-    else return *from;
-}
-
-// Brings the values of N rows of a thread, FOLD_THREADS apart, into shared memory, if their places
-// are among `room` from `from` on.
-template <u32 N, class T>
-GPUAGG_INLINE void stage_rows(const Placed& o, const T* column, u32 from, u32 room, u32 row) {
-    T* const staged = reinterpret_cast<T*>(o.staged);
-    const u16* const places = o.places + row;
-    const T* const values = column + row;
-    T value[N];
-    u32 to[N];
-#pragma unroll
-    for (u32 j = 0; j < N; ++j) {
-        to[j] = places[j * FOLD_THREADS];
-        value[j] = stream(values + j * FOLD_THREADS);
-    }
-#pragma unroll
-    for (u32 j = 0; j < N; ++j)
-        if (to[j] != NO_PLACE && to[j] - from < room) staged[to[j] - from] = value[j];
-}
-template <class T>
-GPUAGG_INLINE void stage(const Placed& o, const T* column, u32 from, u32 room) {
-    constexpr u32 STEP = FOLD_BATCH * FOLD_THREADS, AHEAD = 2;
-    if (o.rows < STEP) {
-        for (u32 row = threadIdx.x; row < o.rows; row += FOLD_THREADS)
-            stage_rows<1>(o, column, from, room, row);
-        return;
-    }
-    for (u32 base = 0; base < o.rows; base += STEP) {
-        if (threadIdx.x < STEP * sizeof(T) / LINE && base + AHEAD * STEP < o.rows)
-            prefetch(column + base + AHEAD * STEP, o.rows - base - AHEAD * STEP);
-        // the last rows may come twice, to the same places
-        const u32 begin = base + STEP <= o.rows ? base : o.rows - STEP;
-        stage_rows<FOLD_BATCH>(o, column, from, room, begin + threadIdx.x);
-    }
-}
 
 // Whether more than an input's validity is read.
 template <class In> struct HasValues { static constexpr bool value = true; };
@@ -164,18 +93,31 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
             __syncthreads();
             if (placed - from <= room) prefetch_next<Q, I, W>(p, moved, o);
             const u32 upto = placed - from < room ? placed : from + room;
-            for (u32 g = threadIdx.x; g < o.groups; g += FOLD_THREADS) {
+            // a thread for each group, then a warp for each of the large ones
+            const u32 lane = threadIdx.x % WARP;
+            const u32 alone = (o.large + WARP - 1) / WARP * WARP;
+            const u32 units = alone + (o.groups - o.large) * WARP;
+            for (u32 i = threadIdx.x; i < units; i += FOLD_THREADS) {
+                const bool together = i >= alone;
+                const u32 g = together ? o.large + (i - alone) / WARP : i;
+                if (!together && g >= o.large) continue;
                 const u32 start = o.starts[g], end = o.starts[g + 1], to = o.first + g;
                 if (start >= upto || end <= from || to >= a.table.slots) continue;
                 auto value = Some::none();
-                if (start < from)
+                if (start < from && (!together || lane == 0))
                     value = dense ? Some::read(memory, {to, to})
                                   : *reinterpret_cast<const Value*>(o.cut);
                 const u32 begin = start < from ? from : start, last = end < upto ? end : upto;
+                u32 left = last - begin, step = 1;
                 // lanes whose groups are of the same size begin in different banks
                 constexpr u32 LANES = 128 / (sizeof(T) < 4 ? 4 : sizeof(T));
-                u32 at = begin + threadIdx.x % LANES * (last - begin) / LANES;
-                for (u32 left = last - begin; left; --left, at = at + 1 < last ? at + 1 : begin) {
+                u32 at = begin + lane % LANES * left / LANES;
+                if (together) {
+                    at = begin + lane;
+                    left = (left + WARP - 1 - lane) / WARP;
+                    step = WARP;
+                }
+                for (; left; --left, at = at + step < last ? at + step : begin) {
                     Row row;
                     u32 number = 0;
                     if constexpr (NUMBERS) number = staged[at - from];
@@ -184,6 +126,12 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                         cell<I>(row).valid = !(o.nulls[at / 32] >> at % 32 & 1u);
                     else if constexpr (I != NO_INPUT) cell<I>(row).valid = true;
                     Some::fold_row(value, row, number);
+                }
+                if (together) {
+#pragma unroll
+                    for (u32 d = WARP / 2; d; d /= 2)
+                        Some::fold(value, from_lane(value, (lane + d) % WARP));
+                    if (lane) continue;
                 }
                 if (dense) {
                     Some::write(memory, {to, to}, value);
@@ -233,7 +181,7 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     fold_inputs<Q, O, 0, W>(a, p, moved, to_columns, o);
     fold_column<Q, O, NO_INPUT, true, W>(a, p, moved, to_columns, o);
     if (!a.table.words) return;
-    // a thread reads what it wrote itself
+    // a thread reads what it wrote itself, or what others did before a barrier
     for (u32 base = 0; base < o.groups; base += FOLD_THREADS) {
         const u32 g = base + threadIdx.x, to = o.first + g;
         const bool is_group = g < o.groups && to < a.table.slots;
@@ -243,101 +191,18 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     }
 }
 
-// Sizes of groups that are told apart; the last one is of all from there on.
-constexpr u32 SIZES = 32;
-
-// Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
-// become where their rows start. How many groups.
-template <class Q, class T>
-GPUAGG_INLINE u32 number_groups(const Args& a, const Partitions& p, const Column* moved,
-                                const Target* to, const T& turn, u32* counts, u32 slots,
-                                u16* starts, u32* sizes, u32* first) {
-    const u32 lane = threadIdx.x % WARP;
-    // groups in the high half, rows in the low one
-    constexpr u32 GROUP = 1u << 16;
-    if (threadIdx.x < SIZES) sizes[threadIdx.x] = 0;
-    __syncthreads();
-    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS)
-        if (const u32 n = counts[s]) atomicAdd(sizes + (n < SIZES - 1 ? n : SIZES - 1), GROUP + n);
-    __syncthreads();
-    const u32 mine = sizes[lane];
-    const u32 upto = sum_to_lane(mine);
-    const u32 all = __shfl_sync(ALL_LANES, upto, WARP - 1), groups = all >> 16;
-    __syncthreads();
-    if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
-    if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
-    __syncthreads();
-    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
-        const u32 n = counts[s];
-        if (n == 0) continue;
-        const u32 at = atomicAdd(sizes + (n < SIZES - 1 ? n : SIZES - 1), GROUP + n);
-        starts[at >> 16] = static_cast<u16>(s);
-        counts[s] = at & (GROUP - 1);
-    }
-    __syncthreads();
-    for (u32 base = 0; base < groups; base += FOLD_THREADS) {
-        const u32 g = base + threadIdx.x, at = *first + g;
-        const bool is_group = g < groups, fits = is_group && at < a.table.slots;
-        const u32 s = is_group ? starts[g] : 0;
-        const u64 word = fits ? turn.word(p, s) : EMPTY;
-        if (!a.table.words) {
-            // by all lanes; no key whose states would be asked for comes here
-            Probe probe{EMPTY, 0u, Kind::key};
-            if (fits) probe = Q::Key::again(moved, word);
-            write_key<typename Q::All>(typename Q::Key{}, moved, to, at, probe, Q::All::none(),
-                                       fits);
-        } else if (fits) {
-            a.table.words[at] = word;
-        }
-        if (is_group) starts[g] = static_cast<u16>(counts[s]);
-    }
-    if (threadIdx.x == 0) starts[groups] = static_cast<u16>(all);
-    return groups;
-}
-
-// Adds 1 without a branch, so that several are under way at once.
-GPUAGG_INLINE u32 add_one_if(bool wanted, u32* cell) {
-    u32 before = 0;
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(cell));
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %2, 0; @p atom.shared.add.u32 %0, [%1], 1; }"
-        : "+r"(before)
-        : "r"(address), "r"(static_cast<u32>(wanted)));
-    return before;
-}
-
-// From the slots of the rows to their places; counts hold where the rows of a slot begin.
-GPUAGG_INLINE void place_rows(u32* counts, u16* places, u32 rows) {
-    for (u32 base = threadIdx.x; base < rows; base += FOLD_THREADS * FOLD_BATCH) {
-        u16* const mine = places + base;
-        u32 slot[FOLD_BATCH];
-#pragma unroll
-        for (u32 j = 0; j < FOLD_BATCH; ++j) {
-            slot[j] = NO_PLACE;
-            if (base + j * FOLD_THREADS < rows) slot[j] = mine[j * FOLD_THREADS];
-        }
-        u32 place[FOLD_BATCH];
-#pragma unroll
-        for (u32 j = 0; j < FOLD_BATCH; ++j)
-            place[j] = add_one_if(slot[j] != NO_PLACE, counts + slot[j]);
-#pragma unroll
-        for (u32 j = 0; j < FOLD_BATCH; ++j)
-            if (slot[j] != NO_PLACE) mine[j * FOLD_THREADS] = static_cast<u16>(place[j]);
-    }
-}
-
 template <class Q, class O, u32 KEY_TARGETS, class W, u32 UNROLL>
 __device__ void fold(const Args& a, const Partitions& p, const Column* moved, const Target* to,
                      u16* all_places) {
     extern __shared__ __align__(16) u64 fold_memory[];
-    __shared__ u32 ticket, upcoming, full, first, sizes[SIZES];
+    __shared__ u32 ticket, upcoming, full, first, counted, sizes[SIZES];
     if (not_final(a)) return;
     const u32 slots = a.shared_slots;
     u16* const starts = reinterpret_cast<u16*>(fold_memory);
     Turn<Q, W> turn;
     turn.keys = reinterpret_cast<typename Turn<Q, W>::Key*>(fold_memory + slots / 4 + 1);
     u32* const counts = reinterpret_cast<u32*>(turn.keys) + slots * (turn.key_bytes / 4);
-    u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.capacity;
+    u16* const places = all_places + static_cast<u64>(blockIdx.x) * p.most;
     u32 bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     constexpr u32 TILE = WARP * UNROLL;
@@ -350,7 +215,7 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
             counts[s] = 0;
         }
         if (threadIdx.x == 0) {
-            full = 0;
+            full = counted = 0;
             if (take) {
                 ticket = upcoming;
                 upcoming = atomicAdd(p.ticket, 1u);
@@ -375,12 +240,16 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
             fits = turn.template count<UNROLL>(p, counts, slots, places, o.begin, base, o.rows,
                                                &full);
         __syncthreads();
-        if (full) {
+        const bool many = o.rows >= NO_PLACE && !full &&
+                          rows_of_turn(counts, slots, &counted) >= NO_PLACE;
+        if (many && turn.part.mask >= LEAST_PART) {
+            if (threadIdx.x == 0) atomicAdd(&a.counters->homeless, 1u);
+            take = !turn.next(a);
+        } else if (full || many) {
             turn.part.split();
         } else {
             prefetch_next<Q, NO_INPUT, W>(p, moved, o);
-            o.groups = number_groups<Q>(a, p, moved, to, turn, counts, slots, starts,
-                                        sizes, &first);
+            number_groups<Q>(a, p, moved, to, turn, counts, slots, starts, sizes, &first, o);
             __syncthreads();
             o.first = first;
             place_rows(counts, places, o.rows);

@@ -27,11 +27,13 @@ struct HotKeys {
 };
 
 // Which keys are hot: two cells for the two extra keys, then one for each. A key is looked for in one
-// bucket only, which holds the hottest of those that fall there: the others are rows like all others.
-// So there is no loop, in which a warp would wait for its unluckiest lane.
+// bucket only, which holds the two hottest of those that fall there; the host leaves out the others,
+// whose rows are like all others. So there is no loop, in which a warp would wait for its unluckiest
+// lane.
 struct HotIndex {
+    static constexpr u32 NO_CELL = 0xffffu;
     u64* words;
-    u32* buckets;
+    u32* buckets;  // two cells each
     u32 cells, bucket_count;
     bool extras;
 
@@ -43,9 +45,16 @@ struct HotIndex {
         buckets = reinterpret_cast<u32*>(words + room());
         for (u32 i = threadIdx.x; i < bucket_count; i += blockDim.x) buckets[i] = NONE;
         __syncthreads();
+        // the hottest of a bucket in its low half, then the other one in its high half
         for (u32 i = EXTRA_SLOTS + threadIdx.x; i < cells; i += blockDim.x) {
             words[i] = keys.words[i - EXTRA_SLOTS];
-            atomicMin(bucket(static_cast<u32>(words[i] >> 32)), i);
+            atomicMin(bucket(static_cast<u32>(words[i] >> 32)), NO_CELL << 16 | i);
+        }
+        __syncthreads();
+        for (u32 i = EXTRA_SLOTS + threadIdx.x; i < cells; i += blockDim.x) {
+            u32* const own = bucket(static_cast<u32>(words[i] >> 32));
+            const u32 first = peek(own) & NO_CELL;
+            if (first != i) atomicMin(own, i << 16 | first);
         }
         __syncthreads();
     }
@@ -57,16 +66,13 @@ struct HotIndex {
     // The cell of a hot key; NONE for all others. Without a branch, so that several are under way at
     // once: any home is in some bucket.
     GPUAGG_INLINE u32 find(const Probe& probe) const {
-        const u32 held = *bucket(probe.home);
-        const u64 word = words[held != NONE ? held : 0];
-        const u32 cell = held != NONE && word == probe.word ? held : NONE;
+        const u32 held = *bucket(probe.home), first = held & NO_CELL, second = held >> 16;
+        const u64 one = words[first != NO_CELL ? first : 0];
+        const u64 other = words[second != NO_CELL ? second : 0];
+        u32 cell = first != NO_CELL && one == probe.word ? first : NONE;
+        if (second != NO_CELL && other == probe.word) cell = second;
         if (probe.kind == Kind::key) return cell;
         return !extras || probe.kind == Kind::drop ? NONE : probe.kind == Kind::null ? 1u : 0u;
-    }
-
-    // Whether the key of a cell is found there: all of its rows are, or none.
-    GPUAGG_INLINE bool has(u32 cell) const {
-        return cell < EXTRA_SLOTS || *bucket(static_cast<u32>(words[cell] >> 32)) == cell;
     }
 };
 
@@ -104,7 +110,7 @@ template <class Q> struct HotTable {
         __syncthreads();
         const auto global = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
         for (u32 i = threadIdx.x; i < index.cells; i += blockDim.x) {
-            if (i < EXTRA_SLOTS ? touched[i] == 0 : !index.has(i)) continue;
+            if (i < EXTRA_SLOTS && touched[i] == 0) continue;
             auto value = Q::All::read(memory, {i, i});
             const u32 first = index.room() + i * replicas;
             if (i < HOT_COPIED)

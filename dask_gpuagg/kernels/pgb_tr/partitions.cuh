@@ -44,6 +44,7 @@ struct Partitions {
                         // null: each has room for `capacity` rows
     u32 count;
     u32 capacity;
+    u32 most;  // rows that any partition has room for
     GPUAGG_INLINE u32 begin(u32 i) const { return begins ? begins[i] : i * capacity; }
     GPUAGG_INLINE u32 room(u32 i) const { return begins ? begins[i + 1] - begins[i] : capacity; }
     // Rows that found a place.

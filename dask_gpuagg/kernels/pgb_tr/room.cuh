@@ -60,7 +60,8 @@ __device__ void lay_out(const Partitions& p, const u32* counts, u32* begins, u32
     const auto room = [&](u32 i) -> u64 {
         const u64 counted = i < p.count ? counts[i] : 0;
         const f32 deviation = ROOM_OF * sqrtf(static_cast<f32>(counted + 1));
-        return counted * ROOM_OF + static_cast<u64>(ROOM_SIGMAS * deviation) + ROOM_MORE;
+        const u64 room = counted * ROOM_OF + static_cast<u64>(ROOM_SIGMAS * deviation) + ROOM_MORE;
+        return room < p.most ? room : p.most;
     };
     u64 mine = 0;
     for (u32 i = threadIdx.x * each; i < (threadIdx.x + 1) * each; ++i) mine += room(i);

@@ -82,17 +82,6 @@ __device__ void count_runs(const Args& a, const Runs& r, const Column* columns) 
     if (__any_sync(ALL_LANES, falls) && lane == 0) *r.falls = 1;
 }
 
-template <class V> GPUAGG_INLINE V shuffle_up(const V& value, u32 d) {
-    constexpr u32 WORDS = (sizeof(V) + 3) / 4;
-    u32 words[WORDS] = {};
-    V made;
-    memcpy(words, &value, sizeof(V));
-#pragma unroll
-    for (u32 i = 0; i < WORDS; ++i) words[i] = __shfl_up_sync(ALL_LANES, words[i], d);
-    memcpy(&made, words, sizeof(V));
-    return made;
-}
-
 // A warp's lanes fold the values of their runs; the last lane of each has the whole. A run that
 // may go on outside the step is added to its group, any other is all of it.
 template <class Q>
@@ -104,7 +93,7 @@ GPUAGG_INLINE void reduce_step(const Args& a, const typename Q::All::Memory& den
     const u32 start = upto ? 31 - __clz(upto) : 0;
 #pragma unroll
     for (u32 d = 1; d < WARP; d *= 2) {
-        auto earlier = shuffle_up(value, d);
+        auto earlier = from_lane(value, lane >= d ? lane - d : lane);
         if (lane >= start + d) {
             Q::All::fold(earlier, value);
             value = earlier;
