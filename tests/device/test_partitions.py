@@ -42,6 +42,20 @@ def test_columns_of_every_width(kernel: str) -> None:
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
+@pytest.mark.parametrize("groups", [2_000, 20_000])
+def test_groups_of_many_rows_are_folded(groups: int) -> None:
+    """A warp has each, and columns fill shared memory several times, which cuts some of them."""
+    rng = np.random.default_rng(24)
+    frame, wanted = wide_frame(rng)
+    frame["k"] = rng.integers(0, groups, ROWS) * 2**33
+    frame["var"] = rng.normal(1.0, 1.0, ROWS)
+    wanted["var"] = ["var", "prod", "first"]
+    ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
+    assert (run.decision.kernel, run.spilled) == ("pgb_fold", 0)
+    assert run.decision.fills > 1
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+
+
 @pytest.mark.parametrize("kernel", PARTITIONED)
 @pytest.mark.parametrize("keys", [["s"], ["k", "j"]], ids="+".join)
 def test_keys_of_made_words(keys: list[str], kernel: str) -> None:

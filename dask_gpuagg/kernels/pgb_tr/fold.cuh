@@ -75,7 +75,8 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
         static_assert(sizeof(Value) <= CUT_BYTES, "the states of one column");
         const u32 placed = o.placed(), room = NUMBERS || VALUES ? o.bytes / sizeof(T) : placed;
         const T* const staged = reinterpret_cast<const T*>(o.staged);
-        for (u32 from = 0; from < placed; from += room) {
+        // the group that one fill cuts may end while another one is cut
+        for (u32 from = 0, cut = 0; from < placed; from += room, cut ^= CUT_BYTES) {
             if constexpr (In::masked) {
                 using V = typename Bits<Inputs<Row>::masked>::Type;
                 for (u32 i = threadIdx.x; i < (o.rows + 31) / 32; i += FOLD_THREADS) o.nulls[i] = 0;
@@ -106,7 +107,7 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 auto value = Some::none();
                 if (start < from && (!together || lane == 0))
                     value = dense ? Some::read(memory, {to, to})
-                                  : *reinterpret_cast<const Value*>(o.cut);
+                                  : *reinterpret_cast<const Value*>(o.cut + (cut ^ CUT_BYTES));
                 const u32 begin = start < from ? from : start, last = end < upto ? end : upto;
                 u32 left = last - begin, step = 1;
                 // lanes whose groups are of the same size begin in different banks
@@ -136,7 +137,7 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                 if (dense) {
                     Some::write(memory, {to, to}, value);
                 } else if (end > upto) {
-                    *reinterpret_cast<Value*>(o.cut) = value;
+                    *reinterpret_cast<Value*>(o.cut + cut) = value;
                 } else {
                     auto all = Q::All::none();
                     Picked::put(value, all);
@@ -258,8 +259,8 @@ __device__ void fold(const Args& a, const Partitions& p, const Column* moved, co
             const u32 masks = Inputs<typename Q::Values>::masked ? (o.rows + 127) / 128 * 16 : 0;
             o.nulls = reinterpret_cast<u32*>(reinterpret_cast<char*>(fold_memory) + used);
             o.cut = reinterpret_cast<char*>(o.nulls) + masks;
-            o.staged = o.cut + CUT_BYTES;
-            o.bytes = (bytes - used - masks - CUT_BYTES) / 16 * 16;
+            o.staged = o.cut + 2 * CUT_BYTES;
+            o.bytes = (bytes - used - masks - 2 * CUT_BYTES) / 16 * 16;
             __syncthreads();
             fold_all<Q, O, W>(a, p, moved, to + KEY_TARGETS, o);
             take = !turn.next(a);

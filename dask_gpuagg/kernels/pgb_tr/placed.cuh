@@ -21,7 +21,7 @@ struct Placed {
     const u16* places;  // of its rows
     const u16* starts;  // of its groups, and where the last one ends
     u32* nulls;         // a bit for each place
-    char* cut;          // states of the group that the end of what is staged has cut
+    char* cut;          // states of groups that the end of what is staged has cut: this time, and last
     char* staged;       // one column, as far as `bytes` go
     u32 bytes, begin, rows, groups;
     u32 large;  // the first of the groups that a warp folds together
