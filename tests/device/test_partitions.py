@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda import folding
 from tests.device.test_kernels import (
     ROWS,
     aggregated,
@@ -43,8 +44,10 @@ def test_columns_of_every_width(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("groups", [2_000, 20_000])
-def test_groups_of_many_rows_are_folded(groups: int) -> None:
-    """A warp has each, and columns fill shared memory several times, which cuts some of them."""
+def test_groups_of_many_rows_are_folded(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp or a thread has each, and columns fill shared memory several times, which cuts them."""
+    monkeypatch.setattr(folding, "_FILLS", 10)
+    monkeypatch.setattr(folding, "fold_bytes", lambda device: 40_960)
     rng = np.random.default_rng(24)
     frame, wanted = wide_frame(rng)
     frame["k"] = rng.integers(0, groups, ROWS) * 2**33
@@ -52,7 +55,7 @@ def test_groups_of_many_rows_are_folded(groups: int) -> None:
     wanted["var"] = ["var", "prod", "first"]
     ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
     assert (run.decision.kernel, run.spilled) == ("pgb_fold", 0)
-    assert run.decision.fills > 1
+    assert run.decision.fills > 2
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
