@@ -45,7 +45,7 @@ def test_columns_of_every_width(kernel: str) -> None:
 
 @pytest.mark.parametrize("groups", [2_000, 20_000])
 def test_groups_of_many_rows_are_folded(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warp or a thread has each, and columns fill shared memory several times, which cuts them."""
+    """A warp or a thread has each, and the end of what fits shared memory cuts some of them."""
     monkeypatch.setattr(folding, "_FILLS", 10)
     monkeypatch.setattr(folding, "fold_bytes", lambda device: 40_960)
     rng = np.random.default_rng(24)
