@@ -57,7 +57,7 @@ def cells() -> Iterator[Cell]:
         for aggregations in (5, 20):
             yield Cell("int64", groups, aggregations, nulls=0.5)
     for zipf in EXPONENTS:
-        for aggregations in (1, 5):
+        for aggregations in AGGREGATIONS:
             yield Cell("int64", GROUPS[-1], aggregations, zipf=zipf)
 
 

@@ -25,7 +25,8 @@ FOLD_ROOMY = 2
 FOLD_ROWS = 65_000
 _FILLS = 2
 _UNEVEN_SIGMAS = 2
-# Where rows are counted, a partition has room for so many times the mean.
+# Where rows are counted, a partition has room for so many times the mean, twice as many if one turn
+# takes them.
 _ROOM = 2
 # The share of a turn's rows that one key may have.
 _LARGEST = 0.5
@@ -46,7 +47,8 @@ def most_rows(decision: Decision) -> int:
     """Rows that any partition has room for."""
     if not decision.counted:
         return decision.capacity
-    return _ROOM * decision.capacity if decision.fills else (1 << 32) - 1
+    most = _ROOM * decision.capacity
+    return max(most, min(2 * most, FOLD_ROWS)) if decision.fills else (1 << 32) - 1
 
 
 def can_fold(rows: int, capacity: int, largest: float) -> bool:
@@ -73,11 +75,11 @@ def partitions_of_rows(query: Query, rows: int, estimate: Estimate | None, devic
         even, sigmas = max(even, estimate.alike), _UNEVEN_SIGMAS
         shares = sorted(share for _, share in estimate.hot)
     sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
-    spread, partitions = 0.0, 1.0
+    spread, partitions, left = 0.0, 1.0, float(rows)
     # rows of a partition beyond the mean, of which smaller partitions have more
     for _ in range(4):
         # but for those of hot keys
-        cool = bisect_right(shares, HOT / partitions)
+        cool = bisect_right(shares, HOT / partitions * left / max(rows, 1))
         left = max(1.0, rows * (1 - sums[-1] + sums[cool]))
         # where the groups start, and the nulls
         beside = 2 * margin(groups) + left / 8 * masked

@@ -30,8 +30,6 @@ from dask_gpuagg.cuda.folding import (
 from dask_gpuagg.cuda.source import Query
 from dask_gpuagg.cuda.uneven import (
     FEWEST_BUCKETS,
-    HOT,
-    HOT_ANYWHERE,
     HOT_BUCKETS,
     counted_capacity,
     counts_rows,
@@ -39,6 +37,7 @@ from dask_gpuagg.cuda.uneven import (
     found_in,
     has_room_for_crowds,
     hot_bytes,
+    hot_of,
 )
 from dask_gpuagg.cuda.window import null_slot, window
 
@@ -163,9 +162,7 @@ def in_partitions(
         return None
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and estimate.uneven:
-        # where rows are folded, a warp has those of a large group
-        least = HOT / partitions if folds else min(HOT / partitions, HOT_ANYWHERE)
-        hot = tuple(told for told in estimate.hot if told[1] > least)
+        hot = tuple(hot_of(estimate.hot, partitions, folds))
     # a null key of 64 bits has no word that could travel
     nulls = null_slot(query)
     table = 0, 0, 0

@@ -10,10 +10,12 @@ from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, shared_bytes
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
 
-# A hot key with more than this share of a mean partition's rows is kept out of it, and so is one
-# with this share of all rows: one block alone would add them up.
+# A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
+# this share of all rows, which one block alone would add up, if all of these together are worth a
+# table of hot keys.
 HOT = 0.25
-HOT_ANYWHERE = 1e-4
+_HOT_ANYWHERE = 1e-4
+_HOT_WORTH = 0.01
 # Of uneven keys one in so many rows is counted by its partition, which then has room for as many
 # deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
 ROOM_OF = 16
@@ -42,6 +44,33 @@ def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
     fixed, replica = query.slot_bytes
     states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
     return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+
+
+def hot_of(
+    hot: Sequence[tuple[int, float]], partitions: int, folds: bool
+) -> Sequence[tuple[int, float]]:
+    """Those of frequent keys that stay out of so many partitions.
+
+    Parameters
+    ----------
+    hot : sequence of (int, float)
+        Words and shares, the hottest first.
+    partitions : int
+    folds : bool
+        Whether rows are folded: a warp has those of a large group, so no block adds them up alone.
+    """
+    kept, left = 0, 1.0
+    for _, share in hot:
+        # of the rows that the hotter ones leave
+        if share <= HOT / partitions * left:
+            break
+        left -= share
+        kept += 1
+    if not folds:
+        frequent = [share for _, share in hot if share > _HOT_ANYWHERE]
+        if sum(frequent) > _HOT_WORTH:
+            kept = max(kept, len(frequent))
+    return hot[:kept]
 
 
 def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:

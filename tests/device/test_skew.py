@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import folding, partitioning
+from dask_gpuagg.cuda import choosing, folding, partitioning, uneven
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
 
 ROWS = 4_000_000
@@ -108,19 +110,21 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
     share: float, parts: bool, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows beyond the places of one turn take several, those of one key another kernel."""
-    monkeypatch.setattr(partitioning, "HOT", 1e9)
+    monkeypatch.setattr(uneven, "HOT", 1e9)
     monkeypatch.setattr(folding, "_LARGEST", 1e9)
     monkeypatch.setattr(folding, "_ROOM", 10)
     rng = np.random.default_rng(17)
     k = zipf(0.5, 2_000_000, rng)
     k[rng.random(ROWS) < share] = 2**41
     frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    others: list[Any] = []
+    lphga = choosing.lphga
+    monkeypatch.setattr(choosing, "lphga", lambda *of: others.append(of) or lphga(*of))
     ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
-    assert run.decision.kernel == ("pgb_fold" if parts else "lphga")
-    if parts:
-        assert not run.decision.hot
-        assert share * ROWS + ROWS / run.decision.partitions > 1 << 16
-        assert run.spilled == 0
+    assert (run.decision.kernel, run.decision.hot) == ("pgb_fold", ())
+    assert share * ROWS + ROWS / run.decision.partitions > 1 << 16
+    assert run.spilled == 0
+    assert len(others) == (not parts)
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
