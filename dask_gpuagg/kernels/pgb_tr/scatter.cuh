@@ -71,16 +71,18 @@ GPUAGG_INLINE void take_hot(HotTable<Q>& hot, const Column* columns, const HotLi
 template <class Q, u32 THREADS, u32 N>
 GPUAGG_INLINE void take_at_once(HotTable<Q>& hot, const Column* columns, const u32 (&cell)[N],
                                 i64 first, u32 b, u32 left) {
+    // one value of each row is held easily
+    constexpr u32 EACH = Inputs<typename Q::Values>::count > 1 ? HOT_BATCH : N;
 #pragma unroll
-    for (u32 i = 0; i < N; i += HOT_BATCH) {
-        typename Q::Values row[HOT_BATCH];
+    for (u32 i = 0; i < N; i += EACH) {
+        typename Q::Values row[EACH];
 #pragma unroll
-        for (u32 j = 0; j < HOT_BATCH; ++j)
+        for (u32 j = 0; j < EACH; ++j)
             if (Q::untransformed ? cell[i + j] != NONE
                                  : (b + i + j) * THREADS + threadIdx.x < left)
                 row[j].read(columns, first + (b + i + j) * THREADS);
 #pragma unroll
-        for (u32 j = 0; j < HOT_BATCH; ++j)
+        for (u32 j = 0; j < EACH; ++j)
             if (cell[i + j] != NONE)
                 hot.update(cell[i + j], row[j],
                            static_cast<u32>(first) + (b + i + j) * THREADS);
