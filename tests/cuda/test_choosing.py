@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import choosing
+from dask_gpuagg.cuda import choosing, expectation
+from dask_gpuagg.cuda.call import Args
 from dask_gpuagg.cuda.cardinality import Estimate
 from dask_gpuagg.cuda.decision import Decision
 from tests.cuda.test_window import SUM
@@ -43,3 +44,26 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     columns: Any = None
     assert choosing._filling(columns, call, "auto", sample, decision) is None
     assert len(asked) == numbered
+
+
+def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The unit with this kernel is compiled for the keys as they come, whose sample was taken."""
+    launched: list[tuple[str, str]] = []
+
+    def call_of(form: str) -> Any:
+        launch = lambda name, *_: launched.append((form, name))  # noqa: E731
+        return SimpleNamespace(args=Args(), held=[], check=None, query=SUM, rows=9, launch=launch)
+
+    call, other = call_of("as they come"), call_of("numbered")
+    columns: Any = SimpleNamespace(call=lambda *_: other)
+    decision = replace(HGB, kernel="pgb", partitions=132)
+    known = SimpleNamespace(form=(SUM, [(0, 9)]), decision=decision, expected=None)
+    monkeypatch.setattr(expectation, "expectation", lambda *_: known)
+    monkeypatch.setattr(expectation, "refused", lambda *_: None)
+    monkeypatch.setattr(choosing, "_begin", lambda _: None)
+    monkeypatch.setattr(choosing, "Sample", lambda _: SimpleNamespace(summary=1))
+    monkeypatch.setattr(choosing, "_taken", lambda target, _: target.check())
+    assert choosing._as_expected(columns, call, "auto")[0] is None
+    assert launched == [("as they come", "check")]
