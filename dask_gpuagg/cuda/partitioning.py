@@ -38,6 +38,7 @@ from dask_gpuagg.cuda.uneven import (
     has_room_for_crowds,
     hot_bytes,
     hot_of,
+    largest_in,
 )
 from dask_gpuagg.cuda.window import null_slot, window
 
@@ -174,21 +175,19 @@ def in_partitions(
             return None
         if not (nulls or hot):  # there was room for none of them
             table = 0, 0, 0
-    left_in: set[tuple[int, float]] = set()
-    if estimate is not None and estimate.uneven:
-        left_in = set(estimate.hot).difference(hot)
     counted = estimate is not None and counts_rows(estimate)
     if counted:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
         if estimate is not None and estimate.uneven:
+            left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
     fits = scatter_tile(query, device, partitions, table)[1]
     if not fits or partitions * capacity > _MOST_PLACES:
         return None
-    if folds and not can_fold(rows, capacity, max((share for _, share in left_in), default=0.0)):
+    if folds and not can_fold(rows, capacity, largest_in(estimate, set(hot))):
         return None
     per_partition = margin(groups) / partitions / parts
     for_each = FOLD_ROOMY if folds else _PARTITION_ROOMY

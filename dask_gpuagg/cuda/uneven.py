@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from dask_gpuagg.cuda.cardinality import SEGMENTS, Estimate
+from dask_gpuagg.cuda.cardinality import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, Estimate
 from dask_gpuagg.cuda.decision import EXTRA_SLOTS, Decision, even, shared_bytes
 from dask_gpuagg.cuda.driver import Device
 from dask_gpuagg.cuda.source import Query
@@ -92,6 +92,25 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
         if held[bucket] <= _IN_BUCKET:
             found.append(key)
     return tuple(found)
+
+
+def largest_in(estimate: Estimate | None, hot: Collection[tuple[int, float]]) -> float:
+    """The share of all rows that an uneven key of the partitions may have; 0 if keys are even.
+
+    Parameters
+    ----------
+    estimate : Estimate or None
+    hot : collection of (int, float)
+        Words and shares of the keys that stay out.
+    """
+    if estimate is None or not estimate.uneven:
+        return 0.0
+    # a sample tells of keys with so many of its rows, and of so many keys
+    untold = HOT_ROWS / (SEGMENT * SEGMENTS)
+    if len(estimate.hot) == HOT_AT_MOST:
+        untold = max(untold, estimate.hot[-1][1])
+    told = (share for word, share in estimate.hot if (word, share) not in hot)
+    return max([untold, *told])
 
 
 def counts_rows(estimate: Estimate) -> bool:

@@ -489,6 +489,25 @@ def test_a_frequent_key_that_is_in_a_partition_after_all_is_not_folded(
     assert (decision.kernel == "pgb_fold") == folded
 
 
+@pytest.mark.parametrize(("share", "folded"), [(3e-4, True), (7e-4, False)])
+def test_keys_that_a_sample_did_not_tell_of_may_be_as_frequent_as_the_last_it_did(
+    share: float, folded: bool
+) -> None:
+    told = [(word(i), share) for i in range(cardinality.HOT_AT_MOST)]
+    few = geometry.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told[:-1]), H200)
+    assert few.kernel == "pgb_fold"
+    decision = geometry.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert (decision.kernel == "pgb_fold") == folded
+
+
+def test_rows_of_which_a_sample_tells_too_little_are_not_folded() -> None:
+    """Of so many it misses keys with more rows than a turn has places for."""
+    for rows, kernel in ((250_000_000, "pgb_fold"), (280_000_000, "lphga")):
+        uneven, even = unlike_keys(1 << 24), even_keys(1 << 24)
+        assert geometry.decide(MINIMA, rows, uneven, H200, "pgb_fold").kernel == kernel
+        assert geometry.decide(MINIMA, rows, even, H200, "pgb_fold").kernel == "pgb_fold"
+
+
 def test_uneven_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
     estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
     folded = geometry.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
