@@ -91,8 +91,8 @@ def laps(
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     query = decision.form(query)
     if decision.partitions:
-        made = {"scatter": _scatter(costs, query, rows, decision, tile)}
         left = rows - _hot_rows(rows, decision)
+        made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
         if decision.counted:
             counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
             made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
@@ -167,11 +167,12 @@ def _direct(
     return _overlapped(memory, shared) + decision.blocks * groups * fields * costs.access_ps * 1e-9
 
 
-def _scatter(costs: Costs, query: Query, rows: int, decision: Decision, tile: int) -> float:
+def _scatter(
+    costs: Costs, query: Query, rows: int, moved: float, decision: Decision, tile: int
+) -> float:
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
     made = 1 if decision.base is not None else 2
-    moved = rows - _hot_rows(rows, decision)
     keys = 1 if query.made_words else len(query.keys)
     loads = made * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)

@@ -25,7 +25,7 @@ ROOM_MORE = 64
 # that are counted, four side by side, are no independent draws.
 _IN_RUNS = 0.05
 # Buckets of a table of hot keys for each of them, and keys of a bucket: one key in 400 finds its
-# own full.
+# own full, if their words are random.
 HOT_BUCKETS = 8
 _IN_BUCKET = 2
 FEWEST_BUCKETS = 32
@@ -109,8 +109,7 @@ def largest_in(estimate: Estimate | None, hot: Collection[tuple[int, float]]) ->
     untold = HOT_ROWS / (SEGMENT * SEGMENTS)
     if len(estimate.hot) == HOT_AT_MOST:
         untold = max(untold, estimate.hot[-1][1])
-    told = (share for word, share in estimate.hot if (word, share) not in hot)
-    return max([untold, *told])
+    return max([untold, *(key[1] for key in estimate.hot if key not in hot)])
 
 
 def counts_rows(estimate: Estimate) -> bool:
