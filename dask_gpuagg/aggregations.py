@@ -25,9 +25,13 @@ from types import MappingProxyType
 
 from dask_gpuagg.states import STATES, State
 
-__all__ = ["DTYPE_CLASSES", "REGISTRY", "STATES", "Aggregation", "Kind", "State", "support_table"]
+__all__ = [
+    "DEVICE_CLASSES", "DTYPE_CLASSES", "REGISTRY", "STATES", "Aggregation", "Kind", "State",
+    "support_table",
+]  # fmt: skip
 
-DTYPE_CLASSES: tuple[str, ...] = (
+# of columns that cuDF has too
+DEVICE_CLASSES: tuple[str, ...] = (
     "bool",
     "int",
     "uint",
@@ -39,6 +43,7 @@ DTYPE_CLASSES: tuple[str, ...] = (
     "decimal",
     "object",
 )
+DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
 
 _INTEGRAL = ("bool", "int", "uint")
 _NUMERIC = (*_INTEGRAL, "float")

@@ -30,7 +30,7 @@ def dtype_class(dtype: Any) -> str:
     -------
     str
         One of ``aggregations.DTYPE_CLASSES``, or ``other`` for what no aggregation of the
-        registry accepts (period, interval, sparse, complex, nested Arrow types).
+        registry accepts (interval, sparse, complex, nested Arrow types).
     """
     if isinstance(dtype, pd.CategoricalDtype):
         return "category"
@@ -44,6 +44,8 @@ def dtype_class(dtype: Any) -> str:
         return _arrow_class(dtype.pyarrow_dtype)
     if isinstance(dtype, np.dtype):
         return _NUMPY_KINDS.get(dtype.kind, "other")
+    if isinstance(dtype, pd.PeriodDtype):
+        return "period"
     if isinstance(dtype, pd.SparseDtype):
         return "other"
     # what is left are the masked dtypes (Int64, Float32, boolean) and foreign extensions
@@ -72,6 +74,12 @@ def _arrow_class(dtype: pa.DataType) -> str:
         (pa.types.is_string, "string"),
         (pa.types.is_large_string, "string"),
         (pa.types.is_string_view, "string"),
+        (pa.types.is_date, "date"),
+        (pa.types.is_time, "time"),
+        (pa.types.is_binary, "binary"),
+        (pa.types.is_large_binary, "binary"),
+        (pa.types.is_binary_view, "binary"),
+        (pa.types.is_fixed_size_binary, "binary"),
     )
     return next((name for test, name in tests if test(dtype)), "other")
 

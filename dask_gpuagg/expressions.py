@@ -4,7 +4,7 @@
 
 * ``GroupByTree``: partials are combined ``split_every`` at a time, down to one output;
 * ``GroupByExchange``: partials are split by key hash and each output merges its pieces;
-* ``PartialTable`` + Dask's shuffle + ``GroupByMerge``: the same through p2p or disk, where the
+* ``GroupByPieces`` + Dask's shuffle + ``GroupByMerge``: the same through p2p or disk, where the
   user or the cluster asks for it;
 * ``GroupByMerge`` alone, when the input is already partitioned by the keys;
 
@@ -18,150 +18,26 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
-from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
-from dask.dataframe.utils import is_index_like, is_series_like
 
-from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import column_of, engine_of, host
-from dask_gpuagg.plan import Column, Plan
-from dask_gpuagg.runs import task
-
-PARTITION = "_partitions"
-
-
-def gpuagg_partial(frame: Any, *by: Any, plan: Plan, ordinal: int | None = None) -> host.Partial:
-    """Task: one partition to one partial.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    *by : labels, Series, Index or callables
-        As the user gave them, per partition.
-    plan : Plan
-    ordinal : int, optional
-        Number of the partition, when the exchange may lose the order.
-
-    Raises
-    ------
-    TypeError
-        When a column's dtype is not the one that the metadata promised.
-    ValueError
-        When a key Series is not aligned with the frame.
-    """
-    keys, columns = _inputs_of(frame, by, plan)
-    with task(plan, "partial"):
-        return engine_of(frame).partial(keys, columns, frame.index, plan, ordinal)  # type: ignore[no-any-return]
-
-
-def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
-    """Task: the only partition to the output."""
-    keys, columns = _inputs_of(frame, by, plan)
-    with task(plan, "direct"):
-        return engine_of(frame).direct(keys, columns, plan, shape)
-
-
-def gpuagg_combine(partials: Sequence[host.Partial], plan: Plan) -> host.Partial:
-    """Task: several partials to one."""
-    with task(plan, "combine"):
-        return engine_of(partials[0]).combine(partials, plan)  # type: ignore[no-any-return]
-
-
-def gpuagg_finalize(
-    partials: Sequence[host.Partial],
-    plan: Plan,
-    meta: Any,
-    bucket: tuple[int, int] | None = None,
-) -> Any:
-    """Task: the last partials to an output."""
-    with task(plan, "finalize"):
-        return engine_of(partials[0]).finalize(partials, plan, meta, bucket)
-
-
-def gpuagg_split(partial: host.Partial, plan: Plan, buckets: int) -> list[host.Partial]:
-    """Task: one partial to one piece per output, by key hash."""
-    return engine_of(partial).split(partial, plan, buckets)  # type: ignore[no-any-return]
-
-
-def gpuagg_table(partial: host.Partial, name: str, plan: Plan, buckets: int) -> pd.DataFrame:
-    """Task: one table of a partial, with the output that each row belongs to."""
-    table = partial[name]
-    keys = [table[f"k{i}"] for i in range(len(plan.keys))]
-    return table.assign(**{PARTITION: engine_of(table).bucket_of(keys, buckets)})
-
-
-def gpuagg_merge(*tables: Any, plan: Plan, meta: Any, bucket: tuple[int, int] | None = None) -> Any:
-    """Task: the shuffled tables of one output, or one whole partial, to that output."""
-    if isinstance(tables[0], dict):
-        return gpuagg_finalize(tables, plan, meta, bucket)
-    # p2p goes through Arrow, which gives Arrow's strings back as pandas' own
-    tables = tuple(_keys_as_planned(table, plan) for table in tables)
-    named = dict(zip(plan.tables, tables, strict=True))
-    return gpuagg_finalize([named], plan, meta, bucket)
-
-
-def _keys_as_planned(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:
-    wanted = {f"k{i}": k.dtype for i, k in enumerate(plan.keys)}
-    changed = {
-        name: dtype
-        for name, dtype in wanted.items()
-        if table[name].dtype != dtype and dtype_class(dtype) != "category"
-    }
-    return table.astype(changed) if changed else table
-
-
-def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Task: finished outputs to one, sorted by key if the plan says so."""
-    return engine_of(outputs[0]).gather(outputs, plan, meta)
-
-
-def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """Task: the groups of a finished output that belong to one of several outputs."""
-    return engine_of(whole).select(whole, plan, bucket)
-
-
-def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
-    """The key and value columns of a partition, checked against the plan."""
-    if not all(_is_aligned(frame, key) for key in by):
-        _groupby_raise_unaligned(frame, by=list(by))
-    keys = [_checked(_resolve(frame, b), k) for b, k in zip(by, plan.keys, strict=True)]
-    columns = [
-        _checked(frame if frame.ndim == 1 else column_of(frame, c.label), c) for c in plan.columns
-    ]
-    return keys, columns
-
-
-def _resolve(frame: Any, by: Any) -> pd.Series:
-    """Values of one key of a partition."""
-    if is_series_like(by):
-        return by
-    if is_index_like(by):
-        return by.to_series()
-    if callable(by):
-        return frame.index.map(by).to_series()
-    # asking the frame itself: cuDF would make a pandas index of its labels first
-    if frame.ndim == 2 and by in frame:
-        return column_of(frame, by)
-    return frame.index.get_level_values(by).to_series()
-
-
-def _checked(values: pd.Series, column: Column) -> pd.Series:
-    """The values, or an error that says which column differs from the metadata and how."""
-    found, expected = values.dtype, column.dtype
-    if found == expected:
-        return values
-    if dtype_class(found) == dtype_class(expected) == "category":
-        return values  # categories may differ from partition to partition
-    # empty partitions may have any dtype, and there are several of strings
-    if len(values) == 0 or dtype_class(found) == dtype_class(expected) == "string":
-        return values.astype(expected)
-    raise TypeError(
-        f"column {column.label!r}: expected dtype {expected} from the metadata, "
-        f"found {found} in a partition"
-    )
+from dask_gpuagg.engines import engine_of
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.tasks import (
+    gpuagg_combine,
+    gpuagg_direct,
+    gpuagg_finalize,
+    gpuagg_gather,
+    gpuagg_merge,
+    gpuagg_partial,
+    gpuagg_pieces,
+    gpuagg_select,
+    gpuagg_split,
+    pieces_table,
+)
 
 
 class _Quiet(Expr):
@@ -172,7 +48,6 @@ class _Quiet(Expr):
             "plan",
             "_meta",
             "meta",
-            "ordinals",
         ):
             return header
         if i < len(self._parameters) and self._parameters[i] == "decision":
@@ -196,9 +71,9 @@ class _OfRows(_Quiet, Blockwise):
 
 
 class GroupByPartial(_OfRows):
-    """Every partition reduced to a partial; operands: frame, plan, ordinals, then the keys."""
+    """Every partition reduced to a partial; operands: frame, plan, then the keys."""
 
-    _parameters = ["frame", "plan", "ordinals"]
+    _parameters = ["frame", "plan"]
     operation = staticmethod(gpuagg_partial)
 
     @functools.cached_property
@@ -213,8 +88,7 @@ class GroupByPartial(_OfRows):
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
-        ordinal = index if self.ordinals else None
-        return Task(name, gpuagg_partial, *args, plan=self.plan, ordinal=ordinal)
+        return Task(name, gpuagg_partial, *args, plan=self.plan)
 
     def __str__(self) -> str:
         keys = ", ".join(str(k.label) for k in self.plan.keys)
@@ -241,7 +115,7 @@ class GroupByDirect(_OfRows):
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
         shape = engine_of(self._meta).shape_of(self._meta)
-        return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
+        return Task(name, gpuagg_direct, *args, plan=self.plan, meta=self._meta, shape=shape)
 
 
 class _Reduction(_Quiet):
@@ -313,46 +187,39 @@ class GroupByExchange(_Reduction):
         return layer
 
 
-class PartialTable(_Quiet, Blockwise):
-    """One table of every partial, as a DataFrame that Dask's shuffles understand."""
+class GroupByPieces(_Quiet, Blockwise):
+    """Every partial as a table of pieces, one for each output, that Dask's shuffles understand."""
 
-    _parameters = ["frame", "table", "plan", "buckets", "meta"]
-    operation = staticmethod(gpuagg_table)
+    _parameters = ["frame", "plan", "buckets"]
+    operation = staticmethod(gpuagg_pieces)
 
     @functools.cached_property
     def _meta(self) -> pd.DataFrame:
-        table: pd.DataFrame = self.operand("meta")
-        return table
-
-    @functools.cached_property
-    def _args(self) -> list[Any]:
-        return [self.frame, self.table, self.plan, self.buckets]
+        nothing = np.zeros(0, np.int64)
+        return pieces_table(nothing, nothing, [])
 
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(self.frame.npartitions)
 
+    def _task(self, name: Any, index: int) -> Task:
+        partial = self._blockwise_arg(self.frame, index)
+        return Task(name, gpuagg_pieces, partial, self.plan, self.buckets, index)
+
 
 class GroupByMerge(_Reduction, Blockwise):
-    """One output from each partition of shuffled tables (the trailing operands)."""
+    """One output from each partition of shuffled pieces, or of whole partials."""
 
-    _parameters = ["plan", "_meta", "decision"]
+    _parameters = ["frame", "plan", "_meta", "decision"]
     _prefix = "gpuagg_merge"
     operation = staticmethod(gpuagg_merge)
 
-    @functools.cached_property
-    def _args(self) -> list[Any]:
-        return self.operands[len(self._parameters) :]
-
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self._args[0].npartitions)
-
-    def _broadcast_dep(self, dep: Expr) -> bool:
-        return False
+        return _unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
-        tables = [self._blockwise_arg(op, index) for op in self._args]
+        table = self._blockwise_arg(self.frame, index)
         bucket = (index, self.npartitions)
-        return Task(name, gpuagg_merge, *tables, plan=self.plan, meta=self._meta, bucket=bucket)
+        return Task(name, gpuagg_merge, table, plan=self.plan, meta=self._meta, bucket=bucket)
 
 
 class GroupByGather(_Reduction):

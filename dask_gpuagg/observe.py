@@ -127,7 +127,7 @@ def _sample(query: Query) -> Estimate:
     keys_only = Plan(query.plan.keys, (), (StateUse("size", ()),), (), dropna=query.plan.dropna)
     npartitions = frame.npartitions
     chosen = sorted({0, npartitions // 2, npartitions - 1})
-    partials = Partitions(GroupByPartial(frame, keys_only, False, *query.by), chosen)
+    partials = Partitions(GroupByPartial(frame, keys_only, *query.by), chosen)
     # not tuned: that would fuse the chosen partitions with their neighbours
     lowered = partials.simplify().lower_completely()
     keys = lowered.__dask_keys__()

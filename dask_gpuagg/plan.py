@@ -7,7 +7,7 @@ way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -134,6 +134,9 @@ class Plan:
     shape : {"groups", "values", "matrix"}
         One row per group; per group and distinct value (``value_counts``); or per group and
         column (``cov``, ``corr``).
+    found : frozenset of int
+        Positions of the columns whose dtype is not the one that the metadata promised, but one
+        that was found in partitions.
     """
 
     keys: tuple[Column, ...]
@@ -144,6 +147,37 @@ class Plan:
     observed: bool = True
     sort: bool = False
     shape: str = "groups"
+    found: frozenset[int] = frozenset()
+
+    def retyped(self, dtypes: Sequence[Any]) -> Plan:
+        """The plan of the same outputs for columns of other dtypes than the promised ones.
+
+        Parameters
+        ----------
+        dtypes : sequence of dtypes
+            One per column.
+
+        Returns
+        -------
+        Plan
+            With the same columns, tables and outputs. Its states may be others: a sum of integers
+            and a sum of floats are. An aggregation that does not accept a dtype keeps its states.
+        """
+        pairs = list(zip(self.columns, dtypes, strict=True))
+        found = frozenset(i for i, (column, dtype) in enumerate(pairs) if column.dtype != dtype)
+        columns = tuple(Column(column.label, dtype) for column, dtype in pairs)
+        if not found or self.shape != "groups":  # other shapes have the same states of any dtype
+            return replace(self, columns=columns, found=found)
+        builder = _Builder(columns)
+        outputs = []
+        for output in self.outputs:
+            uses = [self.states[i] for i in output.states]
+            if output.column in found and output.custom is None:
+                known = _record(output).states.get(dtype_class(columns[output.column].dtype))
+                uses = uses if known is None else _uses(known, output.column)
+            outputs.append(replace(output, states=tuple(map(builder.state, uses))))
+        states, made = tuple(builder.states), tuple(outputs)
+        return replace(self, columns=columns, states=states, outputs=made, found=found)
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -333,6 +367,11 @@ def _refusal(request: Requested, dtypes: Sequence[Column]) -> Unsupported | None
     return None
 
 
+def _uses(states: Iterable[str], column: int) -> list[StateUse]:
+    # value_counts counts the rows of (key, value) groups: its state has no input
+    return [StateUse(state, () if state == "size" else (column,)) for state in states]
+
+
 class _Builder:
     """Collects the distinct columns and states while outputs are decomposed."""
 
@@ -361,8 +400,6 @@ class _Builder:
         if request.custom is not None:
             states = (self.state(StateUse("custom", (column,), request.custom)),)
         else:
-            for state in REGISTRY[name].states[dtype_class(self.columns[column].dtype)]:
-                # value_counts counts the rows of (key, value) groups: its state has no input
-                inputs = () if state == "size" else (column,)
-                states += (self.state(StateUse(state, inputs)),)
+            names = REGISTRY[name].states[dtype_class(self.columns[column].dtype)]
+            states = tuple(self.state(use) for use in _uses(names, column))
         return Output(request.label, name, column, states, request.parameters, request.custom)

@@ -5,34 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import dask
-import numpy as np
-import pandas as pd
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
-from dask.dataframe.dispatch import meta_nonempty
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cardinality import dtype_bound
-from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.support import one_pass
 from dask_gpuagg.expressions import (
-    PARTITION,
     GroupByDirect,
     GroupByExchange,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
+    GroupByPieces,
     GroupBySelect,
     GroupByTree,
-    PartialTable,
-    gpuagg_partial,
 )
 from dask_gpuagg.logical import Query
 from dask_gpuagg.observe import estimate_groups
 from dask_gpuagg.strategy import Decision, Route, decide
+from dask_gpuagg.tasks import PARTITION
 
 
 def choose_outputs(query: Query) -> Decision:
@@ -111,17 +107,17 @@ def physical(query: Query, decision: Decision) -> Expr:
     """
     plan, outputs = query.plan, decision.outputs
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
-        partial = GroupByPartial(query.frame, plan, False, *query.by)
-        return _fewer(GroupByMerge(plan, query.meta, decision, partial), outputs)
+        partial = GroupByPartial(query.frame, plan, *query.by)
+        return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and one_pass(plan):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
-        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        partial = GroupByPartial(query.frame, plan, *query.by)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
     if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
-        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        partial = GroupByPartial(query.frame, plan, *query.by)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # whole groups are never gathered raw: they are exchanged, finished, and then gathered
     buckets = max(outputs, query.frame.npartitions) if plan.rows else outputs
@@ -154,56 +150,20 @@ def _fewer(result: Expr, outputs: int) -> Expr:
 def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
-    metas: dict[str, pd.DataFrame] = {}
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
-        metas = _table_metas(query)
-        method = "p2p" if all(_suits_p2p(meta) for meta in metas.values()) else None
+        method = "p2p"
+    partial = GroupByPartial(query.frame, plan, *query.by)
     if method is None:
         # where Dask would go through the disk: partials are small, and our own exchange keeps
-        # them in memory and in order; p2p would take partials of the device through the host
-        partial = GroupByPartial(query.frame, plan, False, *query.by)
+        # them in memory; p2p would take partials of the device through the host
         return GroupByExchange(partial, plan, query.meta, buckets, decision)
-    metas = metas or _table_metas(query)
-    partial = GroupByPartial(query.frame, plan, plan.order_sensitive, *query.by)
-    shuffled = []
-    for name in plan.tables:
-        table = PartialTable(partial, name, plan, buckets, metas[name])
-        shuffled.append(
-            Shuffle(
-                table,
-                PARTITION,
-                buckets,
-                ignore_index=True,
-                method=method,
-                original_partitioning_index=[PARTITION],
-            )
-        )
-    return GroupByMerge(plan, query.meta, decision, *shuffled)
-
-
-def _table_metas(query: Query) -> dict[str, pd.DataFrame]:
-    """Empty tables of a partial, from a run on non-empty metadata."""
-    by = [meta_nonempty(b._meta) if isinstance(b, Expr) else b for b in query.by]
-    ordinal = 0 if query.plan.order_sensitive else None
-    frame = meta_nonempty(query.frame._meta)
-    # the objects of Dask's non-empty metadata support no operation at all
-    if frame.ndim == 1:
-        frame = (
-            pd.Series("text", frame.index, object, frame.name) if frame.dtype == object else frame
-        )
-    else:
-        for column in [c for c, dtype in frame.dtypes.items() if dtype_class(dtype) == "object"]:
-            frame[column] = pd.Series("text", frame.index, object)
-    tables = gpuagg_partial(frame, *by, plan=query.plan, ordinal=ordinal)
-    return {
-        name: table.iloc[:0].assign(**{PARTITION: np.zeros(0, np.int64)})
-        for name, table in tables.items()
-    }
-
-
-def _suits_p2p(meta: pd.DataFrame) -> bool:
-    """p2p goes through Arrow: Python objects and categories known late do not."""
-    return not any(
-        isinstance(d, pd.CategoricalDtype) or (is_plain(d) and d.kind in "Oc") for d in meta.dtypes
+    shuffled = Shuffle(
+        GroupByPieces(partial, plan, buckets),
+        PARTITION,
+        buckets,
+        ignore_index=True,
+        method=method,
+        original_partitioning_index=[PARTITION],
     )
+    return GroupByMerge(shuffled, plan, query.meta, decision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -79,7 +80,22 @@ def _texts() -> dict[str, pd.Series]:
     }
 
 
-VALUES: dict[str, pd.Series] = _numbers() | _times() | _texts()
+def _others() -> dict[str, pd.Series]:
+    days = _nullable(_days.astype("datetime64[us]"))
+    clock = pd.Series([datetime.time(int(i) % 24, 5) for i in _whole.abs()])
+    return {
+        "date32[pyarrow]": days.astype(arrow(pa.date32())),
+        "date64[pyarrow]": days.astype(arrow(pa.date64())),
+        "time64[pyarrow]": _nullable(clock.astype(arrow(pa.time64("us")))),
+        "time32[pyarrow]": _nullable(clock.astype(arrow(pa.time32("s")))),
+        "period": _nullable(_days.dt.to_period("D")),
+        "binary[pyarrow]": _nullable(
+            pd.Series([b"%d" % i for i in _whole]).astype(arrow(pa.binary()))
+        ),
+    }
+
+
+VALUES: dict[str, pd.Series] = _numbers() | _times() | _texts() | _others()
 
 
 def _key_columns() -> dict[str, pd.Series]:
@@ -111,6 +127,11 @@ def _key_columns() -> dict[str, pd.Series]:
         "timedelta64[ns]": pd.to_timedelta(few, unit="h").astype("timedelta64[ns]"),
         "timestamp[pyarrow]": days.astype(arrow(pa.timestamp("us"))),
         "date32[pyarrow]": days.astype(arrow(pa.date32())),
+        "time64[pyarrow]": (days.dt.normalize() + pd.to_timedelta(few, unit="h") - days)
+        .map(lambda t: datetime.time(t.components.hours))
+        .astype(arrow(pa.time64("us"))),
+        "period": days.dt.to_period("D"),
+        "binary[pyarrow]": text.map(str.encode).astype(arrow(pa.binary())),
         "duration[pyarrow]": pd.to_timedelta(few, unit="h").astype(arrow(pa.duration("us"))),
         "str": text,
         "string": text.astype("string"),

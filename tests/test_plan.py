@@ -35,6 +35,10 @@ DTYPES = {
     "category": pd.CategoricalDtype(["a", "b"]),
     "decimal": pd.ArrowDtype(pa.decimal128(10, 2)),
     "object": np.dtype("object"),
+    "date": pd.ArrowDtype(pa.date32()),
+    "time": pd.ArrowDtype(pa.time64("us")),
+    "period": pd.PeriodDtype("D"),
+    "binary": pd.ArrowDtype(pa.binary()),
 }
 # one column of every dtype class, named after it
 COLUMNS = [Column(name, dtype) for name, dtype in DTYPES.items()]

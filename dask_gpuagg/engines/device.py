@@ -42,7 +42,6 @@ from dask_gpuagg.engines.device_results import (
     values_of,
 )
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, selects, update
-from dask_gpuagg.engines.host import ORDINAL
 from dask_gpuagg.engines.sorted import can_sort, counts, serves
 from dask_gpuagg.engines.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
@@ -61,7 +60,6 @@ def partial(
     columns: Sequence[Any],
     index: Any,
     plan: Plan,
-    ordinal: int | None = None,
 ) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
     if plan.shape == "values":
@@ -79,8 +77,6 @@ def partial(
         whole = {f"k{i}": k for i, k in enumerate(keys)}
         rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
         tables["rows"] = _without_null_keys(rows) if dropna else rows
-    if ordinal is not None:
-        tables = {name: t.assign(**{ORDINAL: ordinal}) for name, t in tables.items()}
     return tables
 
 
@@ -386,11 +382,7 @@ def _stack(tables: list[Any]) -> Any:
     """Concatenate in order of the partitions; categories are united."""
     if len(tables) > 1:
         tables = [t for t in tables if len(t)] or tables[:1]
-    stacked = tables[0] if len(tables) == 1 else _concatenated(tables)
-    if ORDINAL in stacked.columns:
-        order = cp.argsort(array_of(view(stacked[ORDINAL])), kind="stable")
-        stacked = stacked.take(order).reset_index(drop=True).drop(columns=ORDINAL)
-    return stacked
+    return tables[0] if len(tables) == 1 else _concatenated(tables)
 
 
 def _concatenated(tables: list[Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
@@ -58,9 +59,15 @@ def finish_groups(
             name = "rows" if output.kind is Kind.WHOLE else f"pairs{output.column}"
             column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
             values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
-        columns[i] = conform(values, dtype, output, plan)
+        if output.column in plan.found:
+            dtype = natural_dtype(output, plan.columns[output.column].dtype)
+        column = conform(values, dtype, output)
+        # pandas would make text of Python objects that are strings
+        columns[i] = pd.Series(column, index=index, dtype=column.dtype)
+        if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
+            columns[i] = columns[i].astype("category")  # or outputs could not be concatenated
     if meta.ndim == 1:
-        result: Any = pd.Series(columns[0], index=index, name=meta.name)
+        result: Any = columns[0].rename(meta.name)
     else:
         result = pd.DataFrame(columns, index=index, copy=False)
         result.columns = meta.columns
@@ -74,6 +81,9 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     counts = fields["s0.n"]
     if isinstance(keys[-1], pd.Categorical):
         keys, counts = _every_category(keys, counts)
+    else:  # categories of some partition may have been null
+        valid = ~pd.isna(keys[-1])
+        keys, counts = [k[valid] for k in keys], counts[valid]
     ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
     order = np.lexsort((-counts, *reversed(ranks)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
@@ -88,7 +98,9 @@ def _every_category(
     groups = group([pd.Series(k) for k in keys[:-1]], dropna=False)
     size = len(keys[-1].categories)
     dense = np.zeros(groups.n * size, np.int64)
-    dense[groups.codes.astype(np.int64) * size + keys[-1].codes] = counts
+    some = keys[-1].codes >= 0  # a null value only tells that there is such a group
+    places = groups.codes.astype(np.int64) * size + keys[-1].codes
+    dense[places[some]] = counts[some]
     values = pd.Categorical.from_codes(np.tile(np.arange(size), groups.n), dtype=keys[-1].dtype)
     return [*(k.take(np.repeat(np.arange(groups.n), size)) for k in groups.keys), values], dense
 
@@ -135,10 +147,38 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
     return ranks
 
 
-def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
-    """Give an output the dtype that the metadata promises, where no value is lost by it."""
+def natural_dtype(output: Output, dtype: Any) -> Any:
+    """The dtype that pandas gives an aggregation of a column of this dtype.
+
+    Parameters
+    ----------
+    output : Output
+    dtype : dtype
+
+    Returns
+    -------
+    dtype, or None
+        ``None`` where it is that of the values, or pandas has no such aggregation: the output
+        keeps the dtype that it was made in.
+    """
+    rule = None if output.custom else REGISTRY[output.aggregation].result
+    if rule not in ("sum", "float", "count", "bool") or dtype_class(dtype) == "object":
+        return None
+    row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
+    try:
+        method = getattr(row.groupby([0]), output.aggregation)
+        return method(**dict(output.parameters)).dtype
+    except (TypeError, NotImplementedError, ArithmeticError):  # what pandas refuses by dtype
+        return None
+
+
+def conform(values: Any, dtype: Any, output: Output) -> Any:
+    """Give an output the dtype that the metadata promises, where no value is lost by it.
+
+    ``None`` for the dtype leaves the output as it is.
+    """
     series = pd.Series(values)
-    if series.dtype == dtype:
+    if dtype is None or series.dtype == dtype:
         return series.array
     if series.dtype == object and dtype_class(dtype) == "decimal":
         return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
@@ -148,14 +188,28 @@ def conform(values: Any, dtype: Any, output: Output, plan: Plan) -> Any:
         # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit
         return _narrowed(series, dtype)
     if narrow and series.isna().any() and isinstance(dtype, np.dtype):
-        return series.array  # a null has no place in the promised dtype
+        return _with_nan(series)  # a null has no place in the promised dtype
     if rule == "object" and isinstance(dtype, pd.ArrowDtype):
         return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
+    if rule == "float" and series.dtype == np.float64 and _is_narrow_float(dtype):
+        return series.array  # pandas' medians of float16 are float64, whatever the metadata says
     if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):
         return series.array
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
         return series.array  # categories are known only now
     return series.astype(dtype).array
+
+
+def _is_narrow_float(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize < 8
+
+
+def _with_nan(series: pd.Series) -> Any:
+    """Nulls of masked values as pandas has them in a column without a mask."""
+    if isinstance(series.dtype, np.dtype):
+        return series.array
+    plain = series.astype(object if dtype_class(series.dtype) == "bool" else np.float64)
+    return plain.where(series.notna(), np.nan).array
 
 
 def _rounded(value: Any, dtype: Any) -> Any:

@@ -12,23 +12,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
+from pandas.api.types import union_categoricals
 
-from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines.buckets import bucket_of
 from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
-from dask_gpuagg.plan import CustomFunctions, Plan
+from dask_gpuagg.engines.unify import common_dtype
+from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
-Partial = dict[str, pd.DataFrame]
+__all__ = [
+    "combine", "common_dtype", "finalize", "gather", "partial", "select", "split",
+]  # fmt: skip
 
-# position of the input partition a row came from; present only when the exchange may deliver
-# partials in another order than that of the partitions
-ORDINAL = "ordinal"
+Partial = dict[str, pd.DataFrame]
 
 
 def partial(
@@ -36,7 +38,6 @@ def partial(
     columns: Sequence[pd.Series],
     index: pd.Index,
     plan: Plan,
-    ordinal: int | None = None,
 ) -> Partial:
     """Reduce one partition to one row per local group.
 
@@ -49,8 +50,6 @@ def partial(
     index : Index
         The partition's row labels.
     plan : Plan
-    ordinal : int, optional
-        Written into every table when given.
 
     Returns
     -------
@@ -58,11 +57,16 @@ def partial(
         The tables named by ``plan.tables``.
     """
     if plan.shape == "values":
-        # the value joins the keys, and rows without one leave
-        valid = columns[0].notna().to_numpy()
-        keys = [k[valid] for k in (*keys, columns[0])]
-        columns, index = [], index[valid]
-    groups = group(keys, plan.dropna and not plan.drops_late)
+        # the value joins the keys, and rows without one leave; but every category of a group is
+        # counted, those of a group whose values are all null too
+        categorical = _is_categorical(columns[0])
+        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        keys, columns = [*keys, columns[0]], []
+        if wanted:
+            valid = np.logical_and.reduce([k.notna() for k in wanted])
+            keys, index = [k[valid] for k in keys], index[valid]
+    dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
+    groups = group(keys, dropna)
     if groups.kept is not None:
         columns = [c[groups.kept] for c in columns]
         index = index[groups.kept]
@@ -85,8 +89,6 @@ def partial(
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         tables["rows"] = _table(_key_columns([k.array for k in keys]) | whole)
-    if ordinal is not None:
-        tables = {name: t.assign(**{ORDINAL: ordinal}) for name, t in tables.items()}
     return tables
 
 
@@ -149,9 +151,12 @@ def finalize(
         if plan.drops_late:
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
-    keys, n = groups.keys, groups.n
+    # of value_counts the value is the last key
+    promised = [*plan.keys, *plan.columns] if plan.shape == "values" else plan.keys
+    keys = [_as_promised(key, column) for key, column in zip(groups.keys, promised, strict=True)]
+    n = groups.n
     if expected:
-        keys = _complete(keys, expected, bucket)
+        keys = _complete(keys, expected, bucket, _dtypes(plan))
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -166,34 +171,6 @@ def finalize(
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
-
-
-def bucket_of(keys: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
-    """The output that each row of key values belongs to.
-
-    Parameters
-    ----------
-    keys : sequence of arrays, each of shape (rows,)
-    buckets : int
-
-    Returns
-    -------
-    ndarray of int64, shape (rows,)
-
-    Notes
-    -----
-    The same hash as Dask's own shuffle, so that a later merge on the same keys finds equal
-    keys where it expects them, but with -0.0 as 0.0, which compare equal.
-    """
-    columns = {}
-    for i, key in enumerate(keys):
-        column = pd.Series(key)
-        values = column.cat.categories.dtype if hasattr(column, "cat") else column.dtype
-        if pd.api.types.is_numeric_dtype(values):
-            column = column.astype("float64") + 0.0
-        columns[i] = column
-    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
-    return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
 
 
 def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
@@ -212,13 +189,12 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
         keys = _keys_of(table)[: len(plan.keys)]
-        of_row = bucket_of([k.array for k in keys], buckets)
+        of_row = bucket_of([k.array for k in keys], _dtypes(plan), buckets)
         order = np.argsort(of_row, kind="stable")
         ends = np.cumsum(np.bincount(of_row, minlength=buckets))
-        sorted_table = table.take(order)
         starts = [0, *ends[:-1]]
         for part, start, end in zip(parts, starts, ends, strict=True):
-            part[name] = sorted_table.iloc[start:end]
+            part[name] = table.take(order[start:end])
     return parts
 
 
@@ -303,7 +279,9 @@ def _expected(keys: list[pd.Series], dropna: bool) -> list[Any]:
     ]
 
 
-def _complete(keys: list[Any], expected: list[Any], bucket: tuple[int, int] | None) -> list[Any]:
+def _complete(
+    keys: list[Any], expected: list[Any], bucket: tuple[int, int] | None, dtypes: Sequence[Any]
+) -> list[Any]:
     """Append the expected groups that are not there behind those that are."""
     pairs = zip(keys, expected, strict=True)
     together = [_stack_series([pd.Series(k), pd.Series(e)]) for k, e in pairs]
@@ -312,7 +290,7 @@ def _complete(keys: list[Any], expected: list[Any], bucket: tuple[int, int] | No
     missing = np.flatnonzero(~np.isin(codes[there:], codes[:there]))
     columns = [e.take(missing) for e in expected]
     if bucket is not None and len(missing):
-        mine = bucket_of(columns, bucket[1]) == bucket[0]
+        mine = bucket_of(columns, dtypes, bucket[1]) == bucket[0]
         columns = [c[mine] for c in columns]
     return [
         _stack_series([pd.Series(k), pd.Series(c)]).array
@@ -324,6 +302,24 @@ def _categories(key: pd.Series, dropna: bool) -> Any:
     """All categories of a categorical key as its values; null if it occurs."""
     null = [] if dropna or key.notna().all() else [None]
     return pd.Categorical([*key.cat.categories, *null], dtype=key.dtype)
+
+
+def _as_promised(key: Any, promised: Column) -> Any:
+    """A key of the groups, with categories only where the metadata has them.
+
+    Outputs of one result may have met different partitions: those that hold categories, text or
+    Python objects. They have to agree, or Dask cannot concatenate them.
+    """
+    wanted = dtype_class(promised.dtype)
+    found = dtype_class(key.dtype)
+    if wanted == "category":
+        return key if found == "category" else pd.Series(key).astype("category").array
+    if found == "category":
+        return pd.Series(key).astype(key.categories.dtype).array
+    if found != "object" or wanted == "object":
+        return key
+    values = pd.Series(key)
+    return pd.Index(values.where(values.notna(), np.nan).tolist()).array
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
@@ -348,30 +344,55 @@ def _table(columns: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
+def _dtypes(plan: Plan) -> list[Any]:
+    return [key.dtype for key in plan.keys]
+
+
 def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate in order of the partitions; categories are united."""
-    if len(tables) > 1:
-        # an empty partition may have lost its dtypes and must not widen the others'
-        tables = [t for t in tables if len(t)] or tables[:1]
-    stacked = tables[0] if len(tables) == 1 else _concat(tables)
-    if ORDINAL in stacked.columns:
-        stacked = stacked.sort_values(ORDINAL, kind="stable", ignore_index=True)
-        stacked = stacked.drop(columns=ORDINAL)
-    return stacked
+    """Concatenate in order of the partitions."""
+    if len(tables) == 1:
+        return tables[0]
+    # an empty partition may have lost its dtypes and must not widen the others'
+    filled = [t for t in tables if len(t)] or tables[:1]
+    columns = {name: [t[name] for t in tables] for name in filled[0].columns}
+    categorical = {n for n, parts in columns.items() if any(map(_is_categorical, parts))}
+    if not categorical:
+        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
+    stacked = {
+        name: _stack_categories(parts)
+        if name in categorical
+        else pd.concat([t[name] for t in filled], ignore_index=True).array
+        for name, parts in columns.items()
+    }
+    return _table(stacked)
+
+
+def _is_categorical(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def _stack_categories(columns: list[pd.Series]) -> Any:
+    """Categories are united, those of empty partitions too: ``observed=False`` gives them all."""
+    filled = [c for c in columns if len(c)] or columns[:1]
+    text = any(dtype_class(c.dtype) == "string" for c in columns)
+    if all(map(_is_categorical, filled)) and not text:
+        categorical = [c for c in columns if _is_categorical(c)]
+        # the metadata's placeholder for unknown categories, and other dtypes, unite with nothing
+        of = {c.cat.categories.dtype for c in filled}
+        if len(of) == 1:
+            same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]
+            return union_categoricals(same)
+    plain = [
+        c.astype(c.cat.categories.dtype) if _is_categorical(c) and len(c.cat.categories) else c
+        for c in filled
+    ]
+    return pd.concat(plain, ignore_index=True).array
 
 
 def _stack_series(columns: Sequence[pd.Series]) -> pd.Series:
     if len(columns) == 1:
         return columns[0]
-    frames = [c.to_frame(name="k") for c in columns]
-    return _stack(frames)["k"]
-
-
-def _concat(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    if any(isinstance(d, pd.CategoricalDtype) for d in tables[0].dtypes):
-        united: pd.DataFrame = dask_concat(tables, ignore_index=True)
-        return united
-    return pd.concat(tables, ignore_index=True)
+    return _stack([c.to_frame(name="k") for c in columns])["k"]
 
 
 def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
@@ -409,7 +430,7 @@ def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     -------
     DataFrame or Series
     """
-    return whole[bucket_of(_index_keys(whole, plan), bucket[1]) == bucket[0]]
+    return whole[bucket_of(_index_keys(whole, plan), _dtypes(plan), bucket[1]) == bucket[0]]
 
 
 def _index_keys(result: Any, plan: Plan) -> list[Any]:

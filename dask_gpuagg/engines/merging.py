@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.reduce import UPDATES, Fields, Reducer, extreme
 from dask_gpuagg.states import STATES
 
@@ -32,6 +33,9 @@ def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
 
 
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
+    if dtype_class(values.dtype) not in ("bool", "int", "uint", "float"):
+        # sums of decimals beside sums of floats
+        values = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan))
     # an inf - inf of a partition is NaN and has to stay NaN: partial sums are never skipped
     return reducer.sum(values, skipna=False)
 

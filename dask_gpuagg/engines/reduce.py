@@ -181,6 +181,8 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
 
 def _floats(values: pd.Series) -> npt.NDArray[np.float64]:
     """The values in float64, nulls as NaN."""
+    if getattr(values.dtype, "kind", "") == "c":
+        raise TypeError(f"complex values, where the metadata promised real ones: {values.name!r}")
     if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
         return np.asarray(values.to_numpy(dtype=np.float64))
     return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -230,8 +232,20 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
     sums: npt.NDArray[np.float64] | None = None
     if dtype_class(values.dtype) == "float":
         sums = reducer.fused(values, "sum")
+    if sums is not None:
+        return sums
     # pandas would sum float32 in float32
-    return reducer.sum(pd.Series(_floats(values))) if sums is None else sums
+    filled = _filled(values, 0.0)
+    if filled is not None:
+        return np.asarray(reducer.sum(filled, skipna=False))
+    return np.asarray(reducer.sum(pd.Series(_floats(values))))
+
+
+def _filled(values: pd.Series, null: float) -> pd.Series | None:
+    """Floats with a number for each null, where NaN is no null: in masked and Arrow dtypes."""
+    if isinstance(values.dtype, np.dtype) or dtype_class(values.dtype) != "float":
+        return None
+    return pd.Series(values.to_numpy(dtype=np.float64, na_value=null))
 
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
@@ -251,6 +265,9 @@ def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
+    filled = _filled(values, 1.0)
+    if filled is not None:
+        return {"prod": reducer.by(filled).prod(skipna=False).to_numpy()}
     return {"prod": reducer.by(pd.Series(_floats(values))).prod().to_numpy()}
 
 
@@ -300,6 +317,8 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     if m2 is None:
         floats = pd.Series(_floats(values))
         m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
+    # a NaN that is a value, and not a null, makes the whole group NaN
+    m2 = np.where(np.isnan(mean), np.nan, m2)
     constant = (m2 == 0) & (n > 1)
     if constant.any():
         # a sum divided by n may miss the constant by one rounding, which merging would square

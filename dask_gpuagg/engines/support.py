@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.aggregations import DEVICE_CLASSES, REGISTRY, Kind
 from dask_gpuagg.cuda.driver import unavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
@@ -17,8 +17,8 @@ _FIXED = (*_NUMERIC, *_TEMPORAL, "decimal")
 
 # The states that our kernels make, by the classes of the columns that they make them of.
 KERNEL_STATES: dict[str, tuple[str, ...]] = {
-    "size": DTYPE_CLASSES,
-    "count": DTYPE_CLASSES,
+    "size": DEVICE_CLASSES,
+    "count": DEVICE_CLASSES,
     "isum": _NUMERIC,
     "fsum": _NUMERIC,
     "osum": ("timedelta", "decimal"),
@@ -26,8 +26,8 @@ KERNEL_STATES: dict[str, tuple[str, ...]] = {
     "fprod": _NUMERIC,
     "min": (*_FIXED, "category"),
     "max": (*_FIXED, "category"),
-    "first": DTYPE_CLASSES,
-    "last": DTYPE_CLASSES,
+    "first": DEVICE_CLASSES,
+    "last": DEVICE_CLASSES,
     "any": (*_NUMERIC, *_TEXT),
     "all": (*_NUMERIC, *_TEXT),
     "moments": (*_NUMERIC, "decimal"),
@@ -41,7 +41,7 @@ LIBRARY_STATES: dict[str, tuple[str, ...]] = {
     "idxmin": (*_NUMERIC, *_TEMPORAL),
     "idxmax": (*_NUMERIC, *_TEMPORAL),
     "comoments": _NUMERIC,
-    "custom": DTYPE_CLASSES,
+    "custom": DEVICE_CLASSES,
 }
 # The most digits of a decimal of 64 bits.
 _DIGITS_OF_64_BITS = 18
@@ -80,9 +80,9 @@ def _classes(name: str) -> tuple[str, ...]:
     """The dtype classes of which the device engine makes an aggregation."""
     record = REGISTRY[name]
     if record.kind is not Kind.MERGEABLE:
-        return tuple(c for c in DTYPE_CLASSES if c in record.accepts)
+        return tuple(c for c in DEVICE_CLASSES if c in record.accepts)
     if name == "value_counts":  # the values become an index
-        return tuple(c for c in DTYPE_CLASSES if c in record.accepts and c != "decimal")
+        return tuple(c for c in DEVICE_CLASSES if c in record.accepts and c != "decimal")
     return tuple(
         cls
         for cls, states in record.states.items()
@@ -144,10 +144,10 @@ def device_table() -> str:
     -------
     str
     """
-    head = ["aggregation", *DTYPE_CLASSES]
+    head = ["aggregation", *DEVICE_CLASSES]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for record in REGISTRY.values():
-        marks = ["yes" if cls in _classes(record.name) else "" for cls in DTYPE_CLASSES]
+        marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]
         if any(marks):
             lines.append("| " + " | ".join([f"`{record.name}`", *marks]) + " |")
     return "\n".join(lines)

@@ -65,7 +65,7 @@ def expected_of(spec=SPEC, by=("k",), data=None, **flags) -> pd.DataFrame:
     return data.groupby(list(by), **({"observed": True} | flags)).agg(spec)
 
 
-def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60), ordinals=False) -> list[host.Partial]:
+def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60)) -> list[host.Partial]:
     data = frame()
     parts = [data.iloc[a:b] for a, b in pairwise(cuts)]
     return [
@@ -74,9 +74,8 @@ def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60), ordinals=False) -> list[host
             [p[c.label] for c in plan.columns],
             p.index,
             plan,
-            i if ordinals else None,
         )
-        for i, p in enumerate(parts)
+        for p in parts
     ]
 
 
@@ -125,12 +124,6 @@ class TestSteps:
         ]
         assert sum(map(len, outputs)) == len(expected)
         same(host.gather(outputs, plan, expected.iloc[:0]), expected)
-
-    def test_ordinals_restore_the_order(self, by):
-        plan = plan_of(SPEC, by)
-        expected = expected_of(by=by)
-        partials = partials_of(plan, ordinals=True)
-        same(host.finalize(partials[::-1], plan, expected.iloc[:0]), expected)
 
 
 def test_sorting_is_the_plans():
@@ -214,35 +207,3 @@ def test_no_rows_at_all(function):
     for parts in (partials, [host.combine(partials, plan)]):
         got = host.finalize(parts, plan, expected.iloc[:0])
         pd.testing.assert_frame_equal(got, expected, check_names=False)
-
-
-class TestBuckets:
-    def test_within_range_and_the_same_everywhere(self):
-        keys = [np.arange(1000), np.array(["a", "b"] * 500, dtype=object)]
-        buckets = host.bucket_of(keys, 7)
-        assert set(buckets.tolist()) == set(range(7))
-        assert (host.bucket_of([k[::-1] for k in keys], 7)[::-1] == buckets).all()
-
-    def test_spread_evenly(self):
-        counts = np.bincount(host.bucket_of([np.arange(70_000)], 7))
-        assert counts.max() < 1.1 * counts.min()
-
-    def test_equal_keys_of_different_dtypes_go_together(self):
-        numbers = [0, 1, 5]
-        as_int = host.bucket_of([np.array(numbers)], 11)
-        for dtype in ("int8", "float64", "uint16"):
-            assert (host.bucket_of([np.array(numbers, dtype)], 11) == as_int).all()
-
-    def test_both_zeros_go_together(self):
-        zero, minus = host.bucket_of([np.array([0.0, -0.0])], 1009)
-        assert zero == minus
-
-    def test_equal_categories_of_different_dtypes_go_together(self):
-        one = pd.Categorical(["a", "b"], categories=["a", "b"])
-        two = pd.Categorical(["a", "b"], categories=["b", "c", "a"])
-        assert (host.bucket_of([one], 1009) == host.bucket_of([two], 1009)).all()
-
-    def test_nulls_go_together(self):
-        keys = pd.array([None, 3, None], dtype="Int64")
-        first, _, last = host.bucket_of([keys], 1009)
-        assert first == last

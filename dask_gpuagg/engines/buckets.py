@@ -1,0 +1,245 @@
+"""The output that a group belongs to: a hash of its key on the host.
+
+Equal keys must meet in one output, and partitions may hold them in different dtypes: integers that
+are floats where a null is among them, text as categories, dates in another unit, Python objects.
+So the hash depends on a value and on the dtype that the metadata promised for its key, and on
+nothing else that the partition holds. Of a column that is as promised it is Dask's own hash, with
+-0.0 as 0.0, so that a later merge on the same key finds its partners where Dask expects them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import numbers
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_gpuagg.dtypes import dtype_class
+
+Hashes = npt.NDArray[np.uint64]
+
+_NUMERIC = ("bool", "int", "uint", "float")
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY = 24 * 60 * 60
+
+
+def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
+    """The output that each row of key values belongs to.
+
+    Parameters
+    ----------
+    keys : sequence of arrays, each of shape (rows,)
+    dtypes : sequence of dtypes
+        What the metadata promised, one per key.
+    buckets : int
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    columns = [_hashes(pd.Series(key), d) for key, d in zip(keys, dtypes, strict=True)]
+    return np.asarray(_together(columns) % np.uint64(buckets), dtype=np.int64)
+
+
+def hashed_by_dask(dtype: Any) -> bool:
+    """Whether Dask's own shuffles put keys of this dtype where ``bucket_of`` puts them.
+
+    Parameters
+    ----------
+    dtype : dtype
+        What the metadata promises of a key.
+
+    Returns
+    -------
+    bool
+        False for dtypes that Dask hashes by the text of Python objects, or by how they are held.
+    """
+    if isinstance(dtype, pd.CategoricalDtype):
+        dtype = dtype.categories.dtype
+    cls = dtype_class(dtype)
+    if isinstance(dtype, pd.ArrowDtype):
+        return cls in ("int", "uint", "float", "string")
+    return cls in (*_NUMERIC, "string", "datetime", "timedelta")
+
+
+def _together(columns: Sequence[Hashes]) -> Hashes:
+    """One hash of several, as ``pandas.util.hash_pandas_object`` makes it: CPython's for tuples."""
+    multiplier, out = np.uint64(1000003), np.full(len(columns[0]), 0x345678, np.uint64)
+    for i, column in enumerate(columns):
+        out ^= column
+        out *= multiplier
+        multiplier += np.uint64(82520 + 2 * (len(columns) - i))
+    return out + np.uint64(97531)
+
+
+def _is_object(dtype: Any) -> bool:
+    return dtype_class(dtype) == "object"
+
+
+def _hashes(values: pd.Series, promised: Any) -> Hashes:
+    null = values.isna().to_numpy()
+    if not null.any():
+        return _of_values(values, promised)
+    result = np.empty(len(values), np.uint64)
+    result[null] = _of_null(promised)
+    result[~null] = _of_values(values[~null], promised)
+    return result
+
+
+def _of_null(promised: Any) -> np.uint64:
+    if (
+        isinstance(promised, pd.CategoricalDtype)
+        and dtype_class(promised.categories.dtype) in _NUMERIC
+    ):
+        promised = promised.categories.dtype
+    if dtype_class(promised) in _NUMERIC:
+        return np.uint64(_of_array(np.array([np.nan]))[0])
+    if dtype_class(promised) in ("datetime", "timedelta"):
+        return np.uint64(_of_array(np.array([np.iinfo(np.int64).min]))[0])
+    null = pd.Series([None], dtype="str" if _is_object(promised) else promised)
+    hashes = pd.util.hash_pandas_object(null, index=False).to_numpy(dtype=np.uint64)
+    return np.uint64(hashes[0])
+
+
+def _of_values(values: pd.Series, promised: Any) -> Hashes:
+    """Hashes of values of which none is null."""
+    found = values.dtype
+    if isinstance(found, pd.CategoricalDtype):
+        of_category = _hashes(pd.Series(found.categories), promised)
+        return np.asarray(of_category[values.cat.codes.to_numpy()])
+    if isinstance(promised, pd.CategoricalDtype):
+        # Dask hashes the numbers of a category as numbers, also where the metadata does not know it
+        of_objects = _is_object(promised.categories.dtype)
+        promised = np.dtype("float64") if of_objects else promised.categories.dtype
+    cls = dtype_class(found)
+    if cls in _NUMERIC:
+        return _of_numbers(values.to_numpy(dtype=np.float64), promised)
+    if cls == "decimal":
+        # through text: both conversions are exact or correctly rounded, as float() of a Decimal is
+        text = pc.cast(pa.array(values.array), pa.string())
+        return _of_numbers(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False), promised)
+    if cls == "string":
+        return _of_array(values.to_numpy(dtype=object))
+    if cls in ("datetime", "timedelta"):
+        unit, ticks = _ticks(values)
+        return _of_ticks(ticks, _TICKS[unit], promised)
+    if cls == "date":
+        days = pc.cast(pc.cast(pa.array(values.array), pa.date32()), pa.int32())
+        seconds = days.to_numpy(zero_copy_only=False).astype(np.int64) * _DAY
+        return _of_ticks(seconds, _TICKS["s"], promised)
+    return _of_objects(values.to_numpy(dtype=object), promised)
+
+
+def _of_array(array: npt.NDArray[Any]) -> Hashes:
+    return np.asarray(pd.util.hash_array(array, categorize=len(array) > 1), dtype=np.uint64)
+
+
+def _of_numbers(floats: npt.NDArray[np.float64], promised: Any) -> Hashes:
+    if not _is_object(promised):
+        return _of_array(floats + 0.0)
+    # Dask hashes the text of Python objects
+    return _of_array(np.array([_text_of_number(x) for x in floats.tolist()], dtype=object))
+
+
+def _text_of_number(number: float) -> str:
+    return str(int(number)) if math.isfinite(number) and number == int(number) else repr(number)
+
+
+def _ticks(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
+    """Unit and integers of datetimes and durations; instants for those in a time zone."""
+    if isinstance(values.dtype, pd.ArrowDtype):
+        kind = values.dtype.pyarrow_dtype
+        return kind.unit, pc.cast(pa.array(values.array), pa.int64()).to_numpy(zero_copy_only=False)
+    return values.array.unit, np.asarray(values.array.view("int64"))
+
+
+def _of_ticks(ticks: npt.NDArray[np.int64], per_second: int, promised: Any) -> Hashes:
+    """Of times in the promised unit: a finer one is rounded down, which equal times share."""
+    wanted = _TICKS[_unit(promised)]
+    if per_second > wanted:
+        ticks = ticks // (per_second // wanted)
+    elif per_second < wanted:
+        ticks = ticks * np.int64(wanted // per_second)  # wraps alike in every partition
+    return _of_array(ticks)
+
+
+def _unit(promised: Any) -> str:
+    if dtype_class(promised) not in ("datetime", "timedelta"):
+        return "us"
+    if isinstance(promised, pd.ArrowDtype):
+        return str(promised.pyarrow_dtype.unit)
+    return str(np.datetime_data(promised)[0] if isinstance(promised, np.dtype) else promised.unit)
+
+
+def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
+    """Hashes of Python objects, each by what makes it equal to others."""
+    hashed: dict[type, Callable[[list[Any]], Hashes]] = {
+        str: lambda some: _of_array(np.array(some, dtype=object)),
+        float: lambda some: _of_numbers(np.array(some), promised),
+        # nanoseconds since 1970, of any size
+        int: lambda some: _of_ticks(_wrapped(some), _TICKS["ns"], promised),
+        tuple: lambda some: np.array([_of_tuple(each, promised) for each in some], np.uint64),
+        # objects whose text does not tell whether they are equal
+        type(None): lambda some: np.zeros(len(some), np.uint64),
+    }
+    tokens = [_token(value) for value in objects]
+    kinds = np.array([type(token) for token in tokens], dtype=object)
+    result = np.empty(len(objects), np.uint64)
+    for kind in set(kinds):
+        rows = np.flatnonzero([kind is other for other in kinds])
+        result[rows] = hashed[kind]([tokens[row] for row in rows])
+    return result
+
+
+def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
+    """Text, number, nanoseconds or parts that equal objects have in common; else ``None``."""
+    match value:
+        case str():
+            return str(value)
+        case numbers.Number() | np.bool_():
+            return _float(value)
+        case datetime.datetime() | np.datetime64():
+            return _nanoseconds(pd.Timestamp(value))
+        case datetime.timedelta() | np.timedelta64():
+            return _nanoseconds(pd.Timedelta(value))
+        case datetime.date():
+            return (value - datetime.date(1970, 1, 1)).days * _DAY * _TICKS["ns"]
+        case tuple():
+            return tuple(value)
+        case bytes() | datetime.time() | uuid.UUID() | pd.Period() | pd.Interval():
+            return str(value)
+        case _:
+            return None
+
+
+def _nanoseconds(time: Any) -> int:
+    # in the unit of its own: years that nanoseconds do not reach are held in coarser ones
+    ticks = time.asm8.view("int64")
+    return int(ticks) * (_TICKS["ns"] // _TICKS[time.unit])
+
+
+def _wrapped(nanoseconds: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array([n % 2**64 for n in nanoseconds], dtype=np.uint64).view(np.int64)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except TypeError:  # complex, which equals a float only where it has no imaginary part
+        return float(value.real)
+
+
+def _of_tuple(parts: tuple[Any, ...], promised: Any) -> np.uint64:
+    if not parts:
+        return np.uint64(0)
+    return np.uint64(_together([_hashes(pd.Series([p], dtype=object), promised) for p in parts])[0])

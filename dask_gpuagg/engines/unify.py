@@ -1,0 +1,227 @@
+"""Partitions whose columns have other dtypes than the metadata promised, brought together.
+
+Dask's metadata is a promise that files and functions break: a column of integers of which one
+file holds a null, dates that the metadata calls objects, an unmatched row of a join. A partial is
+made of what its partition holds. If that differs from the plan, the partial carries the dtypes
+that were found (``DTYPES``), and its states are those of ``plan.retyped(dtypes)``. Before partials
+merge, they are brought to one plan: that of the dtypes that their columns have together, as a
+concatenation would have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.plan import Column, Plan
+from dask_gpuagg.states import STATES
+
+# entry of a partial beside its tables: the dtype of each column of the plan
+DTYPES = "dtypes"
+
+_NUMERIC = frozenset(("bool", "int", "uint", "float"))
+# dtypes that pandas gives to a column without a value, whatever it would hold
+_OF_NOTHING = frozenset(("object", "string"))
+
+
+def as_found(values: Any, column: Column) -> tuple[Any, Any]:
+    """A column of a partition, and the dtype under which its partial is merged.
+
+    Parameters
+    ----------
+    values : Series
+    column : Column
+        What the metadata promised.
+
+    Returns
+    -------
+    values : Series
+        Unchanged, unless that loses nothing and saves a dtype: empty columns, categories where
+        plain values were promised, Python objects that all are of the promised class.
+    dtype : dtype
+        The promised one where the values can be merged with those of that dtype.
+    """
+    found, promised = values.dtype, column.dtype
+    if found == promised:
+        return values, promised
+    cls, wanted = dtype_class(found), dtype_class(promised)
+    if cls == wanted == "category":
+        return values, promised  # categories may differ from partition to partition
+    if len(values) == 0:
+        return values.astype(promised), promised
+    if cls == "category":
+        return as_found(values.astype(found.categories.dtype), column)
+    if cls not in _OF_NOTHING or wanted in _OF_NOTHING:
+        return values, found
+    if values.isna().all():
+        return values.astype(nullable(promised)), promised
+    if cls == "object":
+        # numbers, times or truths beside None, which no plain dtype holds
+        inferred = pd.Series(pd.array(values.tolist()), index=values.index, name=values.name)
+        if dtype_class(inferred.dtype) == wanted:
+            return inferred, promised
+    return values, found
+
+
+def nullable(dtype: Any) -> Any:
+    """The dtype itself if it holds nulls, else its masked counterpart."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
+        return dtype
+    if dtype.kind == "b":
+        return pd.BooleanDtype()
+    return pd.Series([], dtype=dtype).convert_dtypes().dtype
+
+
+def differing(columns: Sequence[Any], plan: Plan) -> tuple[list[Any], tuple[Any, ...] | None]:
+    """The columns of a partition as its partial takes them, and their dtypes if these differ.
+
+    Parameters
+    ----------
+    columns : sequence of Series
+        One per column of the plan.
+    plan : Plan
+
+    Returns
+    -------
+    columns : list of Series
+    dtypes : tuple of dtypes, or None
+        ``None`` where every column is as the plan has it.
+    """
+    pairs = [as_found(v, c) for v, c in zip(columns, plan.columns, strict=True)]
+    dtypes = tuple(dtype for _, dtype in pairs)
+    same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))
+    return [values for values, _ in pairs], None if same else dtypes
+
+
+def unify(
+    partials: Sequence[dict[str, Any]],
+    plan: Plan,
+    common_dtype: Callable[[Sequence[Any]], Any],
+) -> tuple[list[dict[str, Any]], Plan, tuple[Any, ...] | None]:
+    """Bring partials to one plan.
+
+    Parameters
+    ----------
+    partials : sequence of dict
+        Tables, and ``DTYPES`` where these differ from the plan's.
+    plan : Plan
+    common_dtype : callable
+        Of several dtypes: that of a concatenation.
+
+    Returns
+    -------
+    tables : list of dict of str to DataFrame
+    plan : Plan
+        To which all the tables belong.
+    dtypes : tuple of dtypes, or None
+        Of the plan's columns, where they are not the promised ones.
+    """
+    if not any(DTYPES in partial for partial in partials):
+        return list(partials), plan, None
+    promised = tuple(column.dtype for column in plan.columns)
+    tables = [{name: t for name, t in p.items() if name != DTYPES} for p in partials]
+    dtypes = [partial.get(DTYPES, promised) for partial in partials]
+    # a partial without a row has no say, unless there is no other
+    some = [d for d, t in zip(dtypes, tables, strict=True) if _rows(t)] or dtypes
+    common = tuple(common_dtype(each) for each in zip(*some, strict=True))
+    together = plan.retyped(common)
+    moved = [_moved(t, plan.retyped(d), together) for t, d in zip(tables, dtypes, strict=True)]
+    return moved, together, None if common == promised else common
+
+
+def _rows(tables: dict[str, Any]) -> int:
+    return len(next(iter(tables.values())))
+
+
+def _moved(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+    """Tables whose states are named as the common plan names them."""
+    if "groups" not in tables or (own.states, own.columns) == (together.states, together.columns):
+        return tables
+    source: dict[int, int] = {}
+    for a, b in zip(own.outputs, together.outputs, strict=True):
+        for i, j in zip(a.states, b.states, strict=True):
+            _require_alike(own, i, together, j)
+            # of several states that serve, the one that is the same
+            if j not in source or own.states[i] == together.states[j]:
+                source[j] = i
+    groups = tables["groups"]
+    columns = {name: groups[name] for name in groups.columns if not name.startswith("s")}
+    for j, i in sorted(source.items()):
+        prefix = f"s{i}."
+        fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
+        if own.states[i].state == "limbs":
+            ticks = [
+                _ticks_per_second(p.columns[p.states[i].columns[0]].dtype)
+                for p, i in ((own, i), (together, j))
+            ]
+            if ticks[0] != ticks[1]:
+                fields = _rescaled(groups, prefix, ticks[1] // ticks[0])
+        columns |= {f"s{j}.{name}": values for name, values in fields.items()}
+    return tables | {"groups": type(groups)(columns)}
+
+
+def _rescaled(groups: Any, source: str, ratio: int) -> dict[str, Any]:
+    """The two halves of sums of ticks, in a finer unit. Python's integers do not overflow."""
+    hi, lo = (groups[f"{source}{half}"].astype(object) for half in ("hi", "lo"))
+    total = (hi * 2**32 + lo) * ratio
+    return {"hi": (total // 2**32).astype("int64"), "lo": (total % 2**32).astype("int64")}
+
+
+def _ticks_per_second(dtype: Any) -> int:
+    if isinstance(dtype, pd.ArrowDtype):
+        unit = dtype.pyarrow_dtype.unit
+    else:
+        unit = np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit
+    return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[str(unit)]
+
+
+def _require_alike(own: Plan, i: int, together: Plan, j: int) -> None:
+    a, b = own.states[i], together.states[j]
+    if a.custom is not None or not a.columns:
+        return
+    column, other = own.columns[a.columns[0]], together.columns[b.columns[0]]
+    same = STATES[a.state].fields == STATES[b.state].fields
+    if not same or (a.state == "limbs" and dtype_class(column.dtype) != dtype_class(other.dtype)):
+        raise TypeError(
+            f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
+            f"aggregated with those of dtype {other.dtype} in all"
+        )
+
+
+def common_dtype(dtypes: Sequence[Any]) -> Any:
+    """The dtype that columns of pandas have together.
+
+    Parameters
+    ----------
+    dtypes : sequence of dtypes
+
+    Returns
+    -------
+    dtype
+        That of a concatenation. Where pandas would make Python objects of numbers, truths or
+        decimals, it is the dtype of numbers that holds them all.
+    """
+    distinct = list(dict.fromkeys(dtypes))
+    if len(distinct) == 1:
+        return distinct[0]
+    classes = {dtype_class(dtype) for dtype in distinct}
+    if classes == {"category"}:
+        return distinct[0]
+    if classes == {"decimal"}:
+        return _common_decimal(distinct)
+    plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in distinct]
+    together = pd.concat([pd.Series([], dtype=dtype) for dtype in plain]).dtype
+    if dtype_class(together) == "object" and classes <= _NUMERIC:
+        return np.dtype("float64" if "float" in classes else "int64")
+    return together
+
+
+def _common_decimal(dtypes: Sequence[pd.ArrowDtype]) -> pd.ArrowDtype:
+    schemas = [pa.schema([("value", dtype.pyarrow_dtype)]) for dtype in dtypes]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return pd.ArrowDtype(schema.field("value").type)
