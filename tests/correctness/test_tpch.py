@@ -12,12 +12,14 @@ import pytest
 
 import dask_gpuagg
 from benchmarks.tpch_data import read, write_parquet
-from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
+from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
 from dask_gpuagg.report import tally
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
 SCALE = 0.01
+# small files would be read together
+SEVERAL_PARTITIONS = {"dataframe.parquet.minimum-partition-size": 1}
 PARTS = 3
 
 
@@ -52,12 +54,14 @@ def assert_same_rows(ours: Any, stock: Any) -> None:
 @pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_same_rows(folder: Path, name: str, filesystem: str, money: str):
-    def tables() -> Tables:
-        return read(folder, SCALE, filesystem, decimals=money == "decimal")
+    def run() -> Any:
+        tables = read(folder, SCALE, filesystem, decimals=money == "decimal")
+        with dask.config.set(SEVERAL_PARTITIONS):
+            return QUERIES[name](tables).compute()
 
     assert not dask_gpuagg.is_enabled()
     try:
-        stock = QUERIES[name](tables()).compute()
+        stock = run()
     except Exception as error:
         if money == "float":
             raise
@@ -65,6 +69,6 @@ def test_same_rows(folder: Path, name: str, filesystem: str, money: str):
     assert len(rows(stock)) > 0
     tally.reset()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
-        ours = QUERIES[name](tables()).compute()
+        ours = run()
     assert bool(tally.planned) == (name not in WITHOUT_GROUPBY)
     assert_same_rows(ours, stock)
