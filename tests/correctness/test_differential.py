@@ -149,10 +149,19 @@ QUERIES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("source", SOURCES)
+# the labels of rows from files depend on which of them Dask reads together
+WITHOUT_LABELS = {"dates and decimals", "dates and decimals with nulls"}
+PIPELINES = [
+    (source, query)
+    for source in SOURCES
+    for query in QUERIES
+    if not (query == "callable" and source in WITHOUT_LABELS)
+]
+
+
+@pytest.mark.parametrize(("source", "query"), PIPELINES)
 def test_pipelines(source: str, query: str, tmp_path: Path):
-    # small files would be read together, by one plan and not by another
+    # small files would be read together, and be one partition
     with dask.config.set({"dataframe.parquet.minimum-partition-size": 1}):
         collection = SOURCES[source](tmp_path)
         pieces = [part.compute() for part in collection.partitions]
