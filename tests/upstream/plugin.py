@@ -1,14 +1,18 @@
 """pytest plugin: run Dask's own suites with dask_gpuagg enabled and count what it ran.
 
 ``pytest -p tests.upstream.plugin --pyargs dask.dataframe.tests.test_groupby``
+
+A run in which our plans took less than ``--least-share`` percent of the group-by aggregations
+fails: stock Dask passes its own tests, so passing says nothing of what was never planned.
+``python -m tests.upstream`` runs the suites twice with it, and tells our failures from Dask's.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import dask
 import pytest
@@ -16,14 +20,38 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.report import tally
 
+LEAST_SHARE = 99.0
+
 _planned = 0
 _fallbacks: Counter[str] = Counter()
+_failed: set[str] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("dask_gpuagg")
+    group.addoption(
+        "--least-share",
+        type=float,
+        default=LEAST_SHARE,
+        help="percentage of group-by aggregations below which the run fails (%(default)s)",
+    )
+    group.addoption("--stock", action="store_true", help="leave the plugin off, count nothing")
+    group.addoption("--outcome", type=Path, help="write counts and failed tests there, as JSON")
+    group.addoption("--only-failed", type=Path, help="run the failed tests of such a file alone")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.stock:
+        return
     # silent: a fallback must not fail Dask's tests, it is counted instead
     dask.config.set({"gpuagg.fallback": "silent"})
     dask_gpuagg.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.only_failed:
+        wanted = set(json.loads(config.option.only_failed.read_text())["failed"])
+        items[:] = [item for item in items if item.nodeid in wanted]
 
 
 # Tests that assert not results but the nodes of stock Dask's own physical plan, with the setting
@@ -39,6 +67,8 @@ _SETTINGS: dict[str, dict[str, str]] = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
+    if item.config.option.stock:
+        return (yield)
     tally.reset()
     try:
         with dask.config.set(_SETTINGS.get(item.originalname, {})):
@@ -47,30 +77,60 @@ def pytest_runtest_call(item: pytest.Item):
         _count(len(tally.planned), tally.reasons())
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
 def _count(planned: int, fallbacks: Counter[str] | dict[str, int]) -> None:
     global _planned
     _planned += planned
     _fallbacks.update(fallbacks)
 
 
+def share() -> float:
+    """Percentage of the group-by aggregations that our plans ran; 0 where there were none."""
+    total = _planned + _fallbacks.total()
+    return 100 * _planned / total if total else 0.0
+
+
+def _falls_short(config: pytest.Config) -> bool:
+    return not config.option.stock and share() < config.option.least_share
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:  # an xdist worker reports to the controller
         output["gpuagg"] = json.dumps([_planned, dict(_fallbacks)])
+        return
+    options = session.config.option
+    if options.outcome:
+        outcome = {"planned": _planned, "fallbacks": dict(_fallbacks), "failed": sorted(_failed)}
+        options.outcome.write_text(json.dumps(outcome, indent=1) + "\n")
+    if session.exitstatus == pytest.ExitCode.OK and _falls_short(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node, error) -> None:
+def pytest_testnodedown(node: Any, error: Any) -> None:
     _count(*json.loads(getattr(node, "workeroutput", {}).get("gpuagg", "[0, {}]")))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    fell_back = sum(_fallbacks.values())
-    total = _planned + fell_back
-    share = 100 * _planned / total if total else 0.0
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.option.stock:
+        return
+    total = _planned + _fallbacks.total()
     write = terminalreporter.write_line
-    write(f"dask_gpuagg ran {_planned} of {total} group-by aggregations ({share:.1f} %)")
+    write(f"dask_gpuagg ran {_planned} of {total} group-by aggregations ({share():.1f} %)")
     for reason, count in _fallbacks.most_common():
         write(f"  {count:6d} fell back: {reason}")
-    if target := os.environ.get("GPUAGG_TALLY"):
-        Path(target).write_text(json.dumps({"planned": _planned, "fallbacks": dict(_fallbacks)}))
+    if _falls_short(config):
+        least = config.option.least_share
+        write(f"FAILED: fewer than {least:g} % of them were planned", red=True)

@@ -1,0 +1,74 @@
+"""TPC-H's 22 queries, whole: the same rows with the plugin off and on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from benchmarks.tpch_data import read, write_parquet
+from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
+from dask_gpuagg.report import tally
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+SCALE = 0.01
+# small files would be read together
+SEVERAL_PARTITIONS = {"dataframe.parquet.minimum-partition-size": 1}
+PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(SCALE, PARTS, tmp_path_factory.mktemp("tpch"))
+
+
+def rows(result: Any) -> pd.DataFrame:
+    """The rows in an order of their own: floats last, which may differ in their last digits."""
+    if not isinstance(result, pd.DataFrame):
+        return pd.DataFrame({"value": [result]})
+    exact = [c for c in result.columns if not pd.api.types.is_float_dtype(result[c].dtype)]
+    inexact = [c for c in result.columns if c not in exact]
+    return result.sort_values([*exact, *inexact]).reset_index(drop=True)
+
+
+def assert_same_rows(ours: Any, stock: Any) -> None:
+    assert type(ours) is type(stock)
+    got, want = rows(ours), rows(stock)
+    assert list(got.columns) == list(want.columns)
+    assert got.dtypes.to_dict() == want.dtypes.to_dict()
+    assert len(got) == len(want)
+    for name in want.columns:
+        if pd.api.types.is_float_dtype(want[name].dtype):
+            np.testing.assert_allclose(got[name], want[name], rtol=1e-12, err_msg=name)
+        else:
+            assert got[name].tolist() == want[name].tolist(), name
+
+
+@pytest.mark.parametrize("money", ["float", "decimal"])
+@pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
+@pytest.mark.parametrize("name", QUERIES)
+def test_same_rows(folder: Path, name: str, filesystem: str, money: str):
+    def run() -> Any:
+        tables = read(folder, SCALE, filesystem, decimals=money == "decimal")
+        with dask.config.set(SEVERAL_PARTITIONS):
+            return QUERIES[name](tables).compute()
+
+    assert not dask_gpuagg.is_enabled()
+    try:
+        stock = run()
+    except Exception as error:
+        if money == "float":
+            raise
+        pytest.skip(f"stock Dask cannot run it: {type(error).__name__}: {error}")
+    assert len(rows(stock)) > 0
+    tally.reset()
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        ours = run()
+    assert bool(tally.planned) == (name not in WITHOUT_GROUPBY)
+    assert_same_rows(ours, stock)
