@@ -65,7 +65,8 @@ def finish_groups(
         # pandas would make text of Python objects that are strings
         columns[i] = pd.Series(column, index=index, dtype=column.dtype)
         if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
-            columns[i] = columns[i].astype("category")  # or outputs could not be concatenated
+            # or outputs could not be concatenated
+            columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
     if meta.ndim == 1:
         result: Any = columns[0].rename(meta.name)
     else:
@@ -121,6 +122,20 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns)
 
 
+def categories_of(values: Any, promised: Any) -> pd.Categorical:
+    """Values as categories of the plainest dtype that holds them.
+
+    Parameters
+    ----------
+    values : array
+        Of partitions that did not hold categories, though the metadata promised them.
+    promised : CategoricalDtype
+    """
+    series = pd.Series(values)
+    distinct = pd.Index(series.dropna().unique().tolist())
+    return pd.Categorical(series, categories=distinct if len(distinct) else promised.categories[:0])
+
+
 def make_index(keys: list[Any], names: Any) -> pd.Index:
     """Index of the groups; a MultiIndex for several keys."""
     if len(keys) == 1:
@@ -162,7 +177,11 @@ def natural_dtype(output: Output, dtype: Any) -> Any:
         keeps the dtype that it was made in.
     """
     rule = None if output.custom else REGISTRY[output.aggregation].result
-    if rule not in ("sum", "float", "count", "bool") or dtype_class(dtype) == "object":
+    if dtype_class(dtype) in ("object", "category"):
+        return None
+    if rule == "same":
+        return dtype
+    if rule not in ("sum", "float", "count", "bool"):
         return None
     row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
     try:
@@ -183,6 +202,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if series.dtype == object and dtype_class(dtype) == "decimal":
         return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
     rule = "same" if output.custom else REGISTRY[output.aggregation].result
+    if rule == "same" and dtype_class(series.dtype) == "object" and not output.custom:
+        return series.array  # truths beside numbers, of several partitions
     narrow = dtype_class(dtype) in ("int", "uint", "bool")
     if rule == "sum" and narrow:
         # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit
@@ -205,11 +226,13 @@ def _is_narrow_float(dtype: Any) -> bool:
 
 
 def _with_nan(series: pd.Series) -> Any:
-    """Nulls of masked values as pandas has them in a column without a mask."""
+    """Masked values of which some are null, as Python objects: no plain dtype holds both.
+
+    They come from partitions that held objects, of which pandas would have made objects too.
+    """
     if isinstance(series.dtype, np.dtype):
         return series.array
-    plain = series.astype(object if dtype_class(series.dtype) == "bool" else np.float64)
-    return plain.where(series.notna(), np.nan).array
+    return series.astype(object).where(series.notna(), None).array
 
 
 def _rounded(value: Any, dtype: Any) -> Any:

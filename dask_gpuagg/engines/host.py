@@ -18,7 +18,13 @@ from pandas.api.types import union_categoricals
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
-from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
+from dask_gpuagg.engines.finish import (
+    categories_of,
+    finish_groups,
+    finish_matrix,
+    finish_values,
+    sort_order,
+)
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
@@ -313,7 +319,7 @@ def _as_promised(key: Any, promised: Column) -> Any:
     wanted = dtype_class(promised.dtype)
     found = dtype_class(key.dtype)
     if wanted == "category":
-        return key if found == "category" else pd.Series(key).astype("category").array
+        return key if found == "category" else categories_of(key, promised.dtype)
     if found == "category":
         return pd.Series(key).astype(key.categories.dtype).array
     if found != "object" or wanted == "object":
@@ -352,19 +358,27 @@ def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate in order of the partitions."""
     if len(tables) == 1:
         return tables[0]
-    # an empty partition may have lost its dtypes and must not widen the others'
+    # fields without a row must not widen the others'
     filled = [t for t in tables if len(t)] or tables[:1]
-    columns = {name: [t[name] for t in tables] for name in filled[0].columns}
-    categorical = {n for n, parts in columns.items() if any(map(_is_categorical, parts))}
-    if not categorical:
+    columns = {
+        # keys have the dtype of all partitions, and the categories of all
+        name: [t[name] for t in (tables if name.startswith("k") else filled)]
+        for name in filled[0].columns
+    }
+    kinds = [{c.dtype for c in parts} for parts in columns.values()]
+    if all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds):
         return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     stacked = {
         name: _stack_categories(parts)
-        if name in categorical
-        else pd.concat([t[name] for t in filled], ignore_index=True).array
+        if any(map(_is_categorical, parts))
+        else pd.concat(parts, ignore_index=True).array
         for name, parts in columns.items()
     }
     return _table(stacked)
+
+
+def _holds_categories(dtypes: set[Any]) -> bool:
+    return any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
 
 
 def _is_categorical(column: pd.Series) -> bool:
