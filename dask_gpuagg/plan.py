@@ -7,13 +7,16 @@ way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.states import STATES
+
+if TYPE_CHECKING:
+    from dask_gpuagg.task_settings import TaskSettings
 
 
 class Unsupported(Exception):
@@ -134,6 +137,8 @@ class Plan:
     shape : {"groups", "values", "matrix"}
         One row per group; per group and distinct value (``value_counts``); or per group and
         column (``cov``, ``corr``).
+    settings : TaskSettings, optional
+        Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
     """
 
     keys: tuple[Column, ...]
@@ -144,6 +149,7 @@ class Plan:
     observed: bool = True
     sort: bool = False
     shape: str = "groups"
+    settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     @property
     def pairs(self) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
-import dask
 import pylibcudf as plc
 from pylibcudf.types import (
     DataType,
@@ -24,6 +23,7 @@ from pylibcudf.types import (
     TypeId,
 )
 
+from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.decision import Decision
@@ -95,7 +95,7 @@ def cause_of(error: KernelsUnavailable) -> str:
     Under ``gpuagg.fallback: raise`` the error is raised; under ``warn`` each cause is a warning,
     once in each process.
     """
-    policy = dask.config.get("gpuagg.fallback")
+    policy = task_settings.current().fallback
     if policy == "raise":
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
