@@ -115,11 +115,11 @@ def sum_by_the_clients_settings(grouped):
 def test_workers_see_the_clients_settings(client, ddf):
     total = dd.Aggregation("total", lambda g: g.sum(), sum_by_the_clients_settings)
     with dask.config.set({"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}):
-        made = ddf.groupby("k").agg({"i": total}).i
+        made = ddf.groupby("k").agg({"v": total}).v
         future = client.compute(made)
     # workers' own settings are others
     assert set(client.run(lambda: dask.config.get("gpuagg.kernel")).values()) == {"auto"}
-    same(future.result(), frame().groupby("k").i.sum())
+    same(future.result(), frame().groupby("k").v.sum())
 
 
 def test_the_check_finds_nothing_wrong(client):
