@@ -74,6 +74,11 @@ class Aggregator:
         for key in keys:
             key_part(key)
 
+    @property
+    def outputs(self) -> int:
+        """How many columns the pass makes beside the keys."""
+        return len(self._outputs)
+
     # ---- inputs and states -------------------------------------------------------------------
 
     def _input(self, column: plc.Column, present: bool = False) -> int:

@@ -14,12 +14,14 @@ from typing import Any
 import cudf
 import cupy as cp
 import pylibcudf as plc
-from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import device_reduce as reduce
+from dask_gpuagg.engines import library
 from dask_gpuagg.engines.device_categories import complete, occurring
+from dask_gpuagg.engines.device_exchange import bucket_of, gather, select, split
 from dask_gpuagg.engines.device_groups import (
     Grouping,
     Numbering,
@@ -37,10 +39,12 @@ from dask_gpuagg.engines.device_results import (
     from_libcudf,
     index_of,
     matrix_of,
+    of_plan,
     shape_of,
     shaped,
     values_of,
 )
+from dask_gpuagg.engines.device_stacking import common_dtype, retyped, stack
 from dask_gpuagg.engines.device_states import finish, finish_rows, merge, selects, update
 from dask_gpuagg.engines.host import ORDINAL
 from dask_gpuagg.engines.sorted import can_sort, counts, serves
@@ -49,8 +53,8 @@ from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "bucket_of", "combine", "direct", "finalize", "gather", "partial", "select",
-    "shape_of", "split",
+    "Shape", "bucket_of", "combine", "common_dtype", "direct", "finalize", "gather", "partial",
+    "retyped", "select", "shape_of", "split",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
@@ -88,7 +92,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Merge partials into one, of the same layout; see ``host.combine``."""
     tables: Partial = {}
     for name in plan.tables:
-        stacked = _stack([p[name] for p in partials])
+        stacked = stack([p[name] for p in partials])
         if name == "groups":
             stacked = _merged(stacked, plan)
         elif name.startswith("pairs"):
@@ -107,7 +111,7 @@ def finalize(
 
     Unobserved categories are found with all groups at hand, so ``bucket`` is not needed.
     """
-    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     if plan.states_from_rows and plan.states:
         rows = stacked["rows"]
         columns = {c: rows[f"v{c}"] for c in plan.rows}
@@ -134,7 +138,7 @@ def finalize(
     if not plan.observed:
         groups = complete(groups, every_key, plan.dropna)
     made = _with_outputs(groups, stacked, plan, meta, numberings)
-    return shaped(made, plan, shape_of(meta))
+    return shaped(made, plan, of_plan(shape_of(meta), plan))
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
@@ -164,53 +168,11 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         for label, o in zip(labels, plan.outputs, strict=True)
         if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
     }
+    shape = of_plan(shape, plan)
     own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))
     if plan.sort or not own:
         return shaped(grouping.table(labels, dtypes), plan, shape)
     return from_libcudf(*grouping.run(), shape)
-
-
-def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
-    """The output that each row of key values belongs to, int64; see ``host.bucket_of``."""
-    columns = {}
-    for i, key in enumerate(keys):
-        column = cudf.Series(key).reset_index(drop=True)
-        if dtype_class(column.dtype) == "category":
-            # partitions may number their categories differently
-            column = column.astype(column.dtype.categories.dtype)
-        if getattr(column.dtype, "kind", "") == "f":
-            column = column.astype("float64")
-            # NaN and null are one key, and so are -0.0 and 0.0
-            column = like(nans_to_nulls(view(column)), column.dtype) + 0.0
-        columns[f"k{i}"] = column
-    hashes = hash_object_dispatch(cudf.DataFrame(columns), index=False)
-    return (hashes.astype("uint64") % buckets).astype("int64")
-
-
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
-    """Divide a partial by key hash into one partial per output; see ``host.split``."""
-    parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, whole in tables.items():
-        of_row = bucket_of(_keys_of(whole)[: len(plan.keys)], buckets).values
-        order = cp.argsort(of_row, kind="stable")
-        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
-        ordered = whole.take(order)
-        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
-            part[name] = ordered.iloc[start:end].reset_index(drop=True)
-    return parts
-
-
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``."""
-    filled = [o for o in outputs if len(o)] or list(outputs[:1])
-    whole = cudf.concat(filled) if len(filled) > 1 else filled[0]
-    return whole.sort_index(na_position="last") if plan.sort else whole
-
-
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several; see ``host.select``."""
-    keys = [whole.index.get_level_values(i) for i in range(len(plan.keys))]
-    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
 
 
 def _states(
@@ -332,9 +294,13 @@ def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
         return reduce.whole(output, numbering, column)
-    if counted:
-        return plain(numbering.sorted(rows).nunique(view(column)))
-    made = numbering.sorted(rows).output(output, view(column))
+    try:
+        if counted:
+            return plain(numbering.sorted(rows).nunique(view(column)))
+        made = numbering.sorted(rows).output(output, view(column))
+    except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+        library.cause_of(error)
+        return reduce.whole(output, numbering, column)
     return like(made, cudf.ListDtype(column.dtype)) if output.aggregation == "list" else plain(made)
 
 
@@ -380,26 +346,3 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
-
-
-def _stack(tables: list[Any]) -> Any:
-    """Concatenate in order of the partitions; categories are united."""
-    if len(tables) > 1:
-        tables = [t for t in tables if len(t)] or tables[:1]
-    stacked = tables[0] if len(tables) == 1 else _concatenated(tables)
-    if ORDINAL in stacked.columns:
-        order = cp.argsort(array_of(view(stacked[ORDINAL])), kind="stable")
-        stacked = stacked.take(order).reset_index(drop=True).drop(columns=ORDINAL)
-    return stacked
-
-
-def _concatenated(tables: list[Any]) -> Any:
-    """Tables one behind the other. cuDF forgets that categories are ordered."""
-    stacked = cudf.concat(tables, ignore_index=True)
-    for name, dtype in tables[0].dtypes.items():
-        if dtype_class(dtype) != "category" or not dtype.ordered:
-            continue
-        if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
-            raise TypeError("the partitions' ordered categories differ")
-        stacked[name] = like(view(stacked[name]), dtype)
-    return stacked
