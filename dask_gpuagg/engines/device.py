@@ -34,6 +34,14 @@ from dask_gpuagg.engines.device_groups import (
     table,
     view,
 )
+from dask_gpuagg.engines.device_moments import (
+    is_lost,
+    loss_label,
+    losses_of,
+    repaired_partials,
+    repaired_rows,
+    without_losses,
+)
 from dask_gpuagg.engines.device_results import (
     Shape,
     from_libcudf,
@@ -45,7 +53,14 @@ from dask_gpuagg.engines.device_results import (
     values_of,
 )
 from dask_gpuagg.engines.device_stacking import common_dtype, retyped, stack
-from dask_gpuagg.engines.device_states import finish, finish_rows, merge, selects, update
+from dask_gpuagg.engines.device_states import (
+    finish,
+    finish_rows,
+    is_spread,
+    merge,
+    selects,
+    update,
+)
 from dask_gpuagg.engines.host import ORDINAL
 from dask_gpuagg.engines.sorted import can_sort, counts, serves
 from dask_gpuagg.engines.support import in_kernels
@@ -159,20 +174,39 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     grouping = Grouping(keys, not plan.dropna)
     # several outputs read the same column
     seen = cache(lambda c: view(columns[c]))
-    for output in plan.outputs:
+    labels = []
+    # columns whose var has told already what their std lost
+    told: set[tuple[Any, Any]] = set()
+    for i, output in enumerate(plan.outputs):
         column = None if output.column is None else seen(output.column)
-        finish_rows(grouping.aggregator, output, plan, column)
-    labels = [f"o{i}" for i in range(len(plan.outputs))]
+        aggregator = grouping.aggregator
+        watched = is_spread(output) and (aggregator, output.column) not in told
+        finish_rows(aggregator, output, plan, column, watched)
+        labels.append(f"o{i}")
+        if watched:
+            told.add((aggregator, output.column))
+            labels.append(loss_label(i))
     dtypes = {
         label: columns[o.column].dtype
-        for label, o in zip(labels, plan.outputs, strict=True)
+        for label, o in zip((n for n in labels if n.startswith("o")), plan.outputs, strict=True)
         if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
     }
     shape = of_plan(shape, plan)
     own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))
     if plan.sort or not own:
-        return shaped(grouping.table(labels, dtypes), plan, shape)
-    return from_libcudf(*grouping.run(), shape)
+        groups = grouping.table(labels, dtypes)
+        if not is_lost(losses_of(groups)):
+            return shaped(without_losses(groups), plan, shape)
+    else:
+        found, made = grouping.run()
+        pairs = list(zip(labels, made, strict=True))
+        if not is_lost([column for label, column in pairs if label.startswith("l")]):
+            outputs = [column for label, column in pairs if label.startswith("o")]
+            return from_libcudf(found, outputs, shape)
+    # the states of rows tell more of what was lost than outputs do
+    states = _states(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
+    finished = _finished(states, plan)
+    return shaped(_with_outputs(finished, {}, plan, None, {}), plan, shape)
 
 
 def _states(
@@ -189,9 +223,11 @@ def _states(
         update(grouping.aggregator, use, [seen(c) for c in use.columns])
         fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
         labels += fields
+        if use.state == "moments":
+            labels.append(loss_label(i))
         if selects(use.state) and not is_own(columns[use.columns[0]].dtype):
             dtypes[fields[0]] = columns[use.columns[0]].dtype
-    groups = grouping.table(labels, dtypes)
+    groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
         numbering = Numbering(keys, _keys_of(groups))
@@ -207,28 +243,43 @@ def _merged(stacked: Any, plan: Plan) -> Any:
     grouping = Grouping(_keys_of(stacked), keep_nulls=True)
     labels: list[str] = []
     for i, use in enumerate(plan.states):
-        if in_kernels(use, plan):
-            merge(grouping.aggregator, use, stacked, f"s{i}.")
-            labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if not in_kernels(use, plan):
+            continue
+        merge(grouping.aggregator, use, stacked, f"s{i}.")
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if use.state == "moments":
+            labels.append(loss_label(i))
     dtypes = {n: stacked[n].dtype for n in labels if selects(n.partition(".")[2])}
-    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
+    groups = grouping.table(labels, dtypes)
+    groups = repaired_partials(groups, stacked, _keys_of(stacked), plan)
+    return _with_library_states(groups, stacked, plan)
 
 
-def _finished(stacked: Any, plan: Plan) -> Any:
+def _finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     """Outputs that the kernels finish, and the merged states of all others."""
     grouping = Grouping(_keys_of(stacked), keep_nulls=True)
     labels, dtypes = [], {}
+    # whose losses are told already
+    seen: set[tuple[Any, Any]] = set()
     if plan.shape == "values":
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
     for i, output in enumerate(plan.outputs):
         if _finished_in_kernels(output, plan):
-            finish(grouping.aggregator, output, plan, stacked)
+            aggregator = grouping.aggregator
+            watched = is_spread(output) and (aggregator, output.states) not in seen
+            finish(aggregator, output, plan, stacked, watched)
             labels.append(f"o{i}")
-            state = f"s{output.states[0]}.{output.aggregation}"
+            if watched:
+                seen.add((aggregator, output.states))
+                labels.append(loss_label(i))
             if selects(output.aggregation):
-                dtypes[f"o{i}"] = stacked[state].dtype
-    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
+                dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
+    groups = grouping.table(labels, dtypes)
+    if merges and is_lost(losses_of(groups)):
+        # merged first, which makes good what was lost; one part of a group has nothing to lose
+        return _finished(_merged(stacked, plan), plan, merges=False)
+    return _with_library_states(without_losses(groups), stacked, plan)
 
 
 def _finished_in_kernels(output: Output, plan: Plan) -> bool:

@@ -26,8 +26,8 @@ from dask_gpuagg.runs import note_run, subject
 NOWHERE = 0x7FFFFFFF
 
 
-# Outputs of a pass before the next one begins: one more state may have three.
-_FULL = OUTPUTS_AT_MOST - 3
+# Outputs of a pass before the next one begins: one more state may have four.
+_FULL = OUTPUTS_AT_MOST - 4
 
 
 class Grouping:

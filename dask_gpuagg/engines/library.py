@@ -304,6 +304,9 @@ class _Groups:
                 return _filled(state[1], float("nan"))
             case "MomentM2":
                 return _filled(state[2], 0)
+            case "MomentLoss":  # its sums are of distances from the mean
+                n = plc.unary.cast(state[0], _FLOAT64)
+                return _of("MUL", n, _scalar(0, n))
             case "Mean":
                 (n,) = self._state(int(arguments[1]))
                 return _where(_of("TRUE_DIV", state[0], n), _positive(n))
