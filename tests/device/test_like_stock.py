@@ -53,10 +53,12 @@ def frame(nulls: bool) -> Any:
             "d": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, ROWS), unit="D"),
         }
     )
+    if nulls:
+        for name in ("t", "s", "c"):
+            pdf.loc[rng.random(ROWS) < 0.2, name] = None
     gdf = cudf.DataFrame(pdf)
     if nulls:
-        for name in ("i", "t", "s", "c"):
-            gdf[name] = gdf[name].where(cudf.Series(rng.random(ROWS) < 0.8), None)
+        gdf["i"] = gdf["i"].where(cudf.Series(rng.random(ROWS) < 0.8), None)
     return gdf
 
 

@@ -47,13 +47,13 @@ def test_only_what_was_lost_is_made_again() -> None:
     columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
     plan = make_plan(columns[:1], columns, [Requested("v", "var", "x")],
                      dropna=False, observed=True, sort=False)  # fmt: skip
-    keys = cudf.Series([7, 8, None, 7, 8, None, 7, 7])
+    keys = cudf.Series([7, 8, None, 7, 8, None, 7, 7], dtype="int64")
     values = cudf.Series([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, None, 6.0])
 
     def wrong() -> Any:
         return cudf.DataFrame(
             {
-                "k0": cudf.Series([8, 7, None]),
+                "k0": cudf.Series([8, 7, None], dtype="int64"),
                 "s0.n": [2, 3, 2],
                 "s0.mean": [9.0, 2.5, 9.0],
                 "s0.m2": [5.0, 5.0, 5.0],
@@ -68,7 +68,7 @@ def test_only_what_was_lost_is_made_again() -> None:
     assert made["s0.m2"].to_arrow().to_pylist() == [5.0, 14.0, 0.5]
     stacked = cudf.DataFrame(
         {
-            "k0": cudf.Series([7, 7, 8, None, 7]),
+            "k0": cudf.Series([7, 7, 8, None, 7], dtype="int64"),
             "s0.n": [1, 2, 2, 2, 0],
             "s0.mean": cudf.Series([6.0, 1.5, 1.5, 1.5, float("nan")], nan_as_null=False),
             "s0.m2": [0.0, 0.5, 0.5, 0.5, 0.0],

@@ -37,10 +37,10 @@ def series(values: list[Any], dtype: str) -> Any:
     return cudf.Series(values, dtype=dtype)
 
 
-def part(i: int, name: str, as_key: bool) -> Any:
+def part(i: int, case: str, as_key: bool) -> Any:
     import cudf
 
-    values, dtype = COLUMNS[name][i % 2]
+    values, dtype = COLUMNS[case][i % 2]
     column, other = series(values, dtype), cudf.Series([1, 2, 1, 3])
     return cudf.DataFrame({"k": column, "v": other} if as_key else {"k": other, "v": column})
 
@@ -49,7 +49,7 @@ def collection(name: str, as_key: bool) -> Any:
     import dask.dataframe as dd
 
     meta = part(0, name, as_key).iloc[:0]
-    return dd.from_map(part, range(4), name=name, as_key=as_key, meta=meta)
+    return dd.from_map(part, range(4), case=name, as_key=as_key, meta=meta)
 
 
 def assert_as_stock(query: Any, name: str, as_key: bool) -> None:
