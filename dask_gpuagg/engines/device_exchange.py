@@ -8,7 +8,6 @@ from typing import Any
 import cudf
 import cupy as cp
 import numpy as np
-import pandas as pd
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
@@ -21,12 +20,12 @@ from dask_gpuagg.engines.device_groups import (
     view,
 )
 from dask_gpuagg.engines.device_results import index_of
-from dask_gpuagg.engines.device_stacking import of_categories, stack
+from dask_gpuagg.engines.device_stacking import of_categories, stack, ticks_of
 from dask_gpuagg.plan import Plan
 
 Partial = dict[str, Any]
 
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_NANOSECONDS = 10**9
 _INT64 = plc.DataType(plc.TypeId.INT64)
 
 
@@ -57,12 +56,10 @@ def _hashed(key: Any) -> list[Any]:
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
     if cls not in ("datetime", "timedelta"):
         return [key]
-    dtype = key.dtype
-    unit = dtype.unit if isinstance(dtype, pd.DatetimeTZDtype) else np.datetime_data(dtype)[0]
-    per_second = _PER_SECOND[unit]
+    per_second = ticks_of(key.dtype)
     ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
     seconds = ticks // per_second
-    rest = (ticks - seconds * per_second) * (_PER_SECOND["ns"] // per_second)
+    rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
     return [seconds, rest]
 
 

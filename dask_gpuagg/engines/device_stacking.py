@@ -208,7 +208,7 @@ def retyped(partial: dict[str, Any], own: Plan, common: Plan) -> dict[str, Any]:
         fields = {n: groups[n] for n in groups.columns if n.startswith(f"s{i}.")}
         if own.states[i].state == "limbs":
             (c,), (d,) = own.states[i].columns, common.states[j].columns
-            factor = _ticks(common.columns[d].dtype) // _ticks(own.columns[c].dtype)
+            factor = ticks_of(common.columns[d].dtype) // ticks_of(own.columns[c].dtype)
             fields = _rescaled(fields, f"s{i}.", factor)
         for name, values in fields.items():
             field = name.partition(".")[2]
@@ -245,7 +245,10 @@ def _as_state(values: Any, plan: Plan, state: int) -> Any:
     return values.astype("uint64" if unsigned else "int64")
 
 
-def _ticks(dtype: Any) -> int:
+def ticks_of(dtype: Any) -> int:
+    """How many ticks of a dtype of times or durations a second has."""
+    if isinstance(dtype, pd.ArrowDtype):
+        return _TICKS[dtype.pyarrow_dtype.unit]
     unit = dtype.unit if isinstance(dtype, pd.DatetimeTZDtype) else np.datetime_data(dtype)[0]
     return _TICKS[unit]
 
