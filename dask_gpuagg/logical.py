@@ -7,7 +7,7 @@ Dask's internals.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
@@ -26,6 +26,7 @@ from dask_gpuagg.plan import (
     make_plan,
     reasons,
 )
+from dask_gpuagg.task_settings import configured
 
 # the logical classes that reduce groups, by the aggregation they stand for
 _SINGLE: dict[type, str] = {
@@ -131,7 +132,7 @@ def read(expr: Any) -> Query:
         if refusal is not None:
             raise refusal
     return Query(
-        plan,
+        replace(plan, settings=configured()),
         expr.frame,
         list(expr.by),
         expr._meta,

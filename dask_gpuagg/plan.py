@@ -7,13 +7,16 @@ way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.states import STATES
+
+if TYPE_CHECKING:
+    from dask_gpuagg.task_settings import TaskSettings
 
 
 class Unsupported(Exception):
@@ -137,6 +140,8 @@ class Plan:
     found : frozenset of int
         Positions of the columns whose dtype is not the one that the metadata promised, but one
         that was found in partitions.
+    settings : TaskSettings, optional
+        Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
     """
 
     keys: tuple[Column, ...]
@@ -148,6 +153,7 @@ class Plan:
     sort: bool = False
     shape: str = "groups"
     found: frozenset[int] = frozenset()
+    settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     def retyped(self, dtypes: Sequence[Any]) -> Plan:
         """The plan of the same outputs for columns of other dtypes than the promised ones.

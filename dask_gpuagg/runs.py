@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from dask_gpuagg.task_settings import use
+
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.groupby import Run
     from dask_gpuagg.plan import Plan
@@ -22,10 +24,11 @@ _REHEARSAL = (None, "rehearsal")
 
 @contextmanager
 def task(plan: Plan, step: str) -> Iterator[None]:
-    """Calls of the kernels inside are made for a task of this plan."""
+    """Calls of the kernels inside are made for a task of this plan, by its settings."""
     token = _task.set((plan, step))
     try:
-        yield
+        with use(plan.settings):
+            yield
     finally:
         _task.reset(token)
 

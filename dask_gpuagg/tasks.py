@@ -43,17 +43,18 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
         When a key Series is not aligned with the frame.
     """
     keys, columns = _inputs_of(frame, by, plan)
-    columns, dtypes = differing(columns, plan)
+    engine = engine_of(frame)
+    columns, dtypes = differing(columns, plan, engine)
     with task(plan, "partial"):
         own = plan if dtypes is None else plan.retyped(dtypes)
-        return _labelled(engine_of(frame).partial(keys, columns, frame.index, own), dtypes)
+        return _labelled(engine.partial(keys, columns, frame.index, own), dtypes)
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, meta: Any, shape: Any) -> Any:
     """Task: the only partition to the output."""
     keys, columns = _inputs_of(frame, by, plan)
-    columns, dtypes = differing(columns, plan)
     engine = engine_of(frame)
+    columns, dtypes = differing(columns, plan, engine)
     with task(plan, "direct"):
         if dtypes is None:
             return engine.direct(keys, columns, plan, shape)
@@ -66,7 +67,7 @@ def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Task: several partials to one."""
     with task(plan, "combine"):
         engine = engine_of(partials[0])
-        tables, together, dtypes = unify(partials, plan, engine.common_dtype)
+        tables, together, dtypes = unify(partials, plan, engine)
         return _labelled(engine.combine(tables, together), dtypes)
 
 
@@ -79,7 +80,7 @@ def gpuagg_finalize(
     """Task: the last partials to an output."""
     with task(plan, "finalize"):
         engine = engine_of(partials[0])
-        tables, together, _ = unify(partials, plan, engine.common_dtype)
+        tables, together, _ = unify(partials, plan, engine)
         return engine.finalize(tables, together, meta, bucket)
 
 

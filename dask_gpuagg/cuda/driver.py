@@ -14,7 +14,23 @@ from dask_gpuagg.cuda.units import unit_of
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed."""
+    """A call of the CUDA driver failed.
+
+    Parameters
+    ----------
+    message : str
+    status : str
+        Name of the driver's error.
+    """
+
+    def __init__(self, message: str, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same call may succeed the next time."""
+        return self.status == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @dataclass(frozen=True)
@@ -125,6 +141,8 @@ class Kernels:
         self._device = device
         self._libraries: dict[str, Any] = {}
         self._failures: dict[str, str] = {}
+        # compiled, but not loaded for lack of memory
+        self._code: dict[str, bytes] = {}
         self._functions: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -170,17 +188,22 @@ class Kernels:
         """
         function = self._function(name)
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        _driver(
-            _bound().cuLaunchKernel(
-                function,
-                *(blocks, 1, 1),
-                *(threads, 1, 1),
-                shared_bytes,
-                stream,
-                ctypes.addressof(pointers),
-                0,
+        try:
+            _driver(
+                _bound().cuLaunchKernel(
+                    function,
+                    *(blocks, 1, 1),
+                    *(threads, 1, 1),
+                    shared_bytes,
+                    stream,
+                    ctypes.addressof(pointers),
+                    0,
+                )
             )
-        )
+        except DriverError as error:  # a kernel is loaded when it is first launched
+            if error.passes:
+                raise _without_memory(error) from error
+            raise
 
     def variable(self, name: str, kernel: str) -> int:
         """Device address of a global variable, as a kernel sees it: each unit has its own."""
@@ -197,25 +220,34 @@ class Kernels:
                 from cuda.bindings import driver
 
                 library = self._library(unit_of(name))
-                kernel = _driver(driver.cuLibraryGetKernel(library, f"gpuagg_{name}".encode()))
-                attribute = driver.CUfunction_attribute
-                static = _driver(
-                    driver.cuKernelGetAttribute(
-                        attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
-                        kernel,
-                        self._device.ordinal,
-                    )
-                )
-                _driver(
-                    driver.cuKernelSetAttribute(
-                        attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                        self._device.shared_bytes - static,
-                        kernel,
-                        self._device.ordinal,
-                    )
-                )
+                try:
+                    kernel = self._kernel(library, name)
+                except DriverError as error:  # the driver may load code only now
+                    if error.passes:
+                        raise _without_memory(error) from error
+                    raise
                 self._functions[name] = driver.CUfunction(int(kernel))
             return self._functions[name]
+
+    def _kernel(self, library: Any, name: str) -> Any:
+        from cuda.bindings import driver
+
+        kernel = _driver(driver.cuLibraryGetKernel(library, f"gpuagg_{name}".encode()))
+        attribute = driver.CUfunction_attribute
+        static = _driver(
+            driver.cuKernelGetAttribute(
+                attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, self._device.ordinal
+            )
+        )
+        _driver(
+            driver.cuKernelSetAttribute(
+                attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                self._device.shared_bytes - static,
+                kernel,
+                self._device.ordinal,
+            )
+        )
+        return kernel
 
     def _library(self, unit: str) -> Any:
         if unit in self._failures:  # each partition would wait for the same refusal
@@ -224,16 +256,25 @@ class Kernels:
             from cuda.bindings import driver
 
             try:
-                code = cubin(self._query.source(unit), self._device.architecture)
+                code = self._code.pop(unit, b"")
+                code = code or cubin(self._query.source(unit), self._device.architecture)
                 loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
                 self._libraries[unit] = _driver(loaded)
             except KernelsUnavailable as error:
                 self._failures[unit] = str(error)
                 raise
             except DriverError as error:
+                if error.passes:
+                    # for this call only: the next one tries again, without compiling
+                    self._code[unit] = code
+                    raise _without_memory(error) from error
                 self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
                 raise KernelsUnavailable(self._failures[unit]) from error
         return self._libraries[unit]
+
+
+def _without_memory(error: DriverError) -> KernelsUnavailable:
+    return KernelsUnavailable(f"device memory does not suffice to load the kernels: {error}")
 
 
 class Stopwatch:
@@ -323,7 +364,7 @@ def _success() -> Any:
 
 def _driver(returned: tuple[Any, ...]) -> Any:
     if returned[0] != _success():
-        raise DriverError(f"CUDA driver: {returned[0].name}")
+        raise DriverError(f"CUDA driver: {returned[0].name}", returned[0].name)
     return returned[1] if len(returned) > 1 else None
 
 

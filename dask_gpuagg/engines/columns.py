@@ -74,6 +74,11 @@ class Aggregator:
         for key in keys:
             key_part(key)
 
+    @property
+    def outputs(self) -> int:
+        """How many columns the pass makes beside the keys."""
+        return len(self._outputs)
+
     # ---- inputs and states -------------------------------------------------------------------
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
@@ -269,6 +274,15 @@ class Aggregator:
         self._add(f"MomentRows<{state}>", "i64", INT64, False)
         self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
         self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+
+    def loss(self, column: plc.Column) -> None:
+        """How many times larger the rounding errors of ``moments`` or ``spread`` are, float64."""
+        self._add(f"MomentLoss<{self._state('Moments', column)}>", "f64", FLOAT64, False)
+
+    def merged_loss(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """The same of ``merged_moments`` or ``merged_spread``."""
+        state = self._state("MergedMoments", n, mean, m2)
+        self._add(f"MomentLoss<{state}>", "f64", FLOAT64, False)
 
     # ---- the pass ----------------------------------------------------------------------------
 

@@ -14,12 +14,14 @@ from typing import Any
 import cudf
 import cupy as cp
 import pylibcudf as plc
-from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import device_reduce as reduce
+from dask_gpuagg.engines import library
 from dask_gpuagg.engines.device_categories import complete, occurring
+from dask_gpuagg.engines.device_exchange import bucket_of, gather, select, split
 from dask_gpuagg.engines.device_groups import (
     Grouping,
     Numbering,
@@ -32,24 +34,41 @@ from dask_gpuagg.engines.device_groups import (
     table,
     view,
 )
+from dask_gpuagg.engines.device_moments import (
+    is_lost,
+    loss_label,
+    losses_of,
+    repaired_partials,
+    repaired_rows,
+    without_losses,
+)
 from dask_gpuagg.engines.device_results import (
     Shape,
     from_libcudf,
     index_of,
     matrix_of,
+    of_plan,
     shape_of,
     shaped,
     values_of,
 )
-from dask_gpuagg.engines.device_states import finish, finish_rows, merge, selects, update
+from dask_gpuagg.engines.device_stacking import as_found, common_dtype, retyped, stack
+from dask_gpuagg.engines.device_states import (
+    finish,
+    finish_rows,
+    is_spread,
+    merge,
+    selects,
+    update,
+)
 from dask_gpuagg.engines.sorted import can_sort, counts, serves
 from dask_gpuagg.engines.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "bucket_of", "combine", "direct", "finalize", "gather", "partial", "select",
-    "shape_of", "split",
+    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "finalize", "gather", "partial",
+    "retyped", "select", "shape_of", "split",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
@@ -84,7 +103,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Merge partials into one, of the same layout; see ``host.combine``."""
     tables: Partial = {}
     for name in plan.tables:
-        stacked = _stack([p[name] for p in partials])
+        stacked = stack([p[name] for p in partials])
         if name == "groups":
             stacked = _merged(stacked, plan)
         elif name.startswith("pairs"):
@@ -103,7 +122,7 @@ def finalize(
 
     Unobserved categories are found with all groups at hand, so ``bucket`` is not needed.
     """
-    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     if plan.states_from_rows and plan.states:
         rows = stacked["rows"]
         columns = {c: rows[f"v{c}"] for c in plan.rows}
@@ -130,7 +149,7 @@ def finalize(
     if not plan.observed:
         groups = complete(groups, every_key, plan.dropna)
     made = _with_outputs(groups, stacked, plan, meta, numberings)
-    return shaped(made, plan, shape_of(meta))
+    return shaped(made, plan, of_plan(shape_of(meta), plan))
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
@@ -151,62 +170,39 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     grouping = Grouping(keys, not plan.dropna)
     # several outputs read the same column
     seen = cache(lambda c: view(columns[c]))
-    for output in plan.outputs:
+    labels = []
+    # columns whose var has told already what their std lost
+    told: set[tuple[Any, Any]] = set()
+    for i, output in enumerate(plan.outputs):
         column = None if output.column is None else seen(output.column)
-        finish_rows(grouping.aggregator, output, plan, column)
-    labels = [f"o{i}" for i in range(len(plan.outputs))]
+        aggregator = grouping.aggregator
+        watched = is_spread(output) and (aggregator, output.column) not in told
+        finish_rows(aggregator, output, plan, column, watched)
+        labels.append(f"o{i}")
+        if watched:
+            told.add((aggregator, output.column))
+            labels.append(loss_label(i))
     dtypes = {
         label: columns[o.column].dtype
-        for label, o in zip(labels, plan.outputs, strict=True)
+        for label, o in zip((n for n in labels if n.startswith("o")), plan.outputs, strict=True)
         if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
     }
+    shape = of_plan(shape, plan)
     own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))
     if plan.sort or not own:
-        return shaped(grouping.table(labels, dtypes), plan, shape)
-    return from_libcudf(*grouping.run(), shape)
-
-
-def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
-    """The output that each row of key values belongs to, int64; see ``host.bucket_of``."""
-    columns = {}
-    for i, key in enumerate(keys):
-        column = cudf.Series(key).reset_index(drop=True)
-        if dtype_class(column.dtype) == "category":
-            # partitions may number their categories differently
-            column = column.astype(column.dtype.categories.dtype)
-        if getattr(column.dtype, "kind", "") == "f":
-            column = column.astype("float64")
-            # NaN and null are one key, and so are -0.0 and 0.0
-            column = like(nans_to_nulls(view(column)), column.dtype) + 0.0
-        columns[f"k{i}"] = column
-    hashes = hash_object_dispatch(cudf.DataFrame(columns), index=False)
-    return (hashes.astype("uint64") % buckets).astype("int64")
-
-
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
-    """Divide a partial by key hash into one partial per output; see ``host.split``."""
-    parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, whole in tables.items():
-        of_row = bucket_of(_keys_of(whole)[: len(plan.keys)], buckets).values
-        order = cp.argsort(of_row, kind="stable")
-        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
-        ordered = whole.take(order)
-        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
-            part[name] = ordered.iloc[start:end].reset_index(drop=True)
-    return parts
-
-
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``."""
-    filled = [o for o in outputs if len(o)] or list(outputs[:1])
-    whole = cudf.concat(filled) if len(filled) > 1 else filled[0]
-    return whole.sort_index(na_position="last") if plan.sort else whole
-
-
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several; see ``host.select``."""
-    keys = [whole.index.get_level_values(i) for i in range(len(plan.keys))]
-    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+        groups = grouping.table(labels, dtypes)
+        if not is_lost(losses_of(groups)):
+            return shaped(without_losses(groups), plan, shape)
+    else:
+        found, made = grouping.run()
+        pairs = list(zip(labels, made, strict=True))
+        if not is_lost([column for label, column in pairs if label.startswith("l")]):
+            outputs = [column for label, column in pairs if label.startswith("o")]
+            return from_libcudf(found, outputs, shape)
+    # the states of rows tell more of what was lost than outputs do
+    states = _states(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
+    finished = _finished(states, plan)
+    return shaped(_with_outputs(finished, {}, plan, None, {}), plan, shape)
 
 
 def _states(
@@ -223,9 +219,11 @@ def _states(
         update(grouping.aggregator, use, [seen(c) for c in use.columns])
         fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
         labels += fields
+        if use.state == "moments":
+            labels.append(loss_label(i))
         if selects(use.state) and not is_own(columns[use.columns[0]].dtype):
             dtypes[fields[0]] = columns[use.columns[0]].dtype
-    groups = grouping.table(labels, dtypes)
+    groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
         numbering = Numbering(keys, _keys_of(groups))
@@ -241,28 +239,43 @@ def _merged(stacked: Any, plan: Plan) -> Any:
     grouping = Grouping(_keys_of(stacked), keep_nulls=True)
     labels: list[str] = []
     for i, use in enumerate(plan.states):
-        if in_kernels(use, plan):
-            merge(grouping.aggregator, use, stacked, f"s{i}.")
-            labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if not in_kernels(use, plan):
+            continue
+        merge(grouping.aggregator, use, stacked, f"s{i}.")
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if use.state == "moments":
+            labels.append(loss_label(i))
     dtypes = {n: stacked[n].dtype for n in labels if selects(n.partition(".")[2])}
-    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
+    groups = grouping.table(labels, dtypes)
+    groups = repaired_partials(groups, stacked, _keys_of(stacked), plan)
+    return _with_library_states(groups, stacked, plan)
 
 
-def _finished(stacked: Any, plan: Plan) -> Any:
+def _finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     """Outputs that the kernels finish, and the merged states of all others."""
     grouping = Grouping(_keys_of(stacked), keep_nulls=True)
     labels, dtypes = [], {}
+    # whose losses are told already
+    seen: set[tuple[Any, Any]] = set()
     if plan.shape == "values":
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
     for i, output in enumerate(plan.outputs):
         if _finished_in_kernels(output, plan):
-            finish(grouping.aggregator, output, plan, stacked)
+            aggregator = grouping.aggregator
+            watched = is_spread(output) and (aggregator, output.states) not in seen
+            finish(aggregator, output, plan, stacked, watched)
             labels.append(f"o{i}")
-            state = f"s{output.states[0]}.{output.aggregation}"
+            if watched:
+                seen.add((aggregator, output.states))
+                labels.append(loss_label(i))
             if selects(output.aggregation):
-                dtypes[f"o{i}"] = stacked[state].dtype
-    return _with_library_states(grouping.table(labels, dtypes), stacked, plan)
+                dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
+    groups = grouping.table(labels, dtypes)
+    if merges and is_lost(losses_of(groups)):
+        # merged first, which makes good what was lost; one part of a group has nothing to lose
+        return _finished(_merged(stacked, plan), plan, merges=False)
+    return _with_library_states(without_losses(groups), stacked, plan)
 
 
 def _finished_in_kernels(output: Output, plan: Plan) -> bool:
@@ -328,9 +341,13 @@ def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
         return reduce.whole(output, numbering, column)
-    if counted:
-        return plain(numbering.sorted(rows).nunique(view(column)))
-    made = numbering.sorted(rows).output(output, view(column))
+    try:
+        if counted:
+            return plain(numbering.sorted(rows).nunique(view(column)))
+        made = numbering.sorted(rows).output(output, view(column))
+    except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+        library.cause_of(error)
+        return reduce.whole(output, numbering, column)
     return like(made, cudf.ListDtype(column.dtype)) if output.aggregation == "list" else plain(made)
 
 
@@ -376,22 +393,3 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
-
-
-def _stack(tables: list[Any]) -> Any:
-    """Concatenate in order of the partitions; categories are united."""
-    if len(tables) > 1:
-        tables = [t for t in tables if len(t)] or tables[:1]
-    return tables[0] if len(tables) == 1 else _concatenated(tables)
-
-
-def _concatenated(tables: list[Any]) -> Any:
-    """Tables one behind the other. cuDF forgets that categories are ordered."""
-    stacked = cudf.concat(tables, ignore_index=True)
-    for name, dtype in tables[0].dtypes.items():
-        if dtype_class(dtype) != "category" or not dtype.ordered:
-            continue
-        if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
-            raise TypeError("the partitions' ordered categories differ")
-        stacked[name] = like(view(stacked[name]), dtype)
-    return stacked

@@ -11,12 +11,13 @@ from typing import Any
 
 import cudf
 import cupy as cp
-import dask
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
 from cudf.core.column import ColumnBase
 
+from dask_gpuagg import task_settings
+from dask_gpuagg.cuda.call import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.sorted import SortedRows
 from dask_gpuagg.runs import note_run, subject
@@ -25,19 +26,30 @@ from dask_gpuagg.runs import note_run, subject
 NOWHERE = 0x7FFFFFFF
 
 
+# Outputs of a pass before the next one begins: one more state may have four.
+_FULL = OUTPUTS_AT_MOST - 4
+
+
 class Grouping:
-    """One pass of the kernels over some rows, with the keys as users know them.
+    """The kernels over some rows, with the keys as users know them.
 
     Parameters
     ----------
     keys : sequence of Series
     keep_nulls : bool
         Whether null keys form groups.
+
+    Notes
+    -----
+    One pass writes ``OUTPUTS_AT_MOST`` outputs. More are made by several passes over the same
+    keys; the groups of the first one are the result's, and those of the others are found by key.
     """
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
         self._keys = list(keys)
-        self.aggregator = Aggregator([view(k) for k in keys], keep_nulls)
+        self._views = [view(k) for k in keys]
+        self._keep_nulls = keep_nulls
+        self._passes = [Aggregator(self._views, keep_nulls)]
         # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
         # one to it, whatever their missing value, and so they are to the kernels.
         self.gathered = not all(
@@ -46,10 +58,23 @@ class Grouping:
         if self.gathered:
             self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
 
+    @property
+    def aggregator(self) -> Aggregator:
+        """The pass that takes the outputs of one more state."""
+        if self._passes[-1].outputs > _FULL:
+            self._passes.append(Aggregator(self._views, self._keep_nulls))
+        return self._passes[-1]
+
     def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
         """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"), about=subject())
-        note_run(run)
+        keys, outputs = _run(self._passes[0])
+        for another in self._passes[1:]:
+            others, made = _run(another)
+            rows, codes = _joined(_key_table(others), _key_table(keys))
+            assert len(rows) == keys[0].size(), "passes over the same rows find the same groups"
+            places = cp.empty(len(rows), dtype=cp.int32)
+            places[codes] = rows
+            outputs += [gather(column, places) for column in made]
         return keys, outputs
 
     def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
@@ -80,6 +105,12 @@ class Grouping:
             known = label in wanted
             series.append(like(output, wanted[label]) if known else plain(output))
         return table(dict(zip([*names, *labels], series, strict=True)))
+
+
+def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
+    keys, outputs, run = one.run(task_settings.current().kernel, about=subject())
+    note_run(run)
+    return keys, outputs
 
 
 class Numbering:
@@ -166,14 +197,16 @@ def matches(keys: Sequence[Any], groups: Sequence[Any]) -> tuple[cp.ndarray, cp.
 
     A null key is itself, and a NaN key is a null one.
     """
-    rows, codes = plc.join.inner_join(
-        _key_table(keys), _key_table(groups), plc.types.NullEquality.EQUAL
-    )
+    return _joined(_key_table([view(k) for k in keys]), _key_table([view(g) for g in groups]))
+
+
+def _joined(keys: plc.Table, groups: plc.Table) -> tuple[cp.ndarray, cp.ndarray]:
+    rows, codes = plc.join.inner_join(keys, groups, plc.types.NullEquality.EQUAL)
     return array_of(rows), array_of(codes)
 
 
-def _key_table(keys: Sequence[Any]) -> plc.Table:
-    return plc.Table([nans_to_nulls(view(k)) for k in keys])
+def _key_table(keys: Sequence[plc.Column]) -> plc.Table:
+    return plc.Table([nans_to_nulls(key) for key in keys])
 
 
 def column_at(frame: Any, label: Any) -> Any:

@@ -27,6 +27,7 @@ from dask_gpuagg.engines.device_groups import (
     present,
     view,
 )
+from dask_gpuagg.engines.device_stacking import of_categories
 from dask_gpuagg.plan import CustomFunctions, StateUse
 from dask_gpuagg.states import STATES
 
@@ -242,7 +243,7 @@ def whole(output: Any, numbering: Numbering, values: Any) -> Any:
             return plain(numbering.reduce(numbering.take(values), count))
         case "list" | "unique":
             if dtype_class(values.dtype) == "category":
-                values = values.astype(values.dtype.categories.dtype)
+                values = of_categories(values)
             lists = numbering.reduce(
                 numbering.take(values), plc.aggregation.collect_list(everything)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pylibcudf as plc
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device_groups import (
     array_of,
@@ -28,7 +29,11 @@ from dask_gpuagg.engines.device_groups import (
     table,
     view,
 )
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Output, Plan
+
+# Classes whose means are of the same class; their spread is a float.
+_OWN_MEANS = ("datetime", "timedelta", "decimal")
+_POWERS = ("var", "std", "sem")
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,48 @@ def shape_of(meta: Any) -> Shape:
 
 
 def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
-    """Index of the groups; a MultiIndex for several keys."""
+    """Index of the groups; a MultiIndex for several keys.
+
+    It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
+    factorized when somebody asks for them, which not many do.
+    """
     if len(keys) == 1:
-        return cudf.Index(keys[0], name=names[0])
-    columns = {f"k{i}": key for i, key in enumerate(keys)}
-    return cudf.MultiIndex.from_frame(table(columns), names=names)
+        return cudf.Index._from_column(keys[0]._column, name=names[0])
+    index = cudf.MultiIndex._from_data({i: key._column for i, key in enumerate(keys)})
+    index.names = list(names)
+    return index
+
+
+def of_plan(shape: Shape, plan: Plan) -> Shape:
+    """The shape with the dtypes that the outputs of a plan have.
+
+    They differ from the promised ones where the plan's columns do: it is then one for the dtypes
+    that partitions turned out to have.
+    """
+    outputs = zip(plan.outputs, shape.dtypes, strict=True)
+    return replace(shape, dtypes=tuple(_dtype_of(o, plan, promised) for o, promised in outputs))
+
+
+def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
+    if output.column is None or output.custom is not None:
+        return promised
+    source = plan.columns[output.column].dtype
+    cls, rule = dtype_class(source), REGISTRY[output.aggregation].result
+    if rule == "same":
+        return source
+    if rule == "sum":
+        made = {"bool": "int"}.get(cls, cls)
+        if dtype_class(promised) != made:
+            return {"int": np.dtype("int64"), "uint": np.dtype("uint64")}.get(made, source)
+        if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
+            return source
+    if rule == "float":
+        if cls in _OWN_MEANS and output.aggregation not in _POWERS:
+            # the promised precision of decimals is cuDF's; it is kept where values fit it
+            return promised if cls == dtype_class(promised) == "decimal" else source
+        # quantiles that are one of the values are of their class
+        return promised if dtype_class(promised) in ("float", cls) else np.dtype("float64")
+    return promised
 
 
 def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
@@ -74,7 +116,7 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
     index = index_of([groups[n] for n in names], shape.index)
-    columns = []
+    columns: list[Any] = []
     for i, dtype in enumerate(shape.dtypes):
         column = groups[f"o{i}"]
         columns.append(column if column.dtype == dtype else _cast(column, dtype))
@@ -148,6 +190,10 @@ def _cast(column: Any, dtype: Any) -> Any:
         return _decimals(column, dtype)
     if found in ("category", "decimal", "other"):
         return column  # categories, precisions and lists are known only now
+    if {found, promised} == {"string", "object"}:
+        return column  # in cuDF both are strings, and each stays what it is
+    if found == "float" and promised in ("bool", "int", "uint"):
+        return column  # it would lose fractions
     return column.astype(dtype)
 
 

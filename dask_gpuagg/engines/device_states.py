@@ -50,8 +50,13 @@ def _is_exact(output: Output, plan: Plan) -> bool:
     return cls in ("datetime", "timedelta", "decimal")
 
 
+def is_spread(output: Output) -> bool:
+    """Whether an output is made of second moments."""
+    return output.aggregation in _POWERS
+
+
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
-    """One state of rows: the outputs are its fields."""
+    """One state of rows: the outputs are its fields, and behind those of moments their loss."""
     if use.state == "size":
         aggregator.size()
         return
@@ -68,7 +73,9 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
         case "any" | "all":
             getattr(aggregator, use.state)(_truths(column))
         case "moments":
-            aggregator.moments(_numbers(column))
+            numbers = _numbers(column)
+            aggregator.moments(numbers)
+            aggregator.loss(numbers)
         case "count" | "min" | "max" | "first" | "last" | "limbs":
             getattr(aggregator, use.state)(column)
         case other:
@@ -76,7 +83,7 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 
 
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
-    """One state of partials: the outputs are its fields again."""
+    """One state of partials: the outputs are its fields again, and the loss of moments."""
     match use.state:
         case "size" | "count":
             aggregator.sum(view(table[prefix + "n"]))
@@ -90,13 +97,17 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
             aggregator.sum(view(table[prefix + "hi"]))
             aggregator.sum(view(table[prefix + "lo"]))
         case "moments":
-            aggregator.merged_moments(*(view(table[prefix + f]) for f in ("n", "mean", "m2")))
+            fields = [view(table[prefix + f]) for f in ("n", "mean", "m2")]
+            aggregator.merged_moments(*fields)
+            aggregator.merged_loss(*fields)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-def finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> None:
-    """One output from the states of partials."""
+def finish(
+    aggregator: Aggregator, output: Output, plan: Plan, table: Any, watched: bool = False
+) -> None:
+    """One output from the states of partials; of moments their loss too if they are watched."""
     if output.aggregation == "mean":
         fields = {f: view(table[f"s{i}.{f}"]) for i in output.states for f in _fields(plan, i)}
         if "hi" in fields:
@@ -112,6 +123,8 @@ def finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> No
         n, mean, m2 = (view(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
         ddof = dict(output.parameters).get("ddof", 1)
         aggregator.merged_spread(n, mean, m2, ddof, _POWERS[output.aggregation])
+        if watched:
+            aggregator.merged_loss(n, mean, m2)
     else:
         (i,) = output.states
         merge(aggregator, plan.states[i], table, f"s{i}.")
@@ -122,9 +135,13 @@ def _fields(plan: Plan, state: int) -> tuple[str, ...]:
 
 
 def finish_rows(
-    aggregator: Aggregator, output: Output, plan: Plan, column: plc.Column | None
+    aggregator: Aggregator,
+    output: Output,
+    plan: Plan,
+    column: plc.Column | None,
+    watched: bool = False,
 ) -> None:
-    """One output from whole rows."""
+    """One output from whole rows; of moments their loss too if they are watched."""
     if column is None:
         aggregator.size()
     elif output.aggregation == "mean" and _is_exact(output, plan):
@@ -133,7 +150,10 @@ def finish_rows(
         aggregator.mean(column)
     elif output.aggregation in _POWERS:
         ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.spread(_numbers(column), ddof, _POWERS[output.aggregation])
+        numbers = _numbers(column)
+        aggregator.spread(numbers, ddof, _POWERS[output.aggregation])
+        if watched:
+            aggregator.loss(numbers)
     else:
         (i,) = output.states
         update(aggregator, plan.states[i], [column])

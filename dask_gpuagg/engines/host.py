@@ -28,12 +28,13 @@ from dask_gpuagg.engines.finish import (
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
-from dask_gpuagg.engines.unify import common_dtype
+from dask_gpuagg.engines.unify import as_found, common_dtype, retyped
 from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "combine", "common_dtype", "finalize", "gather", "partial", "select", "split",
+    "as_found", "combine", "common_dtype", "finalize", "gather", "partial", "retyped", "select",
+    "split",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
-import dask
 import pylibcudf as plc
 from pylibcudf.types import (
     DataType,
@@ -24,6 +23,7 @@ from pylibcudf.types import (
     TypeId,
 )
 
+from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.decision import Decision
@@ -95,7 +95,7 @@ def cause_of(error: KernelsUnavailable) -> str:
     Under ``gpuagg.fallback: raise`` the error is raised; under ``warn`` each cause is a warning,
     once in each process.
     """
-    policy = dask.config.get("gpuagg.fallback")
+    policy = task_settings.current().fallback
     if policy == "raise":
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
@@ -304,6 +304,9 @@ class _Groups:
                 return _filled(state[1], float("nan"))
             case "MomentM2":
                 return _filled(state[2], 0)
+            case "MomentLoss":  # its sums are of distances from the mean
+                n = plc.unary.cast(state[0], _FLOAT64)
+                return _of("MUL", n, _scalar(0, n))
             case "Mean":
                 (n,) = self._state(int(arguments[1]))
                 return _where(_of("TRUE_DIV", state[0], n), _positive(n))

@@ -10,7 +10,7 @@ concatenation would have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,9 @@ def nullable(dtype: Any) -> Any:
     return pd.Series([], dtype=dtype).convert_dtypes().dtype
 
 
-def differing(columns: Sequence[Any], plan: Plan) -> tuple[list[Any], tuple[Any, ...] | None]:
+def differing(
+    columns: Sequence[Any], plan: Plan, engine: Any
+) -> tuple[list[Any], tuple[Any, ...] | None]:
     """The columns of a partition as its partial takes them, and their dtypes if these differ.
 
     Parameters
@@ -85,6 +87,8 @@ def differing(columns: Sequence[Any], plan: Plan) -> tuple[list[Any], tuple[Any,
     columns : sequence of Series
         One per column of the plan.
     plan : Plan
+    engine : module
+        Of the partition.
 
     Returns
     -------
@@ -92,16 +96,14 @@ def differing(columns: Sequence[Any], plan: Plan) -> tuple[list[Any], tuple[Any,
     dtypes : tuple of dtypes, or None
         ``None`` where every column is as the plan has it.
     """
-    pairs = [as_found(v, c) for v, c in zip(columns, plan.columns, strict=True)]
+    pairs = [engine.as_found(v, c) for v, c in zip(columns, plan.columns, strict=True)]
     dtypes = tuple(dtype for _, dtype in pairs)
     same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))
     return [values for values, _ in pairs], None if same else dtypes
 
 
 def unify(
-    partials: Sequence[dict[str, Any]],
-    plan: Plan,
-    common_dtype: Callable[[Sequence[Any]], Any],
+    partials: Sequence[dict[str, Any]], plan: Plan, engine: Any
 ) -> tuple[list[dict[str, Any]], Plan, tuple[Any, ...] | None]:
     """Bring partials to one plan.
 
@@ -110,8 +112,8 @@ def unify(
     partials : sequence of dict
         Tables, and ``DTYPES`` where these differ from the plan's.
     plan : Plan
-    common_dtype : callable
-        Of several dtypes: that of a concatenation.
+    engine : module
+        Of the partials.
 
     Returns
     -------
@@ -128,9 +130,11 @@ def unify(
     dtypes = [partial.get(DTYPES, promised) for partial in partials]
     # a partial without a row has no say, unless there is no other
     some = [d for d, t in zip(dtypes, tables, strict=True) if _rows(t)] or dtypes
-    common = tuple(common_dtype(each) for each in zip(*some, strict=True))
+    common = tuple(engine.common_dtype(each) for each in zip(*some, strict=True))
     together = plan.retyped(common)
-    moved = [_moved(t, plan.retyped(d), together) for t, d in zip(tables, dtypes, strict=True)]
+    moved = [
+        engine.retyped(t, plan.retyped(d), together) for t, d in zip(tables, dtypes, strict=True)
+    ]
     return moved, together, None if common == promised else common
 
 
@@ -138,8 +142,22 @@ def _rows(tables: dict[str, Any]) -> int:
     return len(next(iter(tables.values())))
 
 
-def _moved(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
-    """Tables whose states are named as the common plan names them."""
+def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+    """A partial as if it had been made by another plan of the same outputs.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    own : Plan
+        By which it was made.
+    together : Plan
+        Of the dtypes that all partitions have together.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        With the columns that the common plan names, in the dtypes of the partition.
+    """
     if "groups" not in tables or (own.states, own.columns) == (together.states, together.columns):
         return tables
     source: dict[int, int] = {}

@@ -100,6 +100,7 @@ class Builder:
         self.output(f"MomentRows<{state}>", "i64")
         self.output(f"MomentMean<{state}>", "f64")
         self.output(f"MomentM2<{state}>", "f64")
+        self.output(f"MomentLoss<{state}>", "f64")
 
     @property
     def query(self) -> Query:

@@ -111,6 +111,55 @@ def test_code_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         kernels.prepare("core")
 
 
+def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    compiled, loaded = [], []
+    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
+    answers = [(full, None), (full, None), (success, 7)]
+
+    def compile_unit(source: str, architecture: str) -> bytes:
+        compiled.append(source)
+        return b"code"
+
+    def load(code: bytes, *_: Any) -> Any:
+        loaded.append(code)
+        return answers[len(loaded) - 1]
+
+    monkeypatch.setattr(driver, "cubin", compile_unit)
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    for _ in range(2):
+        with pytest.raises(KernelsUnavailable, match="memory does not suffice"):
+            kernels.prepare("core")
+    kernels.prepare("core")
+    kernels.prepare("core")
+    # compiled once, loaded until it succeeds, and kept then
+    assert len(compiled) == 1
+    assert loaded == [b"code"] * 3
+
+
+@pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
+def test_code_that_is_loaded_late_may_lack_memory(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda.bindings import driver as bindings
+
+    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(driver, "cubin", lambda source, architecture: b"")
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
+    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(bindings, call, lambda *_: (full, None))
+        with pytest.raises(KernelsUnavailable, match="OUT_OF_MEMORY"):
+            kernels.launch("hgb", 1, 32, 0)
+    kernels.launch("hgb", 1, 32, 0)
+
+
 def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_known", {})
     one, other = TABLE["1 aggregation by int64"], TABLE["5 aggregations by int64"]

@@ -106,6 +106,22 @@ def test_results_stay_on_the_cluster_until_asked_for(client, ddf):
     same(future.result(), frame().groupby("k").v.sum())
 
 
+def sum_by_the_clients_settings(grouped):
+    from dask_gpuagg.task_settings import TaskSettings, current
+
+    return grouped.sum() * int(current() == TaskSettings("lphga", "silent"))
+
+
+def test_workers_see_the_clients_settings(client, ddf):
+    total = dd.Aggregation("total", lambda g: g.sum(), sum_by_the_clients_settings)
+    with dask.config.set({"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}):
+        made = ddf.groupby("k").agg({"v": total}).v
+        future = client.compute(made)
+    # workers' own settings are others
+    assert set(client.run(lambda: dask.config.get("gpuagg.kernel")).values()) == {"auto"}
+    same(future.result(), frame().groupby("k").v.sum())
+
+
 def test_the_check_finds_nothing_wrong(client):
     assert dask_gpuagg.check_cluster() is None
     assert dask_gpuagg.check_cluster(client) is None

@@ -141,7 +141,7 @@ class TestUnify:
     def test_of_one_kind_nothing_is_done(self):
         plan = plan_of("int64", "sum")
         partials = [partial_of(plan, [1], pd.Series([1])), partial_of(plan, [2], pd.Series([5]))]
-        tables, together, dtypes = unify(partials, plan, common_dtype)
+        tables, together, dtypes = unify(partials, plan, host)
         assert tables == partials
         assert (together, dtypes) == (plan, None)
 
@@ -151,7 +151,7 @@ class TestUnify:
             partial_of(plan, [1, 2], pd.Series([1, 2])),
             partial_of(plan, [1, 2], pd.Series([0.5, np.nan])),
         ]
-        tables, together, dtypes = unify(partials, plan, common_dtype)
+        tables, together, dtypes = unify(partials, plan, host)
         assert dtypes == (np.dtype("float64"),)
         assert [set(t["groups"].columns) for t in tables] == [
             {"k0", "s0.sum", "s1.n", "s2.max"}
@@ -165,9 +165,7 @@ class TestUnify:
     def test_a_partial_without_rows_has_no_say(self):
         plan = plan_of("int64", "sum")
         empty = partial_of(plan, [], pd.Series([], dtype="float64"))
-        tables, together, dtypes = unify(
-            [empty, partial_of(plan, [1], pd.Series([1]))], plan, common_dtype
-        )
+        tables, together, dtypes = unify([empty, partial_of(plan, [1], pd.Series([1]))], plan, host)
         assert (together, dtypes) == (plan, None)
         assert list(tables[0]["groups"].columns) == list(tables[1]["groups"].columns)
 
@@ -176,7 +174,7 @@ class TestUnify:
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")
         near = pd.Series(pd.to_datetime(["2200-01-01T00:00:00.000000004"])).astype("datetime64[ns]")
         partials = [partial_of(plan, [1] * 3, far), partial_of(plan, [1], near)]
-        tables, together, _ = unify(partials, plan, common_dtype)
+        tables, together, _ = unify(partials, plan, host)
         meta = pd.DataFrame({"mean": far[:0]})
         got = host.finalize(tables, together, meta)
         assert got["mean"].dtype == "datetime64[ns]"
@@ -190,4 +188,4 @@ class TestUnify:
             partial_of(plan, [1], pd.Series([Decimal(1)], dtype=DECIMAL[12, 2])),
         ]
         with pytest.raises(TypeError, match=r"column 'v'.*datetime64\[ns\].*object"):
-            unify(partials, plan, common_dtype)
+            unify(partials, plan, host)

@@ -130,6 +130,20 @@ template <u32 S> struct MomentM2 {
         return true;
     }
 };
+// How many times the second moment the second sum was, before what the pivot is off the mean was
+// taken from it: this many times the rounding errors are larger. At most the number of rows.
+template <u32 S> struct MomentLoss {
+    using T = f64;
+    static constexpr bool nullable = false;
+    static constexpr u64 reads = bit_of(S);
+    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
+        const auto& x = Nth<S, L>::of(v);
+        const bool centred = x.n == 0 || x.s1 == 0.0;
+        out = centred ? 0.0
+                      : x.s1 * (x.s1 / static_cast<f64>(x.n)) / Nth<S, L>::State::m2(x);
+        return true;
+    }
+};
 
 // Finished outputs. NULLABLE: groups may have no values.
 template <u32 SUM, u32 COUNT, bool NULLABLE> struct Mean {

@@ -1,0 +1,180 @@
+"""Results of dask-cudf with the plugin on, beside the same without it: index, dtypes and values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+
+ROWS = 600
+PARTITIONS = 4
+
+# how many keys, of which kinds
+KEYS = [
+    ["i"], ["t"], ["s"], ["c"], ["i", "t"], ["i", "s"], ["s", "c"], ["t", "c"], ["c", "i"],
+    ["i", "t", "s", "c"],
+]  # fmt: skip
+# whether keys have nulls, and whether these form groups
+NULLS = [(False, None), (True, None), (True, True), (True, False)]
+
+EVERY = ["count", "min", "max", "first", "last"]
+SPECS: dict[str, Any] = {
+    "one": {"x": "sum"},
+    "numbers": {"x": ["sum", "mean", "var", "std", *EVERY], "y": ["sum", "mean", *EVERY]},
+    "strings": {"z": ["count", "first", "last", "min", "max"]},
+    "times": {"d": EVERY},
+    "all at once": {"x": ["mean", "std"], "y": ["sum"], "z": ["first"], "d": ["max", "last"]},
+}
+METHODS = ["sum", "count", "mean", "min", "max", "first", "last", "var", "std"]
+NUMERIC = ["sum", "mean", "var", "std"]
+
+
+@functools.cache
+def frame(nulls: bool) -> Any:
+    import cudf
+
+    rng = np.random.default_rng(5)
+    pdf = pd.DataFrame(
+        {
+            "i": rng.integers(0, 6, ROWS),
+            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 5, ROWS), unit="h"),
+            "s": rng.choice(["ada", "bob", "cyd", ""], ROWS),
+            "c": pd.Categorical(rng.choice(["u", "v", "w"], ROWS), categories=list("wxvu")),
+            "x": rng.normal(0.0, 1.0, ROWS),
+            "y": rng.integers(-9, 9, ROWS).astype("int32"),
+            "z": rng.choice(["one", "two", "three"], ROWS),
+            "d": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, ROWS), unit="D"),
+        }
+    )
+    if nulls:
+        for name in ("t", "s", "c"):
+            pdf.loc[rng.random(ROWS) < 0.2, name] = None
+    gdf = cudf.DataFrame(pdf)
+    if nulls:
+        gdf["i"] = gdf["i"].where(cudf.Series(rng.random(ROWS) < 0.8), None)
+    return gdf
+
+
+def collection(nulls: bool, npartitions: int = PARTITIONS) -> Any:
+    import dask_cudf
+
+    return dask_cudf.from_cudf(frame(nulls), npartitions=npartitions)
+
+
+def assert_as_stock(query: Callable[[Any], Any], nulls: bool) -> None:
+    with dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}):
+        try:
+            stock = query(collection(nulls)).compute()
+        except Exception as error:  # whatever it is, there is nothing to be like
+            pytest.skip(f"stock dask-cudf: {type(error).__name__}: {error}")
+        with dask_gpuagg.enabled():
+            ours = query(collection(nulls)).compute()
+    assert_like(ours, stock)
+
+
+def assert_like(ours: Any, stock: Any) -> None:
+    import cudf
+
+    assert type(ours) is type(stock)
+    assert type(ours.index) is type(stock.index)
+    assert list(ours.index.names) == list(stock.index.names)
+    assert ours.index.name == stock.index.name
+    if isinstance(stock.index, cudf.MultiIndex):
+        assert list(map(str, ours.index.dtypes)) == list(map(str, stock.index.dtypes))
+        mine, theirs = ours.index.levels, stock.index.levels
+        assert [str(level.dtype) for level in mine] == [str(level.dtype) for level in theirs]
+        assert [level.name for level in mine] == [level.name for level in theirs]
+    else:
+        assert str(ours.index.dtype) == str(stock.index.dtype)
+    if stock.ndim == 2:
+        assert list(ours.columns) == list(stock.columns)
+        assert ours.columns.names == stock.columns.names
+        assert list(map(str, ours.dtypes)) == list(map(str, stock.dtypes))
+    else:
+        assert ours.name == stock.name
+        assert str(ours.dtype) == str(stock.dtype)
+    pd.testing.assert_frame_equal(on_host(ours), on_host(stock), rtol=1e-6)
+
+
+def on_host(result: Any) -> pd.DataFrame:
+    """Keys and values as columns, in the order of the keys."""
+    table = result.rename("value").to_frame() if result.ndim == 1 else result
+    table = table.copy(deep=False)
+    table.columns = [str(label) for label in table.columns]
+    keys = [f"key{i}" for i in range(table.index.nlevels)]
+    table.index.names = keys
+    pdf = table.reset_index().to_pandas()
+    for key in keys:  # nulls are sorted like all others
+        pdf[key] = pdf[key].astype("object").map(lambda v: "" if pd.isna(v) else f"={v}")
+    return pdf.sort_values(keys, ignore_index=True)
+
+
+@pytest.mark.parametrize(("nulls", "dropna"), NULLS)
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+@pytest.mark.parametrize("spec", ["numbers", "all at once"])
+def test_agg(spec: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
+    assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls)
+
+
+@pytest.mark.parametrize("split_out", [1, 2])
+@pytest.mark.parametrize("spec", ["one", "strings", "times"])
+@pytest.mark.parametrize("keys", [["s"], ["t", "s"], ["c"]], ids="+".join)
+def test_agg_of_other_forms(keys: list[str], spec: str, split_out: int) -> None:
+    assert_as_stock(
+        lambda d: d.groupby(keys, dropna=False).agg(SPECS[spec], split_out=split_out), True
+    )
+
+
+@pytest.mark.parametrize(("nulls", "dropna"), NULLS[1:])
+@pytest.mark.parametrize("keys", [["t"], ["s", "i"]], ids="+".join)
+@pytest.mark.parametrize("name", METHODS)
+def test_methods(name: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
+    columns = ["x", "y"] if name in NUMERIC else ["x", "y", "z", "d"]
+
+    def query(d: Any) -> Any:
+        return getattr(d[[*keys, *columns]].groupby(keys, dropna=dropna), name)()
+
+    assert_as_stock(query, nulls)
+
+
+@pytest.mark.parametrize("name", ["size", "nunique", "first", "max", "mean"])
+@pytest.mark.parametrize("keys", [["i"], ["s"], ["t", "c"], ["s", "c"]], ids="+".join)
+def test_methods_of_a_column(name: str, keys: list[str]) -> None:
+    column = "x" if name == "mean" else "z"
+    assert_as_stock(
+        lambda d: getattr(d.groupby(keys, dropna=False)[column], name)(), True
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["first", "last", "min", "max"])
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_strings_stay_strings(name: str, npartitions: int) -> None:
+    import cudf
+    import dask_cudf
+
+    gdf = cudf.DataFrame({"k": [1, 1, 2, 2, 3], "v": ["a", "b", None, "c", "d"]})
+    for dtype in (gdf.v.dtype, np.dtype("object")):
+        typed = gdf.assign(v=gdf.v.astype(dtype))
+        theirs = getattr(typed.groupby("k").v, name)()
+        with dask.config.set({"scheduler": "synchronous"}), dask_gpuagg.enabled():
+            grouped = dask_cudf.from_cudf(typed, npartitions=npartitions).groupby("k")
+            of_method = getattr(grouped.v, name)().compute()
+            of_agg = grouped.agg({"v": name}).v.compute()
+        assert of_method.dtype == of_agg.dtype == theirs.dtype
+        assert on_host(of_agg).equals(on_host(theirs))
+
+
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_levels_are_factorized_when_they_are_asked_for(npartitions: int) -> None:
+    with dask.config.set({"scheduler": "synchronous"}), dask_gpuagg.enabled():
+        made = collection(False, npartitions).groupby(["i", "s"]).agg({"x": "sum"}).compute()
+    assert made.index._levels is None
+    assert list(made.index.names) == ["i", "s"]
+    assert len(made.index.levels) == 2

@@ -1,0 +1,216 @@
+"""Partitions that are slices of others, and outputs brought together by keys with nulls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+pytestmark = pytest.mark.usefixtures("raising")
+
+ROWS = 400
+
+
+def categories(values: Any, ordered: bool = False) -> pd.DataFrame:
+    rng = np.random.default_rng(2)
+    pdf = pd.DataFrame(
+        {
+            "c": pd.Categorical(rng.choice(values, ROWS), categories=values, ordered=ordered),
+            "k": rng.integers(0, 5, ROWS),
+            "x": rng.normal(0.0, 1.0, ROWS),
+        }
+    )
+    pdf.loc[rng.random(ROWS) < 0.3, "c"] = np.nan
+    return pdf
+
+
+def as_dict(result: Any, levels: int) -> dict[Any, Any]:
+    table = result.rename("value").reset_index()
+    table.columns = [f"k{i}" for i in range(levels)] + ["value"]
+    pdf = table.to_pandas() if hasattr(table, "to_pandas") else table
+    keys = zip(*(pdf[f"k{i}"].astype("object") for i in range(levels)), strict=True)
+    labels = [tuple(None if pd.isna(part) else part for part in key) for key in keys]
+    assert len(set(labels)) == len(labels)
+    return dict(zip(labels, pdf["value"], strict=True))
+
+
+@pytest.mark.parametrize("start", [1, 7, 31, 33, 250, 399])
+@pytest.mark.parametrize("values", [["a", "bb", ""], [5, 7, 9]], ids=str)
+def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device_stacking import of_categories
+
+    whole = cudf.Series(categories(values)["c"])
+    for stop in (start, start + 1, ROWS):
+        ours = of_categories(whole.iloc[start:stop])
+        assert ours.dtype == whole.dtype.categories.dtype
+        theirs = whole.to_arrow().to_pylist()[start:stop]
+        assert ours.to_arrow().to_pylist() == theirs
+
+
+def test_no_categories_at_all() -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device_stacking import of_categories
+
+    nothing = cudf.Series(pd.Categorical([None, None], categories=[]))
+    assert of_categories(nothing).to_arrow().to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("keys", [["c"], ["c", "k"], ["k", "c"]], ids="+".join)
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("name", ["sum", "median", "nunique", "list"])
+def test_null_categories_are_exchanged(
+    name: str, dropna: bool, keys: list[str], ordered: bool
+) -> None:
+    import cudf
+    import dask_cudf
+
+    pdf = categories(["x", "y", "z"], ordered)
+    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=7)
+    ours = ddf.groupby(keys, dropna=dropna).agg({"x": name}, split_out=3).compute()["x"]
+    theirs = pdf.groupby(keys, dropna=dropna, observed=True)["x"].agg(name)
+    ours_of, theirs_of = as_dict(ours, len(keys)), as_dict(theirs, len(keys))
+    assert ours_of.keys() == theirs_of.keys()
+    for key, value in theirs_of.items():
+        np.testing.assert_allclose(ours_of[key], value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("split_out", [1, 3])
+@pytest.mark.parametrize("name", ["list", "nunique", "first", "count"])
+def test_null_categories_as_values(name: str, split_out: int) -> None:
+    import cudf
+    import dask_cudf
+
+    pdf = categories(["x", "y", "z"])
+    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=7)
+    ours = as_dict(ddf.groupby("k").agg({"c": name}, split_out=split_out).compute()["c"], 1)
+    texts = pdf.assign(c=pdf["c"].astype("object"))
+    theirs = as_dict(texts.groupby("k")["c"].agg(name), 1)
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        if name == "list":
+            assert [None if pd.isna(v) else v for v in ours[key]] == [
+                None if pd.isna(v) else v for v in value
+            ]
+        else:
+            assert ours[key] == value
+
+
+TIMES = [
+    ["2026-01-01", None], [None, "2026-01-01"], ["2026-01-01", None, "2026-01-02"],
+    ["2026-01-01", "2026-01-02", "2026-01-03", None], ["2026-02-28", None],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+@pytest.mark.parametrize("times", TIMES, ids=str)
+@pytest.mark.parametrize("form", ["frame", "series"])
+def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: str) -> None:
+    """cuDF looks for a frequency in what it concatenates, and meets nothing but nulls."""
+    import cudf
+
+    from dask_gpuagg.engines import device
+    from dask_gpuagg.plan import Column, Requested, make_plan
+
+    columns = [Column("t", np.dtype(f"M8[{unit}]")), Column("x", np.dtype("int64"))]
+    for sort in (False, True):
+        plan = make_plan(columns[:1], columns, [Requested("x", "sum", "x")],
+                         dropna=False, observed=True, sort=sort)  # fmt: skip
+        outputs = []
+        for i, time in enumerate(times):
+            index = cudf.Index(
+                cudf.Series(pd.Series([time], dtype=f"datetime64[{unit}]")), name="t"
+            )
+            output = cudf.DataFrame({"x": [i]}, index=index)
+            outputs.append(output if form == "frame" else output["x"])
+        outputs.append(outputs[0].iloc[:0])
+        made = device.gather(outputs, plan, outputs[0].iloc[:0])
+        assert type(made) is type(outputs[0])
+        assert isinstance(made.index, cudf.DatetimeIndex)
+        assert made.index.dtype == f"datetime64[{unit}]"
+        assert made.index.name == "t"
+        values = made["x"] if form == "frame" else made
+        order = list(range(len(times)))
+        if sort:
+            order.sort(key=lambda i: (times[i] is None, times[i]) if times[i] else (True, ""))
+        assert values.to_arrow().to_pylist() == order
+
+
+@pytest.mark.parametrize("keys", [["t"], ["t", "k"]], ids="+".join)
+@pytest.mark.parametrize("sort", [False, True])
+@pytest.mark.parametrize("name", ["sum", "median"])
+def test_queries_by_datetimes_of_which_one_is_null(name: str, sort: bool, keys: list[str]) -> None:
+    import cudf
+    import dask_cudf
+
+    rng = np.random.default_rng(6)
+    pdf = pd.DataFrame({"k": rng.integers(0, 2, 40), "x": rng.integers(0, 9, 40)})
+    pdf["t"] = pd.to_datetime(np.where(rng.random(40) < 0.5, "2026-01-01", None))
+    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=5)
+    ours = getattr(ddf.groupby(keys, dropna=False, sort=sort)["x"], name)().compute()
+    theirs = getattr(pdf.groupby(keys, dropna=False, sort=sort)["x"], name)()
+    assert as_dict(ours, len(keys)) == as_dict(theirs, len(keys))
+    if sort:
+        assert list(as_dict(ours, len(keys))) == list(as_dict(theirs, len(keys)))
+
+
+def test_a_key_hashes_alike_whatever_its_dtype() -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device import bucket_of
+
+    numbers = [0, 1, -3, 7, 2**40, None]
+    instants = ["2026-01-01 00:00:07", "1969-12-31 23:59:58", None]
+    kinds: list[list[Any]] = [
+        [cudf.Series(numbers, dtype=d) for d in ("int64", "float64", "Int64")],
+        [cudf.Series(numbers[:4], dtype=d) for d in ("int8", "int32", "float32")],
+        [cudf.Series([True, False, None], dtype="bool"), cudf.Series([1, 0, None], dtype="int8")],
+        [
+            cudf.Series(pd.Series(instants, dtype="datetime64[s]")).astype(f"M8[{unit}]")
+            for unit in ("s", "ms", "us", "ns")
+        ],
+        [
+            cudf.Series([-7, 3, None], dtype="int64").astype("m8[s]").astype(f"m8[{unit}]")
+            for unit in ("s", "ms", "us", "ns")
+        ],
+        [
+            cudf.Series(["a", "", None, "é"]),
+            cudf.Series(["a", "", None, "é"], dtype="object"),
+            cudf.Series(["a", "", None, "é"], dtype="category"),
+            cudf.Series(["z", "a", "", None, "é"], dtype="category").iloc[1:],
+        ],
+    ]  # fmt: skip
+    for alike in kinds:
+        buckets = [bucket_of([key], 64).to_arrow().to_pylist() for key in alike]
+        assert all(b == buckets[0] for b in buckets)
+    # what else a partition holds is no matter: not even whether there are nulls
+    for key in (cudf.Series([5, 6]), cudf.Series(["x", "y"]), cudf.Series([True, False])):
+        alone = bucket_of([key], 64).to_arrow().to_pylist()
+        beside = bucket_of([cudf.concat([key, cudf.Series([None], dtype=key.dtype)])], 64)
+        assert beside.to_arrow().to_pylist()[:2] == alone
+
+
+def test_pieces_keep_no_other_rows_in_memory() -> None:
+    import cudf
+
+    from dask_gpuagg.engines import device
+    from dask_gpuagg.plan import Column, Requested, make_plan
+
+    frame = cudf.DataFrame({"k": cudf.Series(range(10_000)), "x": cudf.Series(range(10_000))})
+    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("int64"))]
+    plan = make_plan(columns[:1], columns, [Requested("x", "sum", "x")],
+                     dropna=True, observed=True, sort=False)  # fmt: skip
+    with dask.config.set({"scheduler": "synchronous"}):
+        whole = device.partial([frame.k], [frame.x], frame.index, plan)
+        pieces = device.split(whole, plan, 8)
+    for piece in pieces:
+        for column in piece["groups"]._columns:
+            assert column.offset == 0
+            assert column.data.size == len(column) * 8
+    assert sum(len(piece["groups"]) for piece in pieces) == 10_000

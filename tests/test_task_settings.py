@@ -1,0 +1,78 @@
+"""Settings travel from where a query is planned to where its tasks run."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg import task_settings
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.runs import task
+from dask_gpuagg.task_settings import TaskSettings, configured, current, use
+
+CLIENT = TaskSettings("lphga", "silent")
+OF_CLIENT = {"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}
+OF_WORKER = {"gpuagg.kernel": "hgb", "gpuagg.fallback": "raise"}
+
+
+def plan_of_sum() -> Plan:
+    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
+    wanted = [Requested("v", "sum", "v")]
+    return make_plan(columns[:1], columns, wanted, dropna=True, observed=True, sort=False)
+
+
+def test_outside_of_a_task_the_configuration_holds() -> None:
+    with dask.config.set(OF_CLIENT):
+        assert current() == configured() == CLIENT
+    assert current() == TaskSettings("auto", "warn")
+
+
+def test_inside_a_task_its_own_settings_hold() -> None:
+    plan = replace(plan_of_sum(), settings=CLIENT)
+    with dask.config.set(OF_WORKER), task(pickle.loads(pickle.dumps(plan)), "partial"):
+        assert current() == CLIENT
+        with use(None):
+            assert current() == CLIENT
+    assert current() == configured()
+
+
+def test_plans_that_differ_in_settings_are_equal() -> None:
+    plan = plan_of_sum()
+    assert replace(plan, settings=CLIENT) == plan
+    assert hash(replace(plan, settings=CLIENT)) == hash(plan)
+
+
+@pytest.fixture
+def seen() -> list[TaskSettings]:
+    return []
+
+
+@pytest.mark.parametrize("split_out", [1, 2])
+def test_every_step_of_a_query_sees_them(
+    split_out: int, seen: list[TaskSettings], plugin: Any
+) -> None:
+    def chunk(grouped: Any) -> Any:
+        seen.append(task_settings.current())
+        return grouped.sum()
+
+    def agg(grouped: Any) -> Any:
+        seen.append(task_settings.current())
+        return grouped.sum()
+
+    frame = dd.from_pandas(pd.DataFrame({"k": [1, 2] * 20, "v": range(40)}), npartitions=4)
+    query = frame.groupby("k").agg({"v": dd.Aggregation("s", chunk, agg)}, split_out=split_out)
+    with dask.config.set(OF_CLIENT):
+        planned = query.optimize()
+    seen.clear()
+    with dask.config.set(OF_WORKER | {"scheduler": "synchronous"}):
+        made = planned.compute()
+    assert made["v"].sort_index().tolist() == [380, 400]
+    assert len(seen) >= 5
+    assert set(seen) == {CLIENT}
