@@ -67,8 +67,8 @@ from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "finalize", "gather", "partial",
-    "retyped", "select", "shape_of", "split",
+    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "finalize", "gather",
+    "partial", "retyped", "select", "shape_of", "split",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

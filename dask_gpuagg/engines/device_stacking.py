@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import cudf
-import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc

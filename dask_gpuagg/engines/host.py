@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
-from pandas.api.types import union_categoricals
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
@@ -28,7 +27,9 @@ from dask_gpuagg.engines.finish import (
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
+from dask_gpuagg.engines.stacking import is_categorical, stack, stack_series
 from dask_gpuagg.engines.unify import as_found, common_dtype, retyped
+from dask_gpuagg.engines.unobserved import complete, expected_groups
 from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
@@ -66,7 +67,7 @@ def partial(
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
-        categorical = _is_categorical(columns[0])
+        categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
         if wanted:
@@ -113,7 +114,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """
     tables: Partial = {}
     for name in plan.tables:
-        stacked = _stack([p[name] for p in partials])
+        stacked = stack([p[name] for p in partials])
         keys = _keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
@@ -148,13 +149,13 @@ def finalize(
     -------
     DataFrame or Series
     """
-    stacked = {name: _stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     for name in stacked:
         if name.startswith("pairs"):
             stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
     expected: list[Any] = []
     if not plan.observed and plan.shape == "groups":
-        expected = _expected(_keys_together(stacked), plan.dropna)
+        expected = expected_groups(_keys_together(stacked), plan.dropna)
         if plan.drops_late:
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
@@ -163,7 +164,7 @@ def finalize(
     keys = [_as_promised(key, column) for key, column in zip(groups.keys, promised, strict=True)]
     n = groups.n
     if expected:
-        keys = _complete(keys, expected, bucket, _dtypes(plan))
+        keys = complete(keys, expected, bucket, _dtypes(plan))
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -259,58 +260,6 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     return _table(columns | {"v": values.array.take(order)})
 
 
-def _expected(keys: list[pd.Series], dropna: bool) -> list[Any]:
-    """The groups that ``observed=False`` asks for; none without categorical keys.
-
-    As in pandas: every combination of the categories, with every combination of the other keys
-    that occurs.
-    """
-    categorical = [isinstance(k.dtype, pd.CategoricalDtype) for k in keys]
-    if not any(categorical):
-        return []
-    levels = [_categories(k, dropna) for k, c in zip(keys, categorical, strict=True) if c]
-    product = pd.MultiIndex.from_product([np.arange(len(level)) for level in levels])
-    plain = [k for k, c in zip(keys, categorical, strict=True) if not c]
-    if dropna and plain:
-        complete = np.logical_and.reduce([k.notna() for k in plain])
-        plain = [k[complete] for k in plain]
-    combinations = group(plain, dropna=False) if plain else None
-    repeats = combinations.n if combinations is not None else 1
-    of_product = np.tile(np.arange(len(product)), repeats)
-    of_plain = np.repeat(np.arange(repeats), len(product))
-    codes = iter([product.get_level_values(i).to_numpy() for i in range(len(levels))])
-    tops, others = iter(levels), iter(combinations.keys if combinations is not None else ())
-    return [
-        next(tops).take(next(codes)[of_product]) if c else next(others).take(of_plain)
-        for c in categorical
-    ]
-
-
-def _complete(
-    keys: list[Any], expected: list[Any], bucket: tuple[int, int] | None, dtypes: Sequence[Any]
-) -> list[Any]:
-    """Append the expected groups that are not there behind those that are."""
-    pairs = zip(keys, expected, strict=True)
-    together = [_stack_series([pd.Series(k), pd.Series(e)]) for k, e in pairs]
-    codes = group(together, dropna=False).codes
-    there = len(keys[0])
-    missing = np.flatnonzero(~np.isin(codes[there:], codes[:there]))
-    columns = [e.take(missing) for e in expected]
-    if bucket is not None and len(missing):
-        mine = bucket_of(columns, dtypes, bucket[1]) == bucket[0]
-        columns = [c[mine] for c in columns]
-    return [
-        _stack_series([pd.Series(k), pd.Series(c)]).array
-        for k, c in zip(keys, columns, strict=True)
-    ]
-
-
-def _categories(key: pd.Series, dropna: bool) -> Any:
-    """All categories of a categorical key as its values; null if it occurs."""
-    null = [] if dropna or key.notna().all() else [None]
-    return pd.Categorical([*key.cat.categories, *null], dtype=key.dtype)
-
-
 def _as_promised(key: Any, promised: Column) -> Any:
     """A key of the groups, with categories only where the metadata has them.
 
@@ -332,7 +281,7 @@ def _as_promised(key: Any, promised: Column) -> Any:
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
     """The keys of all tables, one behind the other."""
     parts = [_keys_of(table) for table in tables.values()]
-    return [_stack_series(columns) for columns in zip(*parts, strict=True)]
+    return [stack_series(columns) for columns in zip(*parts, strict=True)]
 
 
 def _complete_keys(table: pd.DataFrame) -> Any:
@@ -353,61 +302,6 @@ def _table(columns: dict[str, Any]) -> pd.DataFrame:
 
 def _dtypes(plan: Plan) -> list[Any]:
     return [key.dtype for key in plan.keys]
-
-
-def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate in order of the partitions."""
-    if len(tables) == 1:
-        return tables[0]
-    # fields without a row must not widen the others'
-    filled = [t for t in tables if len(t)] or tables[:1]
-    columns = {
-        # keys have the dtype of all partitions, and the categories of all
-        name: [t[name] for t in (tables if name.startswith("k") else filled)]
-        for name in filled[0].columns
-    }
-    kinds = [{c.dtype for c in parts} for parts in columns.values()]
-    if all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds):
-        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    stacked = {
-        name: _stack_categories(parts)
-        if any(map(_is_categorical, parts))
-        else pd.concat(parts, ignore_index=True).array
-        for name, parts in columns.items()
-    }
-    return _table(stacked)
-
-
-def _holds_categories(dtypes: set[Any]) -> bool:
-    return any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
-
-
-def _is_categorical(column: pd.Series) -> bool:
-    return isinstance(column.dtype, pd.CategoricalDtype)
-
-
-def _stack_categories(columns: list[pd.Series]) -> Any:
-    """Categories are united, those of empty partitions too: ``observed=False`` gives them all."""
-    filled = [c for c in columns if len(c)] or columns[:1]
-    text = any(dtype_class(c.dtype) == "string" for c in columns)
-    if all(map(_is_categorical, filled)) and not text:
-        categorical = [c for c in columns if _is_categorical(c)]
-        # the metadata's placeholder for unknown categories, and other dtypes, unite with nothing
-        of = {c.cat.categories.dtype for c in filled}
-        if len(of) == 1:
-            same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]
-            return union_categoricals(same)
-    plain = [
-        c.astype(c.cat.categories.dtype) if _is_categorical(c) and len(c.cat.categories) else c
-        for c in filled
-    ]
-    return pd.concat(plain, ignore_index=True).array
-
-
-def _stack_series(columns: Sequence[pd.Series]) -> pd.Series:
-    if len(columns) == 1:
-        return columns[0]
-    return _stack([c.to_frame(name="k") for c in columns])["k"]
 
 
 def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:

@@ -1,0 +1,66 @@
+"""Tables of several partitions of pandas one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import union_categoricals
+
+from dask_gpuagg.dtypes import dtype_class
+
+
+def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate in order of the partitions."""
+    if len(tables) == 1:
+        return tables[0]
+    # fields without a row must not widen the others'
+    filled = [t for t in tables if len(t)] or tables[:1]
+    columns = {
+        # keys have the dtype of all partitions, and the categories of all
+        name: [t[name] for t in (tables if name.startswith("k") else filled)]
+        for name in filled[0].columns
+    }
+    kinds = [{c.dtype for c in parts} for parts in columns.values()]
+    if all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds):
+        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
+    stacked = {
+        name: _stack_categories(parts)
+        if any(map(is_categorical, parts))
+        else pd.concat(parts, ignore_index=True).array
+        for name, parts in columns.items()
+    }
+    return pd.DataFrame(stacked, copy=False)
+
+
+def _holds_categories(dtypes: set[Any]) -> bool:
+    return any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
+
+
+def is_categorical(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def _stack_categories(columns: list[pd.Series]) -> Any:
+    """Categories are united, those of empty partitions too: ``observed=False`` gives them all."""
+    filled = [c for c in columns if len(c)] or columns[:1]
+    text = any(dtype_class(c.dtype) == "string" for c in columns)
+    if all(map(is_categorical, filled)) and not text:
+        categorical = [c for c in columns if is_categorical(c)]
+        # the metadata's placeholder for unknown categories, and other dtypes, unite with nothing
+        of = {c.cat.categories.dtype for c in filled}
+        if len(of) == 1:
+            same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]
+            return union_categoricals(same)
+    plain = [
+        c.astype(c.cat.categories.dtype) if is_categorical(c) and len(c.cat.categories) else c
+        for c in filled
+    ]
+    return pd.concat(plain, ignore_index=True).array
+
+
+def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
+    if len(columns) == 1:
+        return columns[0]
+    return stack([c.to_frame(name="k") for c in columns])["k"]
