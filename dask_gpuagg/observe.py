@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from threading import Lock
 from typing import Any
 
 import dask
@@ -23,6 +24,8 @@ from dask_gpuagg.distributed.preflight import current_client
 from dask_gpuagg.expressions import GroupByPartial
 from dask_gpuagg.logical import Query
 from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.report import note_fallback
+from dask_gpuagg.settings import settings
 from dask_gpuagg.strategy import FEW_PARTITIONS
 
 # functions of the user's may cost anything: never run them to make a decision
@@ -31,6 +34,7 @@ _USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
 _recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
 _REMEMBERED = 256
+_lock = Lock()
 
 
 def estimate_groups(query: Query) -> Estimate:
@@ -51,26 +55,33 @@ def estimate_groups(query: Query) -> Estimate:
     # a bound beyond the limit says nothing about how many groups there are
     if npartitions <= FEW_PARTITIONS:
         return Estimate(None, False, estimate.how)
-    if dask.config.get("gpuagg.sample") == "never":
+    if settings().sample == "never":
         return Estimate(None, False, "gpuagg.sample is 'never'")
     obstacle = _obstacle(query)
     if obstacle is not None:
         return Estimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
-    if name not in _recent:
+    known = _recent.get(name)
+    if known is None:
         try:
-            _recent[name] = _sample(query)
+            known = _sample(query)
         except Exception as error:
             # the query itself will meet the same error, or run without an estimate
-            return Estimate(None, False, f"sampling failed: {error!r}")
-        while len(_recent) > _REMEMBERED:
-            _recent.popitem(last=False)
-    return _recent[name]
+            reason = f"sampling failed: {error!r}"
+            what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
+            how = "is planned without an estimate of its groups"
+            note_fallback("-".join(name), what, reason, cause=error, how=how)
+            return Estimate(None, False, reason)
+        with _lock:
+            _recent[name] = known
+            while len(_recent) > _REMEMBERED:
+                _recent.popitem(last=False)
+    return known
 
 
 def _is_small(estimate: Estimate) -> bool:
-    limit = dask.config.get("gpuagg.groups-per-output")
+    limit = settings().groups_per_output
     return estimate.groups is not None and estimate.groups <= limit
 
 

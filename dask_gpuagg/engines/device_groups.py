@@ -11,7 +11,6 @@ from typing import Any
 
 import cudf
 import cupy as cp
-import dask
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
@@ -20,6 +19,7 @@ from cudf.core.column import ColumnBase
 from dask_gpuagg.engines.columns import Aggregator
 from dask_gpuagg.engines.sorted import SortedRows
 from dask_gpuagg.runs import note_run, subject
+from dask_gpuagg.settings import settings
 
 # the number of a row that no table has: a gather makes a null of it
 NOWHERE = 0x7FFFFFFF
@@ -48,7 +48,7 @@ class Grouping:
 
     def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
         """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs, run = self.aggregator.run(dask.config.get("gpuagg.kernel"), about=subject())
+        keys, outputs, run = self.aggregator.run(settings().kernel, about=subject())
         note_run(run)
         return keys, outputs
 

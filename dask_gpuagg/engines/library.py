@@ -6,12 +6,10 @@ It takes several passes and several times the memory, and gives the same answer.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
-import dask
 import pylibcudf as plc
 from pylibcudf.types import (
     DataType,
@@ -29,7 +27,8 @@ from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.parts import Output, State
 from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.report import FallbackWarning
+from dask_gpuagg.report import warn_user
+from dask_gpuagg.settings import settings
 
 KERNEL = "libcudf"
 
@@ -95,7 +94,7 @@ def cause_of(error: KernelsUnavailable) -> str:
     Under ``gpuagg.fallback: raise`` the error is raised; under ``warn`` each cause is a warning,
     once in each process.
     """
-    policy = dask.config.get("gpuagg.fallback")
+    policy = settings().fallback
     if policy == "raise":
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
@@ -107,11 +106,9 @@ def cause_of(error: KernelsUnavailable) -> str:
 
 @cache
 def _warn(cause: str) -> None:
-    warnings.warn(
+    warn_user(
         f"group-bys on the device run by {KERNEL}, which is slower, because the kernels of this "
-        f"package cannot run: {cause}",
-        FallbackWarning,
-        stacklevel=2,
+        f"package cannot run: {cause}"
     )
 
 
