@@ -20,7 +20,7 @@ from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
-from dask_gpuagg.distributed.preflight import current_client
+from dask_gpuagg.distributed.preflight import cluster_problem, current_client
 from dask_gpuagg.expressions import GroupByPartial
 from dask_gpuagg.logical import Query
 from dask_gpuagg.plan import Plan, StateUse
@@ -113,6 +113,9 @@ def _obstacle(query: Query) -> str | None:
     client = current_client()
     if client is not None and client.asynchronous:
         return "the client is asynchronous"
+    problem = cluster_problem()  # such a worker would let the sample hang as well
+    if problem is not None:
+        return problem
     worker = sys.modules.get("distributed.worker")
     if worker is not None and getattr(worker.thread_state, "execution_state", None):
         return "the planner runs inside a task"

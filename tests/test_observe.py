@@ -12,6 +12,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.observe import _recent
+from dask_gpuagg.report import FallbackWarning, UnsupportedGroupBy, tally
 from dask_gpuagg.strategy import FEW_PARTITIONS, Decision, Route
 
 MANY = 40
@@ -283,3 +284,43 @@ def test_dasks_own_rule_can_be_asked_for():
     with dask.config.set({"gpuagg.outputs": "dask"}):
         decision = decision_of(ddf.groupby("k").v.sum())
     assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
+
+
+class TestFailingSamples:
+    """The query may run all the same, without an estimate."""
+
+    def query(self, monkeypatch):
+        """A group-by whose sample fails, and the error behind it."""
+        error = OSError("the disk is gone")
+
+        def fail(*_):
+            raise error
+
+        monkeypatch.setattr("dask_gpuagg.observe.from_samples", fail)
+        return dd.from_map(few, range(MANY)).groupby("k").v.sum(), error
+
+    def test_a_failure_is_reported_and_costs_no_answer(self, monkeypatch):
+        query, _ = self.query(monkeypatch)
+        tally.reset()
+        with (
+            dask.config.set({"gpuagg.fallback": "warn"}),
+            pytest.warns(
+                FallbackWarning, match=r"by k .*without an estimate.*disk is gone"
+            ) as seen,
+        ):
+            got = query.compute()
+        assert [w.filename for w in seen] == [__file__]
+        assert any("disk is gone" in reason for reason in tally.reasons())
+        same(got, pd.concat(map(few, range(MANY))).groupby("k").v.sum())
+
+    def test_a_failure_is_an_error_in_tests(self, monkeypatch):
+        query, error = self.query(monkeypatch)
+        with pytest.raises(UnsupportedGroupBy, match="disk is gone") as caught:
+            query.compute()
+        assert caught.value.__cause__ is error
+
+    def test_explain_tells_it_and_raises_nothing(self, monkeypatch):
+        query, _ = self.query(monkeypatch)
+        tally.reset()
+        assert "disk is gone" in decision_of(query).reason
+        assert not tally.fallbacks
