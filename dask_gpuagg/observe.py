@@ -8,6 +8,7 @@ computed, if that costs no more than reading them.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections import OrderedDict
 from threading import Lock
 from typing import Any
@@ -21,7 +22,7 @@ from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
 from dask_gpuagg.distributed.preflight import cluster_problem, current_client
-from dask_gpuagg.expressions import GroupByPartial
+from dask_gpuagg.expressions import GroupByPartial, gpuagg_partial
 from dask_gpuagg.logical import Query
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.report import note_fallback
@@ -35,6 +36,10 @@ _USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 _recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
 _REMEMBERED = 256
 _lock = Lock()
+
+
+class _InputFailed(Exception):
+    """The partitions of a sample could not be had; the cause says why."""
 
 
 def estimate_groups(query: Query) -> Estimate:
@@ -66,8 +71,10 @@ def estimate_groups(query: Query) -> Estimate:
     if known is None:
         try:
             known = _sample(query)
+        except _InputFailed as failure:
+            # the query itself will meet the same error
+            return Estimate(None, False, f"sampling failed: {failure.__cause__!r}")
         except Exception as error:
-            # the query itself will meet the same error, or run without an estimate
             reason = f"sampling failed: {error!r}"
             what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
             how = "is planned without an estimate of its groups"
@@ -146,11 +153,23 @@ def _sample(query: Query) -> Estimate:
     lowered = partials.simplify().lower_completely()
     keys = lowered.__dask_keys__()
     get = get_scheduler() or dask.threaded.get
+    try:
+        made = get(lowered.__dask_graph__(), keys)
+    except Exception as error:
+        if _in_task_of_ours(error):
+            raise
+        raise _InputFailed from error
     samples = [
         [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
-        for partial in get(lowered.__dask_graph__(), keys)
+        for partial in made
     ]
     return from_samples(samples, npartitions)
+
+
+def _in_task_of_ours(error: Exception) -> bool:
+    # by name: errors of a worker come with a copy of their traceback
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == gpuagg_partial.__name__ for frame, _ in frames)
 
 
 def _on_host(keys: Any) -> Any:
