@@ -16,8 +16,10 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
@@ -102,7 +104,7 @@ def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
             raise stock_only[expr._name] or Unsupported(
                 "it is combined with a group-by that stock Dask runs"
             )
-        query = logical.read(expr)
+        query = _with_objects(logical.read(expr))
         planned = physical(query, route(query, expr))
     except Unsupported as refusal:
         note_fallback(expr._name, logical.describe(expr), refusal.reason)
@@ -117,6 +119,35 @@ def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
     if not looking.get():
         tally.planned.add(expr._name)
     return planned
+
+
+def _with_objects(query: logical.Query) -> logical.Query:
+    """The query with objects for results of objects.
+
+    The objects that older releases of Dask make up for metadata are strings, and so are then what
+    pandas infers for their sum, minimum or first.
+    """
+    plan, meta = query.plan, query.meta
+    columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    of_columns = plan.shape == "groups" and len(columns) == len(plan.outputs)
+    if not of_columns or engine_name(meta) == DEVICE:
+        return query
+    wrong = [
+        i
+        for i, (dtype, output) in enumerate(zip(columns, plan.outputs, strict=True))
+        if isinstance(dtype, pd.StringDtype)
+        and output.custom is None
+        and output.column is not None
+        and plan.columns[output.column].dtype == object
+    ]
+    if not wrong:
+        return query
+    if meta.ndim == 1:
+        return replace(query, meta=meta.astype(object))
+    meta = meta.copy()
+    for i in wrong:
+        meta.isetitem(i, meta.iloc[:, i].astype(object))
+    return replace(query, meta=meta)
 
 
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:

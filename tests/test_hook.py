@@ -7,6 +7,8 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 
 import dask
 import dask.dataframe as dd
@@ -283,6 +285,28 @@ class TestFallback:
             pytest.raises((UnsupportedGroupBy, ZeroDivisionError), match="a bug"),
         ):
             ddf.groupby("k").v.sum().compute()
+
+
+@pytest.mark.parametrize("shape", ["frame", "series"])
+def test_results_of_objects_are_objects_where_dask_promised_strings(monkeypatch, shape):
+    """Older releases of Dask do: they make the metadata from strings."""
+    data = pd.DataFrame(
+        {"k": [1, 2, 1], "x": pd.Series([Decimal(1), None, Decimal(2)], dtype=object)}
+    )
+    read = hook.logical.read
+
+    def as_older_dask(expr):
+        query = read(expr)
+        return replace(query, meta=query.meta.astype("str"))
+
+    def query(f):
+        return f.groupby("k").x.first() if shape == "series" else f.groupby("k")[["x"]].first()
+
+    monkeypatch.setattr(hook.logical, "read", as_older_dask)
+    with dask_gpuagg.enabled(), dask.config.set({"dataframe.convert-string": False}):
+        got = query(dd.from_pandas(data, npartitions=2)).compute()
+    compare = pd.testing.assert_series_equal if shape == "series" else pd.testing.assert_frame_equal
+    compare(got, query(data))
 
 
 def test_a_planned_query_pickles_and_computes_without_the_hook(ddf):
