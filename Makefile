@@ -3,6 +3,7 @@
 #   make quickstart   fetch real data and run examples/quickstart.py
 #   make test         checks and the whole test suite
 #   make test-all     the same, and all of Dask's own DataFrame suites with the plugin on
+#   make test-oldest  the tests of what touches Dask, on the oldest Dask that is supported
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
 #   make bench        plugin against stock Dask, by benchmarks/host.py
@@ -23,8 +24,13 @@ BIN := $(VENV)/bin
 # 10,000 tests, of which those that stock Dask fails on this machine do not count.
 UPSTREAM := dask.dataframe.dask_expr.tests dask.dataframe.tests.test_groupby
 
+# The oldest release that dask_gpuagg/activation.py admits, and what is run there: whatever touches
+# Dask's internals, and Dask's own group-by tests of that release
+OLDEST := 2025.5.0
+OLDEST_TESTS := $(addprefix tests/test_,activation.py hook.py expressions.py extended.py explain.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint docs bench clean distclean
+.PHONY: help quickstart test test-all test-oldest lint docs bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -39,6 +45,12 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.upstream -n $(JOBS)
+
+test-oldest: $(VENV)-oldest/.stamp-oldest
+	$(VENV)-oldest/bin/python -m pytest $(OLDEST_TESTS) -n $(JOBS) $(PYTEST_ARGS)
+	$(VENV)-oldest/bin/python -m pytest -c tests/upstream/pytest.ini --rootdir tests/upstream \
+	  -p tests.upstream.plugin -p no:cacheprovider -W ignore -q -n $(JOBS) \
+	  --pyargs dask.dataframe.dask_expr.tests.test_groupby
 
 lint: $(VENV)/.stamp-test
 	$(BIN)/ruff check .
@@ -64,8 +76,15 @@ $(VENV)/.stamp-%: pyproject.toml dask_gpuagg/_version.py $(VENV)/.stamp-venv
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
 
+# An environment of its own. pip would take the newest Dask that the requirements admit.
+$(VENV)-oldest/.stamp-oldest: Makefile pyproject.toml dask_gpuagg/_version.py
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --editable . "dask[dataframe]==$(OLDEST)" \
+	  "distributed==$(OLDEST)" hypothesis pytest pytest-rerunfailures pytest-xdist
+	@touch $@
+
 clean:
 	rm -rf build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 distclean: clean
-	rm -rf $(VENV) data
+	rm -rf $(VENV) $(VENV)-oldest data

@@ -85,10 +85,9 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
     """The device engine on a DataFrame: what one partition costs inside a Dask task."""
     import dask_cudf
 
-    from dask_gpuagg import logical
+    from dask_gpuagg import enabled, logical
     from dask_gpuagg.engines.device import shape_of
     from dask_gpuagg.expressions import gpuagg_direct
-    from dask_gpuagg.hook import enabled
 
     spec: Any = {"v": "sum"}
     if query == "five":

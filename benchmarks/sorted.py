@@ -85,10 +85,9 @@ def frame_arm(frame: Any) -> Callable[[], Any]:
     """The device engine on a DataFrame, groups in order."""
     import dask_cudf
 
-    from dask_gpuagg import logical
+    from dask_gpuagg import enabled, logical
     from dask_gpuagg.engines.device import shape_of
     from dask_gpuagg.expressions import gpuagg_direct
-    from dask_gpuagg.hook import enabled
 
     with enabled():
         lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)

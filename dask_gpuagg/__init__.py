@@ -6,24 +6,23 @@ combine and finalize instead of Dask's. ``explain(query)`` tells what would run 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import dask
-import yaml
 
 from dask_gpuagg._version import __version__
+from dask_gpuagg.settings import DEFAULTS, BadSetting, switch
 
-_DEFAULTS = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
-dask.config.update_defaults(_DEFAULTS)
+dask.config.update_defaults(DEFAULTS)
 
+from dask_gpuagg.activation import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
-from dask_gpuagg.hook import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
 from dask_gpuagg.runs import last_runs  # noqa: E402
 
 __all__ = [
+    "BadSetting",
     "Explanation",
     "FallbackWarning",
     "GpuWorker",
@@ -53,7 +52,7 @@ def unload_ipython_extension(ipython: Any) -> None:
     disable()
 
 
-if dask.config.get("gpuagg.enabled"):
+if switch():
     enable()
 
 

@@ -10,9 +10,9 @@ from dask._expr import Expr, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg import logical
+from dask_gpuagg.activation import looking_on
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import engine_name
-from dask_gpuagg.hook import enabled
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planner import route
 from dask_gpuagg.report import Reason
@@ -102,7 +102,7 @@ def explain(query: Any) -> Explanation:
         Nothing is computed but, possibly, the sample that the planner itself would take.
     """
     expr = query if isinstance(query, Expr) else query.expr
-    with enabled():
+    with looking_on():
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
         nodes = {n._name: n for n in tuned.walk() if logical.is_aggregation(n)}
@@ -146,7 +146,7 @@ def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
     for column, functions in _columns_of(groupby, spec):
         for function in functions if isinstance(functions, list | tuple) else [functions]:
             chosen = groupby if column is None else groupby[column]
-            with enabled():
+            with looking_on():
                 try:
                     query = chosen.agg(function)
                 except Exception as error:

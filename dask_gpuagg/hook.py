@@ -1,4 +1,4 @@
-"""Activation: where Dask's expression optimizer meets our planner.
+"""The wrappers: where Dask's expression optimizer meets our planner.
 
 Some functions of Dask are wrapped while the plugin is enabled:
 
@@ -15,10 +15,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import dask
+import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
@@ -29,14 +30,11 @@ from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.extended import extend, extend_method, needs_extension
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
+from dask_gpuagg.patches import Hook, install_late
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
-from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
-
-TESTED_DASK = ("2026.7.1", "2026.8.0")
-
-# what each wrapped attribute was; None where the class inherited it
-_originals: dict[tuple[type, str], Any] = {}
+from dask_gpuagg.report import UnsupportedGroupBy, looking, note_fallback, tally
+from dask_gpuagg.settings import settings
 
 # arguments of aggregations
 _PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
@@ -54,89 +52,21 @@ _METHODS = _METHODS_OF_OURS | {
 _STOCK_ONLY = "dask_gpuagg: stock only"
 
 
-def enable() -> None:
-    """Run group-by aggregations of Dask DataFrame through our plan, from now on.
-
-    Raises
-    ------
-    RuntimeError
-        When the installed Dask is not one of the versions this release was tested on, or its
-        internals are not as expected.
-    """
-    if dask.__version__ not in TESTED_DASK:
-        tested = ", ".join(TESTED_DASK)
-        raise RuntimeError(
-            f"dask_gpuagg was tested on Dask {tested}, and hooks into its internals; "
-            f"Dask {dask.__version__} is installed. Nothing was changed."
-        )
-    if not _originals:
-        _check_contract()
-        _wrap(Expr, "lower_once", _lower_once)
-        for kind in PARTITION_WISE:
-            _wrap(kind, "_tune_down", _tune_partition_wise)
-        _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
-        _wrap(G.GroupByReduction, "_tune_down", _tune_down)
-        _wrap(G.GroupBy, "aggregate", _aggregate)
-        _wrap(G.GroupBy, "__init__", _init)
-        _wrap(G.SeriesGroupBy, "__init__", _init)
-        for owner in (G.GroupBy, G.SeriesGroupBy):
-            for name in sorted(_METHODS & vars(owner).keys()):
-                _wrap(owner, name, functools.partial(_method, name))
-    dask.config.set({"gpuagg.enabled": True})
-
-
-def disable() -> None:
-    """Restore stock Dask."""
-    dask.config.set({"gpuagg.enabled": False})
-    for (owner, name), original in _originals.items():
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-    _originals.clear()
-
-
-def is_enabled() -> bool:
-    """Whether group-bys are currently offered to our planner."""
-    return bool(_originals) and bool(dask.config.get("gpuagg.enabled"))
-
-
-@contextlib.contextmanager
-def enabled() -> Iterator[None]:
-    """Context manager: the plugin on inside, as it was before outside."""
-    installed, flag = bool(_originals), dask.config.get("gpuagg.enabled")
-    enable()
-    try:
-        yield
-    finally:
-        if not installed:
-            disable()
-        dask.config.set({"gpuagg.enabled": flag})
-
-
-def _check_contract() -> None:
-    """Refuse to patch internals that do not look as this release expects them."""
-    signature = list(inspect.signature(Expr.lower_once).parameters)
-    expected = ["frame", "arg", "observed", "dropna", "split_every", "split_out", "sort"]
-    if signature != ["self", "lowered"] or G.GroupbyAggregationBase._parameters[:7] != expected:
-        raise RuntimeError(
-            f"the internals of Dask {dask.__version__} differ from those dask_gpuagg was "
-            "tested on. Nothing was changed."
-        )
-
-
-def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
-    _originals[owner, name] = owner.__dict__.get(name)
-    original = getattr(owner, name)
-
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not dask.config.get("gpuagg.enabled"):
-            return original(self, *args, **kwargs)
-        return wrapper(original, self, *args, **kwargs)
-
-    wrapped.__name__ = name
-    wrapped.__doc__ = original.__doc__
-    setattr(owner, name, wrapped)
+def hooks() -> list[Hook]:
+    """The functions of Dask that are wrapped, each with its wrapper."""
+    found: list[Hook] = [
+        (Expr, "lower_once", _lower_once),
+        *((kind, "_tune_down", _tune_partition_wise) for kind in PARTITION_WISE),
+        (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
+        (G.GroupByReduction, "_tune_down", _tune_down),
+        (G.GroupBy, "aggregate", _aggregate),
+        (G.GroupBy, "__init__", _init),
+        (G.SeriesGroupBy, "__init__", _init),
+    ]
+    for owner in (G.GroupBy, G.SeriesGroupBy):
+        for name in sorted(_METHODS & vars(owner).keys()):
+            found.append((owner, name, functools.partial(_method, name)))
+    return found
 
 
 def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]) -> Any:
@@ -164,30 +94,72 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
 
 def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
+    settings()  # what is wrong there is the user's to know, and no reason to fall back
     try:
-        problem = cluster_problem()
+        # a query that is only looked at goes to no cluster
+        problem = None if looking.get() else cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
         if expr._name in stock_only:
             raise stock_only[expr._name] or Unsupported(
                 "it is combined with a group-by that stock Dask runs"
             )
-        query = logical.read(expr)
+        query = _with_objects(logical.read(expr))
         planned = physical(query, route(query, expr))
     except Unsupported as refusal:
         note_fallback(expr._name, logical.describe(expr), refusal.reason)
         return None
+    except UnsupportedGroupBy:
+        raise
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
         reason = f"the planner failed: {error!r}"
         note_fallback(expr._name, logical.describe(expr), reason, cause=error)
         return None
-    tally.planned.add(expr._name)
+    if not looking.get():
+        tally.planned.add(expr._name)
     return planned
 
 
+def _with_objects(query: logical.Query) -> logical.Query:
+    """The query with objects for results of objects.
+
+    The objects that older releases of Dask make up for metadata are strings, and so are then what
+    pandas infers for their sum, minimum or first.
+    """
+    plan, meta = query.plan, query.meta
+    columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    of_columns = plan.shape == "groups" and len(columns) == len(plan.outputs)
+    if not of_columns or engine_name(meta) == DEVICE:
+        return query
+    wrong = [
+        i
+        for i, (dtype, output) in enumerate(zip(columns, plan.outputs, strict=True))
+        if isinstance(dtype, pd.StringDtype)
+        and output.custom is None
+        and output.column is not None
+        and plan.columns[output.column].dtype == object
+    ]
+    if not wrong:
+        return query
+    if meta.ndim == 1:
+        return replace(query, meta=meta.astype(object))
+    meta = meta.copy()
+    for i in wrong:
+        meta.isetitem(i, meta.iloc[:, i].astype(object))
+    return replace(query, meta=meta)
+
+
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
-    decided = decide_together(self)
+    decided = None
+    try:
+        decided = decide_together(self)
+    except UnsupportedGroupBy:
+        raise
+    except Exception as error:
+        for below in self.walk():
+            if logical.is_aggregation(below):
+                _note_open(below, error)
     return original(self) if decided is None else decided
 
 
@@ -196,12 +168,25 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
         return original(self)
     if self.operand("split_out") is not None:
         return None
+    settings()
     try:
         decision = choose_outputs(logical.read(self))
-    except Exception:
+    except Unsupported:
         # lowering meets the same obstacle, and records and reports it
         return original(self)
+    except UnsupportedGroupBy:
+        raise
+    except Exception as error:
+        _note_open(self, error)
+        return original(self)
     return self.substitute_parameters({"split_out": decision})
+
+
+def _note_open(expr: Any, error: Exception) -> None:
+    """Report a bug of ours in the choice of outputs, which Dask's own rule makes then."""
+    reason = f"the planner failed: {error!r}"
+    how = "has the number of outputs that Dask chooses"
+    note_fallback(expr._name, logical.describe(expr), reason, cause=error, how=how)
 
 
 def _init(
@@ -209,9 +194,8 @@ def _init(
 ) -> None:
     # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
     for owner in type(self).__mro__:
-        ours = (owner, "aggregate") in _originals
-        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
-            _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
+            install_late(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
     if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
         # cuDF's own group-by refuses it, even for the metadata
         _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))

@@ -8,7 +8,9 @@ computed, if that costs no more than reading them.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections import OrderedDict
+from threading import Lock
 from typing import Any
 
 import dask
@@ -19,10 +21,12 @@ from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
-from dask_gpuagg.distributed.preflight import current_client
-from dask_gpuagg.expressions import GroupByPartial
+from dask_gpuagg.distributed.preflight import cluster_problem, current_client
+from dask_gpuagg.expressions import GroupByPartial, gpuagg_partial
 from dask_gpuagg.logical import Query
 from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.report import note_fallback
+from dask_gpuagg.settings import settings
 from dask_gpuagg.strategy import FEW_PARTITIONS
 
 # functions of the user's may cost anything: never run them to make a decision
@@ -31,6 +35,11 @@ _USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
 _recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
 _REMEMBERED = 256
+_lock = Lock()
+
+
+class _InputFailed(Exception):
+    """The partitions of a sample could not be had; the cause says why."""
 
 
 def estimate_groups(query: Query) -> Estimate:
@@ -51,26 +60,35 @@ def estimate_groups(query: Query) -> Estimate:
     # a bound beyond the limit says nothing about how many groups there are
     if npartitions <= FEW_PARTITIONS:
         return Estimate(None, False, estimate.how)
-    if dask.config.get("gpuagg.sample") == "never":
+    if settings().sample == "never":
         return Estimate(None, False, "gpuagg.sample is 'never'")
     obstacle = _obstacle(query)
     if obstacle is not None:
         return Estimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
-    if name not in _recent:
+    known = _recent.get(name)
+    if known is None:
         try:
-            _recent[name] = _sample(query)
+            known = _sample(query)
+        except _InputFailed as failure:
+            # the query itself will meet the same error
+            return Estimate(None, False, f"sampling failed: {failure.__cause__!r}")
         except Exception as error:
-            # the query itself will meet the same error, or run without an estimate
-            return Estimate(None, False, f"sampling failed: {error!r}")
-        while len(_recent) > _REMEMBERED:
-            _recent.popitem(last=False)
-    return _recent[name]
+            reason = f"sampling failed: {error!r}"
+            what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
+            how = "is planned without an estimate of its groups"
+            note_fallback("-".join(name), what, reason, cause=error, how=how)
+            return Estimate(None, False, reason)
+        with _lock:
+            _recent[name] = known
+            while len(_recent) > _REMEMBERED:
+                _recent.popitem(last=False)
+    return known
 
 
 def _is_small(estimate: Estimate) -> bool:
-    limit = dask.config.get("gpuagg.groups-per-output")
+    limit = settings().groups_per_output
     return estimate.groups is not None and estimate.groups <= limit
 
 
@@ -102,6 +120,9 @@ def _obstacle(query: Query) -> str | None:
     client = current_client()
     if client is not None and client.asynchronous:
         return "the client is asynchronous"
+    problem = cluster_problem()  # such a worker would let the sample hang as well
+    if problem is not None:
+        return problem
     worker = sys.modules.get("distributed.worker")
     if worker is not None and getattr(worker.thread_state, "execution_state", None):
         return "the planner runs inside a task"
@@ -132,11 +153,23 @@ def _sample(query: Query) -> Estimate:
     lowered = partials.simplify().lower_completely()
     keys = lowered.__dask_keys__()
     get = get_scheduler() or dask.threaded.get
+    try:
+        made = get(lowered.__dask_graph__(), keys)
+    except Exception as error:
+        if _in_task_of_ours(error):
+            raise
+        raise _InputFailed from error
     samples = [
         [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
-        for partial in get(lowered.__dask_graph__(), keys)
+        for partial in made
     ]
     return from_samples(samples, npartitions)
+
+
+def _in_task_of_ours(error: Exception) -> bool:
+    # by name: errors of a worker come with a copy of their traceback
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == gpuagg_partial.__name__ for frame, _ in frames)
 
 
 def _on_host(keys: Any) -> Any:

@@ -13,7 +13,9 @@ from typing import Any
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 
 from dask_gpuagg import logical
+from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs
+from dask_gpuagg.report import UnsupportedGroupBy, note_fallback
 from dask_gpuagg.strategy import Decision, Route
 
 # nodes that combine their inputs partition by partition; the second kind does so where it does
@@ -83,9 +85,17 @@ def _common(group_bys: list[Any]) -> Decision:
         if any(logical.refusals(g) for g in group_bys):
             return Decision(Route.TREE, 1, "combined with a group-by that stock Dask runs")
         decisions = [choose_outputs(logical.read(g)) for g in group_bys]
+    except Unsupported as refusal:
+        return Decision(Route.TREE, 1, refusal.reason)
+    except UnsupportedGroupBy:
+        raise
     except Exception as error:
-        # each on its own could decide otherwise; lowering meets what concerns it, and reports it
-        return Decision(Route.TREE, 1, f"the planner failed: {error!r}")
+        # each on its own could decide otherwise
+        reason = f"the planner failed: {error!r}"
+        for group_by in group_bys:
+            what = logical.describe(group_by)
+            note_fallback(group_by._name, what, reason, cause=error, how="has one output")
+        return Decision(Route.TREE, 1, reason)
     widest = max(decisions, key=lambda d: d.outputs)
     return replace(widest, reason=f"{widest.reason}; combined with another group-by")
 

@@ -27,6 +27,7 @@ from dask_gpuagg.expressions import (
 )
 from dask_gpuagg.logical import Query
 from dask_gpuagg.observe import estimate_groups
+from dask_gpuagg.settings import settings
 from dask_gpuagg.strategy import Decision, Route, decide
 from dask_gpuagg.tasks import PARTITION
 
@@ -44,11 +45,11 @@ def choose_outputs(query: Query) -> Decision:
     """
     if query.plan.sort:
         return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
-    if dask.config.get("gpuagg.outputs") == "dask":
+    if settings().outputs == "dask":
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
         kind = Route.TREE if outputs == 1 else Route.EXCHANGE
         return Decision(kind, outputs, "gpuagg.outputs is 'dask'")
-    groups_per_output = dask.config.get("gpuagg.groups-per-output")
+    groups_per_output = settings().groups_per_output
     return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
 
 

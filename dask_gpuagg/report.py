@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-
-import dask
+from threading import Lock
+from types import FrameType
 
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.settings import settings
 
 
 class UnsupportedGroupBy(NotImplementedError):
@@ -61,17 +64,36 @@ class Tally:
 
     def reasons(self) -> Counter[str]:
         """How often each reason led to a fallback."""
-        return Counter(self.fallbacks.values())
+        return Counter(list(self.fallbacks.values()))
 
 
 tally = Tally()
 
-# queries already warned about: one query is lowered several times on its way
-_warned: OrderedDict[str, None] = OrderedDict()
+# True while a query is only looked at: nothing is recorded, warned about or raised then
+looking: ContextVar[bool] = ContextVar("looking", default=False)
+
+# lines already warned about, with the message
+_warned: OrderedDict[tuple[str, int, str], None] = OrderedDict()
 _REMEMBERED = 1000
+_lock = Lock()
+
+# code between the user's and ours, by top-level module
+_BETWEEN = frozenset(
+    (
+        *("dask_gpuagg", "dask", "dask_expr", "dask_cudf", "distributed", "pandas", "cudf"),
+        *("toolz", "cytoolz", "tlz", "tornado", "asyncio", "concurrent", "threading"),
+        *("contextlib", "functools"),
+    )
+)
 
 
-def note_fallback(name: str, what: str, reason: str, cause: BaseException | None = None) -> None:
+def note_fallback(
+    name: str,
+    what: str,
+    reason: str,
+    cause: BaseException | None = None,
+    how: str = "runs with stock Dask",
+) -> None:
     """Record a fallback and do what the configuration asks for.
 
     Parameters
@@ -83,19 +105,60 @@ def note_fallback(name: str, what: str, reason: str, cause: BaseException | None
     reason : str
     cause : BaseException, optional
         The error behind the reason.
+    how : str, optional
+        What happens instead.
 
     Raises
     ------
     UnsupportedGroupBy
         Under ``fallback: raise``.
     """
+    if looking.get():
+        return
     tally.fallbacks[name] = reason
-    policy = dask.config.get("gpuagg.fallback")
-    message = f"group-by {what} runs with stock Dask: {reason}"
+    policy = settings().fallback
+    message = f"group-by {what} {how}: {reason}"
     if policy == "raise":
         raise UnsupportedGroupBy(message) from cause
-    if policy == "warn" and name not in _warned:
-        _warned[name] = None
+    if policy == "warn" and _is_news(message):
+        warn_user(message)
+
+
+def _is_news(message: str) -> bool:
+    """Whether the user's line has not been told so: a query is lowered several times."""
+    frame = _line_of_user()
+    line = (frame.f_code.co_filename, frame.f_lineno, message)
+    with _lock:
+        if line in _warned:
+            return False
+        _warned[line] = None
         while len(_warned) > _REMEMBERED:
             _warned.popitem(last=False)
-        warnings.warn(message, FallbackWarning, stacklevel=2)
+    return True
+
+
+def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:
+    """Warn at the line of the user's that led here.
+
+    Python's own ``warnings.warn(skip_file_prefixes=...)`` came with 3.12.
+    """
+    frame = _line_of_user()
+    module = frame.f_globals.get("__name__", "<unknown>")
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    warnings.warn_explicit(message, category, file, line, module, registry)
+
+
+def _line_of_user() -> FrameType:
+    """The innermost frame that belongs to none of the libraries; in their threads there is none."""
+    frame = caller = sys._getframe(1)
+    while _top_module(frame) in _BETWEEN:
+        if frame.f_back is None:
+            return caller
+        frame = frame.f_back
+    return frame
+
+
+def _top_module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]

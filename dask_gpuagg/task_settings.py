@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-import dask
+from dask_gpuagg.settings import settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ _used: ContextVar[TaskSettings | None] = ContextVar("_used", default=None)
 
 def configured() -> TaskSettings:
     """The settings of this process."""
-    return TaskSettings(dask.config.get("gpuagg.kernel"), dask.config.get("gpuagg.fallback"))
+    here = settings()
+    return TaskSettings(here.kernel, here.fallback)
 
 
 def current() -> TaskSettings:
@@ -44,12 +45,12 @@ def current() -> TaskSettings:
 
 
 @contextmanager
-def use(settings: TaskSettings | None) -> Iterator[None]:
+def use(given: TaskSettings | None) -> Iterator[None]:
     """What is called inside runs by these settings; by those around it for ``None``."""
-    if settings is None:
+    if given is None:
         yield
         return
-    token = _used.set(settings)
+    token = _used.set(given)
     try:
         yield
     finally:

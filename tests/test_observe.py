@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -11,7 +12,9 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.engines import host
 from dask_gpuagg.observe import _recent
+from dask_gpuagg.report import FallbackWarning, UnsupportedGroupBy, tally
 from dask_gpuagg.strategy import FEW_PARTITIONS, Decision, Route
 
 MANY = 40
@@ -283,3 +286,63 @@ def test_dasks_own_rule_can_be_asked_for():
     with dask.config.set({"gpuagg.outputs": "dask"}):
         decision = decision_of(ddf.groupby("k").v.sum())
     assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
+
+
+class TestFailingSamples:
+    """The query may run all the same, without an estimate."""
+
+    @pytest.fixture(params=["from_samples", "gpuagg_partial"])
+    def failing(self, monkeypatch, request) -> tuple[Any, Exception]:
+        """A group-by whose sample fails by a bug of ours, and the error behind it."""
+        error = ZeroDivisionError(f"a bug in {request.param}")
+        if request.param == "from_samples":
+
+            def fail(*_):
+                raise error
+
+            monkeypatch.setattr("dask_gpuagg.observe.from_samples", fail)
+        else:
+            partial = host.partial
+
+            def fail_on_keys(keys, columns, index, plan, ordinal=None):
+                if not columns:
+                    raise error
+                return partial(keys, columns, index, plan, ordinal)
+
+            monkeypatch.setattr("dask_gpuagg.engines.host.partial", fail_on_keys)
+        return dd.from_map(few, range(MANY)).groupby("k").v.sum(), error
+
+    def test_a_bug_is_reported_and_costs_no_answer(self, failing):
+        query, _ = failing
+        tally.reset()
+        with (
+            dask.config.set({"gpuagg.fallback": "warn"}),
+            pytest.warns(FallbackWarning, match=r"by k .*an estimate.*a bug") as seen,
+        ):
+            got = query.compute()
+        assert {w.filename for w in seen} == {__file__}
+        assert any("a bug" in reason for reason in tally.reasons())
+        same(got, pd.concat(map(few, range(MANY))).groupby("k").v.sum())
+
+    def test_a_bug_is_an_error_in_tests(self, failing):
+        query, error = failing
+        with pytest.raises(UnsupportedGroupBy, match="a bug") as caught:
+            query.compute()
+        assert caught.value.__cause__ is error
+
+    def test_explain_tells_it_and_raises_nothing(self, failing):
+        query, _ = failing
+        tally.reset()
+        assert "a bug" in decision_of(query).reason
+        assert not tally.fallbacks
+
+    def test_an_error_of_the_input_is_the_querys_own(self):
+        def broken(i: int) -> pd.DataFrame:
+            if i == MANY // 2:
+                raise OSError("the disk is gone")
+            return few(i)
+
+        query = dd.from_map(broken, range(MANY), meta=few(0).iloc[:0]).groupby("k").v.sum()
+        assert "the disk is gone" in decision_of(query).reason
+        with pytest.raises(OSError, match="the disk is gone"):
+            query.compute()

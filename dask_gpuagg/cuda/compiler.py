@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dask
+from dask_gpuagg.settings import settings
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 
@@ -110,7 +110,7 @@ def _checked(returned: tuple[Any, ...]) -> Any:
 
 def cache_directory() -> Path | None:
     """Where what is made once for a machine is kept; None without a place for it."""
-    chosen = dask.config.get("gpuagg.kernel-cache", None)
+    chosen = settings().kernel_cache
     if chosen is not None:
         return Path(chosen).expanduser()
     try:

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import dask
 from dask.utils import parse_bytes
 from distributed import WorkerPlugin
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda import driver
 from dask_gpuagg.distributed.warmup import examples_of, usual_examples, warm
+from dask_gpuagg.settings import check, settings
 
 
 class GpuWorker(WorkerPlugin):
@@ -42,7 +42,7 @@ class GpuWorker(WorkerPlugin):
     def __init__(
         self, pool: str | int | None = None, examples: Sequence[Any] | None = None
     ) -> None:
-        self.pool = pool if pool is not None else dask.config.get("gpuagg.pool")
+        self.pool = check("pool", pool) if pool is not None else settings().pool
         self.examples = usual_examples() if examples is None else []
         for query in examples or ():
             self.examples += examples_of(query)

@@ -6,7 +6,6 @@ It takes several passes and several times the memory, and gives the same answer.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -29,7 +28,7 @@ from dask_gpuagg.cuda.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.decision import Decision
 from dask_gpuagg.cuda.parts import Output, State
 from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.report import FallbackWarning
+from dask_gpuagg.report import warn_user
 
 KERNEL = "libcudf"
 
@@ -107,11 +106,9 @@ def cause_of(error: KernelsUnavailable) -> str:
 
 @cache
 def _warn(cause: str) -> None:
-    warnings.warn(
+    warn_user(
         f"group-bys on the device run by {KERNEL}, which is slower, because the kernels of this "
-        f"package cannot run: {cause}",
-        FallbackWarning,
-        stacklevel=2,
+        f"package cannot run: {cause}"
     )
 
 

@@ -39,6 +39,7 @@ def _holds_categories(dtypes: set[Any]) -> bool:
 
 
 def is_categorical(column: pd.Series) -> bool:
+    """Whether a column holds categories."""
     return isinstance(column.dtype, pd.CategoricalDtype)
 
 
@@ -61,6 +62,7 @@ def _stack_categories(columns: list[pd.Series]) -> Any:
 
 
 def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
+    """One column of several."""
     if len(columns) == 1:
         return columns[0]
     return stack([c.to_frame(name="k") for c in columns])["k"]

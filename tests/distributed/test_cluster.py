@@ -159,6 +159,19 @@ class TestUnlikeWorkers:
             assert words in dask_gpuagg.why_not(query)[0].reason
         same(got, data.groupby("k").v.max())
 
+    def test_no_sample_is_taken_there(self, small):
+        def part(i: int) -> pd.DataFrame:
+            return pd.DataFrame({"k": [i, 1, 2], "v": [0.5, i, 1.5]})
+
+        data = pd.concat(map(part, range(40)))
+        query = dd.from_map(part, range(40)).groupby("k").v.max()
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.warns(FallbackWarning, match="cannot import"),
+        ):
+            got = small.compute(query).result(timeout=60)
+        same(got, data.groupby("k").v.max())
+
     @pytest.mark.parametrize("kind", BAD)
     def test_under_raise_it_raises(self, small, ddf, kind):
         prelude, words = BAD[kind]

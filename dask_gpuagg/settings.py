@@ -1,0 +1,181 @@
+"""The section ``gpuagg`` of Dask's configuration: typed, checked, with its defaults."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import yaml
+from dask.utils import parse_bytes
+
+DEFAULTS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
+
+CHOICES = {
+    "fallback": ("warn", "raise", "silent"),
+    "outputs": ("auto", "dask"),
+    "sample": ("auto", "never"),
+    "kernel": ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
+}
+
+
+class BadSetting(ValueError):
+    """A setting of the section ``gpuagg`` that there is not, or a value that is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings by name; ``gpuagg.yaml`` says what they mean."""
+
+    enabled: bool | None
+    fallback: str
+    outputs: str
+    groups_per_output: int
+    sample: str
+    kernel: str
+    kernel_cache: str | None
+    pool: str | int | None
+
+
+# the section when it was last read, and what it said
+_last: tuple[Any, Settings | None] = (None, None)
+
+
+def settings() -> Settings:
+    """What is configured now.
+
+    Raises
+    ------
+    BadSetting
+        With the name, the value and what is allowed.
+    """
+    global _last
+    section = dask.config.config.get("gpuagg")
+    # comparing a few values is much cheaper than checking them; tasks and every node come here
+    found, known = _last
+    if known is not None and section == found:
+        return known
+    # a copy: dask.config.set changes the section in place
+    found = dict(section) if isinstance(section, Mapping) else section
+    known = _read(found)
+    _last = (found, known)
+    return known
+
+
+def switch() -> bool | None:
+    """The setting ``gpuagg.enabled`` alone: what else is wrong concerns group-bys only.
+
+    Raises
+    ------
+    BadSetting
+    """
+    section = dask.config.config.get("gpuagg")
+    value = section.get("enabled") if isinstance(section, dict) else None
+    if value is None or isinstance(value, bool):  # every node of every query comes here
+        return value
+    return check("enabled", value)  # type: ignore[no-any-return]
+
+
+def _read(section: Any) -> Settings:
+    if section is None:
+        section = {}
+    if not isinstance(section, Mapping):
+        raise BadSetting(f"gpuagg is {section!r}; allowed: a section of settings")
+    # Dask takes either spelling; the defaults are gone where someone emptied the configuration
+    given = {str(name).replace("-", "_"): value for name, value in section.items()}
+    known = {name.replace("-", "_"): value for name, value in DEFAULTS["gpuagg"].items()}
+    for name in given.keys() - known.keys():
+        names = [n.replace("_", "-") for n in known]
+        near = difflib.get_close_matches(name.replace("_", "-"), names, n=1)
+        hint = f" Did you mean gpuagg.{near[0]}?" if near else ""
+        raise BadSetting(
+            f"there is no setting gpuagg.{name} (its value is {given[name]!r}).{hint} "
+            f"Settings are {', '.join(names)}."
+        )
+    return Settings(**{name: check(name, value) for name, value in (known | given).items()})
+
+
+def check(name: str, value: Any) -> Any:
+    """A value as the package uses it.
+
+    Parameters
+    ----------
+    name : str
+        A field of ``Settings``.
+    value : object
+
+    Raises
+    ------
+    BadSetting
+    """
+    try:
+        if name in CHOICES:
+            return _choice(value, CHOICES[name])
+        return _CHECKS[name](value)
+    except ValueError as error:
+        shown = name.replace("_", "-")
+        raise BadSetting(f"gpuagg.{shown} is {value!r}; allowed: {error}") from None
+
+
+# Each raises a ValueError whose text says what is allowed.
+
+
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(", ".join(choices))
+    return value
+
+
+def _enabled(value: Any) -> bool | None:
+    # environment variables are read as Python literals, and people write 0 and 1 there
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError("true, false (not as a string), or null for what enable() and disable() say")
+
+
+def _count(value: Any) -> int:
+    try:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        count = operator.index(whole)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise ValueError("a whole number from 1 on")
+    return count
+
+
+def _directory(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError("the path of a directory, or null")
+    return os.fsdecode(value)
+
+
+def _pool(value: Any) -> str | int | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        size = parse_bytes(value)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        size = 0
+    if size < 1:
+        raise ValueError('a number of bytes above 0, text such as "20GB", or null')
+    return value  # type: ignore[no-any-return]
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "enabled": _enabled,
+    "groups_per_output": _count,
+    "kernel_cache": _directory,
+    "pool": _pool,
+}

@@ -1,0 +1,133 @@
+"""Settings: defaults, what is refused, and how it is told."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import dask
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg import BadSetting
+from dask_gpuagg.cuda.geometry import KERNELS
+from dask_gpuagg.distributed.worker import GpuWorker
+from dask_gpuagg.settings import CHOICES, DEFAULTS, Settings, settings
+from tests.running import run_python
+
+BAD = {
+    "enabled": ["false", "yes", 2, 0.5, []],
+    "fallback": ["explode", None, True, 1, ["warn"]],
+    "outputs": ["many", None, 4],
+    "groups-per-output": ["abc", "1000", -3, 0, 1.5, None, True, float("nan"), float("inf"), [1]],
+    "sample": ["always", False, 3],
+    "kernel": ["fastest", "hgb_runs", "", None],
+    "kernel-cache": [3, "", False, ["/tmp"]],
+    "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
+}
+GOOD = {
+    "enabled": [(True, True), (False, False), (None, None), (0, False), (1, True)],
+    "fallback": [("warn", "warn"), ("raise", "raise"), ("silent", "silent")],
+    "outputs": [("auto", "auto"), ("dask", "dask")],
+    "groups-per-output": [(1, 1), (10**9, 10**9), (1e6, 1_000_000)],
+    "sample": [("auto", "auto"), ("never", "never")],
+    "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
+    "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (Path("/tmp/x"), "/tmp/x")],
+    "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
+}
+
+
+def test_the_defaults_are_those_of_the_file():
+    code = (
+        "import dask, dask_gpuagg, dask_gpuagg.settings as s\n"
+        "assert dask.config.config['gpuagg'] == s.DEFAULTS['gpuagg']\n"
+        "print(s.settings())"
+    )
+    ran = run_python("-c", code)
+    expected = Settings(None, "warn", "auto", 1_000_000, "auto", "auto", None, None)
+    assert ran.stdout.strip() == str(expected), ran.stderr
+
+
+def test_every_setting_is_checked_here():
+    names = set(DEFAULTS["gpuagg"])
+    assert names == set(BAD) == set(GOOD) == {n.replace("_", "-") for n in Settings.__slots__}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
+def test_a_bad_value_is_refused_with_what_is_allowed(name, value):
+    with dask.config.set({f"gpuagg.{name}": value}), pytest.raises(BadSetting) as caught:
+        settings()
+    message = str(caught.value)
+    assert f"gpuagg.{name} is {value!r}" in message
+    assert "allowed: " in message
+    assert all(c in message for c in CHOICES.get(name, ()))
+    assert isinstance(caught.value, ValueError)
+    settings()
+
+
+@pytest.mark.parametrize(("name", "pair"), [(n, p) for n, pairs in GOOD.items() for p in pairs])
+def test_a_good_value_is_taken(name, pair):
+    with dask.config.set({f"gpuagg.{name}": pair[0]}):
+        found = getattr(settings(), name.replace("-", "_"))
+    assert found == pair[1]
+    assert type(found) is type(pair[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("falback", "fallback"), ("groups_per_outputs", "groups-per-output")]
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name, near):
+    with dask.config.set({"gpuagg": {name: 1}}), pytest.raises(BadSetting) as caught:
+        settings()
+    assert f"gpuagg.{name}" in str(caught.value)
+    assert f"Did you mean gpuagg.{near}?" in str(caught.value)
+    assert all(known in str(caught.value) for known in DEFAULTS["gpuagg"])
+
+
+@pytest.mark.parametrize("section", [True, "raise", ["fallback"]])
+def test_a_section_that_is_none_is_refused(section):
+    with dask.config.set({"gpuagg": section}), pytest.raises(BadSetting, match="a section"):
+        settings()
+
+
+@pytest.mark.parametrize("section", [None, {}])
+def test_an_empty_section_means_the_defaults(section):
+    with dask.config.set({"gpuagg": section}):
+        assert settings() == Settings(None, "warn", "auto", 1_000_000, "auto", "auto", None, None)
+
+
+@given(st.lists(st.sampled_from(["warn", "raise", "silent", "explode"]), max_size=6))
+def test_each_change_is_seen(values):
+    for value in values:
+        with dask.config.set({"gpuagg.fallback": value}):
+            if value == "explode":
+                with pytest.raises(BadSetting):
+                    settings()
+            else:
+                assert settings().fallback == value
+
+
+def test_both_spellings_are_one_name():
+    with dask.config.set({"gpuagg": {"groups_per_output": 5}}):
+        assert settings().groups_per_output == 5
+    ran = run_python(
+        "-c",
+        "import dask_gpuagg.settings as s; print(s.settings().groups_per_output)",
+        env={"DASK_GPUAGG__GROUPS_PER_OUTPUT": "17"},
+    )
+    assert ran.stdout.strip() == "17", ran.stderr
+
+
+def test_every_kernel_can_be_chosen():
+    assert sorted(CHOICES["kernel"]) == sorted(("auto", *KERNELS))
+
+
+def test_the_pool_of_a_worker_is_checked():
+    with pytest.raises(BadSetting, match=r"gpuagg\.pool is '20 apples'"):
+        GpuWorker("20 apples", examples=[])
+
+
+def test_the_error_pickles():
+    # a task may raise it on a worker
+    assert str(pickle.loads(pickle.dumps(BadSetting("gpuagg.x is 1")))) == "gpuagg.x is 1"
