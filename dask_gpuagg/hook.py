@@ -16,6 +16,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -27,19 +28,17 @@ from dask_gpuagg import logical
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.extended import extend, extend_method, needs_extension
+from dask_gpuagg.extended import ExtendedAggregation, extend, extend_method
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
 from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
+from dask_gpuagg.specification import needs_extension
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
-
-# arguments of aggregations
-_PARAMETERS = frozenset(p for record in REGISTRY.values() for p in record.parameters)
 
 # methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
@@ -146,7 +145,7 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
     if logical.is_aggregation(self):
-        planned = _planned(self, stock_only)
+        planned = _planned(self, stock_only, lowered)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
@@ -162,7 +161,9 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
         return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
 
 
-def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
+def _planned(
+    expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any]
+) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     try:
         problem = cluster_problem()
@@ -173,17 +174,44 @@ def _planned(expr: Any, stock_only: dict[str, Exception | None]) -> Expr | None:
                 "it is combined with a group-by that stock Dask runs"
             )
         query = logical.read(expr)
-        planned = physical(query, route(query, expr))
+        decision = route(query, expr)
+        planned = physical(_on_lowered(query, lowered), decision)
     except Unsupported as refusal:
-        note_fallback(expr._name, logical.describe(expr), refusal.reason)
+        _fall_back(expr, refusal.reason)
         return None
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
-        reason = f"the planner failed: {error!r}"
-        note_fallback(expr._name, logical.describe(expr), reason, cause=error)
+        _fall_back(expr, f"the planner failed: {error!r}", cause=error)
         return None
     tally.planned.add(expr._name)
-    return planned
+    return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
+
+
+def _on_lowered(query: logical.Query, lowered: dict[str, Any]) -> logical.Query:
+    """The query on physical inputs, whose number of partitions is what they give.
+
+    A logical node may promise more: ``repartition`` gives fewer where divisions would repeat, and
+    narrow Parquet files are read several at a time.
+    """
+    by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
+    return replace(query, frame=_lower_completely(query.frame, lowered), by=by)
+
+
+def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
+    """As Dask does, with the cache of the lowering in progress."""
+    while True:
+        once = expr.lower_once(lowered)
+        if once._name == expr._name:
+            return expr
+        expr = once
+
+
+def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
+    """Note that stock Dask runs a group-by, or say why nobody can."""
+    what = logical.describe(expr)
+    if isinstance(expr, ExtendedAggregation) and expr.stock is None:
+        raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause
+    note_fallback(expr._name, what, reason, cause=cause)
 
 
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
@@ -270,20 +298,26 @@ def _aggregate_cudf(
 
 
 def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of a group-by of cuDF frames as our own node, where theirs has no metadata."""
+    """A method of a group-by as our own node, where Dask's has no metadata or a wrong answer."""
+    device = engine_name(self.obj._meta) == DEVICE
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
-    if matrix or engine_name(self.obj._meta) != DEVICE:
+    if matrix or not (device or name in _HOST_METHODS):
         return original(self, *args, **kwargs)
     stock: Any = None
     error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
-    if self.observed:
+    if self.observed or not device:
         try:
             stock = original(self, *args, **kwargs)
         except Exception as refused_by_stock:
             # what it raises has many types: cuDF's of its metadata code among them
             error = refused_by_stock
-        if stock is not None and name not in _METHODS_OF_OURS:
+            if not device and not isinstance(error, NotImplementedError):
+                raise
+        given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
+        if stock is not None and not (
+            name in _METHODS_OF_OURS if device else _HOST_METHODS[name](self, given)
+        ):
             return stock
     try:
         return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
@@ -292,15 +326,38 @@ def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kw
             return stock  # lowering will say why
         error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
         raise error from None
+    except Exception as failure:
+        if stock is not None:
+            return _stock_after(failure, stock)
+        error.add_note(f"dask_gpuagg cannot run it either: {failure}")
+        raise error from failure
+
+
+# methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
+# say so: its medians are in no order, and labels that are text are lost with numeric_only
+_HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
+    "mean": lambda groupby, given: False,
+    "median": lambda groupby, given: bool(groupby.sort),
+    "idxmin": lambda groupby, given: bool(given.get("numeric_only")),
+    "idxmax": lambda groupby, given: bool(given.get("numeric_only")),
+}
+
+
+def _arguments(
+    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> dict[str, Any]:
+    """What a method is called with, by name."""
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    given: dict[str, Any] = dict(bound.arguments)
+    further: dict[str, Any] = given.pop("kwargs", {})
+    return given | further
 
 
 def _extended_method(
     name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    bound = inspect.signature(original).bind(self, *args, **kwargs)
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    given |= given.pop("kwargs", {})
+    given = _arguments(original, self, *args, **kwargs)
     if given.get("min_count"):
         raise Unsupported(f"{name} with min_count", name)
     flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
@@ -332,20 +389,33 @@ def _aggregate(
     **kwargs: Any,
 ) -> Any:
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
-    # Dask ignores whatever keywords it does not know; pandas passes the functions' own on to them
-    if arg is not None and not kwargs.keys().isdisjoint(_PARAMETERS):
-        return new_collection(extend(self, arg, flags, kwargs))
-    if needs_extension(arg, kwargs):
-        with contextlib.suppress(Unsupported):
-            return new_collection(extend(self, arg, flags, kwargs))
+    stock: Any = None
     try:
-        return original(self, arg, **flags, **kwargs)
+        stock = original(self, arg, **flags, **kwargs)
     except Exception as error:
         # what Dask raises here has many types: its metadata code meets what it never expected
         refused = error
+    if stock is not None and not needs_extension(arg, kwargs):
+        return stock
     try:
-        extended = extend(self, arg, flags, kwargs)
+        extended = extend(self, arg, flags, kwargs, stock)
+        if stock is None:
+            for refusal in logical.refusals(extended):
+                raise refusal
     except Unsupported as refusal:
+        if stock is not None:
+            return stock
         refused.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
         raise refused from None
+    except Exception as failure:
+        if stock is None:
+            raise  # pandas' own error, from the metadata
+        return _stock_after(failure, stock)
     return new_collection(extended)
+
+
+def _stock_after(failure: Exception, stock: Any) -> Any:
+    """Dask's own collection, where making ours failed; the report has the reason."""
+    reason = f"the planner failed: {failure!r}"
+    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=failure)
+    return stock

@@ -115,7 +115,11 @@ def read(expr: Any) -> Query:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
-    name = _SINGLE.get(type(expr)) or requested[0].aggregation
+    extended = isinstance(expr, ExtendedAggregation)
+    name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
+    if not requested and not extended:
+        # stock Dask's answer has no groups
+        raise Unsupported("no column is left to aggregate", name)
     if name in ("cov", "corr"):
         if not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
@@ -134,7 +138,7 @@ def read(expr: Any) -> Query:
         plan,
         expr.frame,
         list(expr.by),
-        expr._meta,
+        expr.planned_meta if extended else expr._meta,
         _operand(expr, "split_out", None),
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
