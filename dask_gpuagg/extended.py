@@ -280,6 +280,8 @@ def _node(
         if spec.scalar and spec.requested[0].aggregation == "value_counts":
             labels = ["count"]  # pandas' name for it
         result = shaped(outputs, labels, spec.scalar, spec.levels)
+    if stock is not None and stock.ndim > result.ndim:
+        stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
     return ExtendedAggregation(
         groupby.obj.expr,
         requested,

@@ -33,7 +33,7 @@ from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_st
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
 from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
-from dask_gpuagg.specification import needs_extension
+from dask_gpuagg.specification import needs_extension, on_own_labels
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
@@ -276,6 +276,7 @@ def _aggregate_cudf(
     Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
     each step of the optimization.
     """
+    self = on_own_labels(self)
     names = ("split_every", "split_out", "shuffle_method")
     flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
     flags |= {name: kwargs[name] for name in names if name in kwargs}
@@ -299,6 +300,7 @@ def _aggregate_cudf(
 
 def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a group-by as our own node, where Dask's has no metadata or a wrong answer."""
+    self = on_own_labels(self)
     device = engine_name(self.obj._meta) == DEVICE
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
@@ -388,6 +390,7 @@ def _aggregate(
     shuffle_method: Any = None,
     **kwargs: Any,
 ) -> Any:
+    self = on_own_labels(self)
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
     stock: Any = None
     try:
@@ -395,7 +398,7 @@ def _aggregate(
     except Exception as error:
         # what Dask raises here has many types: its metadata code meets what it never expected
         refused = error
-    if stock is not None and not needs_extension(arg, kwargs):
+    if stock is not None and not needs_extension(self, arg, kwargs):
         return stock
     try:
         extended = extend(self, arg, flags, kwargs, stock)

@@ -231,12 +231,19 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
 
 
 def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
-    result = expr._meta
-    labels = [result.name] if result.ndim == 1 else list(result.columns)
-    if len(expr.spec) != len(labels):
+    result, spec = expr._meta, expr.spec
+    if result.ndim == 1:
+        labels = [result.name]
+    else:
+        labels = list(result.columns)
+        by_label = {label: (label, function, column) for label, function, column in spec}
+        if by_label.keys() >= set(labels):
+            # in the order of the columns that were chosen with [...], and of those only
+            spec = [by_label[label] for label in labels]
+    if len(spec) != len(labels):
         raise Unsupported("the result's columns do not correspond to the aggregations asked for")
     requested = []
-    for label, (_, function, column) in zip(labels, expr.spec, strict=True):
+    for label, (_, function, column) in zip(labels, spec, strict=True):
         name, parameters, custom = read_function(function)
         source = meta.name if meta.ndim == 1 else column
         requested.append(Requested(label, name, source, parameters, custom))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._expr import Expr, Projection
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.device_meta import numeric_labels
@@ -154,22 +154,27 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
     return tuple(sorted(parameters.items())), least
 
 
-def needs_extension(arg: Any, named: dict[str, Any]) -> bool:
+def needs_extension(groupby: Any, arg: Any, named: dict[str, Any]) -> bool:
     """Whether a specification has something that Dask refuses, ignores, or reads otherwise.
 
     Beside ``median`` Dask accepts any name, and takes pandas' result on two made-up rows of
-    another dtype for the metadata. Where nothing is asked for, it loses the groups.
+    another dtype for the metadata. Where nothing is asked for, it loses the groups. Named
+    aggregations of chosen columns come under each other's names.
 
     Parameters
     ----------
-    arg, named
+    groupby, arg, named
         As in ``read_specification``.
 
     Returns
     -------
     bool
     """
+    if isinstance(arg, str) and arg == "size":
+        return False  # a method of frames: one column, whatever the arguments
     if arg is None:
+        if isinstance(groupby._slice, list | tuple) and len(named) > 1:
+            return True
         functions = [_named(v)[0] if isinstance(v, _PAIRS) else v for v in named.values()]
     elif not named.keys().isdisjoint(ARGUMENTS):
         return True
@@ -207,21 +212,56 @@ def value_columns(groupby: Any) -> list[Hashable]:
         chosen = groupby._slice
         return list(chosen) if isinstance(chosen, list | tuple) else [chosen]
     keys = [key for key in groupby.by if not isinstance(key, Expr)]
-    keys += [
-        key._meta.name for key in groupby.by if isinstance(key, Expr) and _is_own(groupby, key)
-    ]
     return [c for c in groupby.obj._meta.columns if not any(c is k or c == k for k in keys)]
 
 
-def _is_own(groupby: Any, key: Any) -> bool:
-    """Whether a key that was given as a Series is a column of the frame itself.
+def on_own_labels(groupby: Any) -> Any:
+    """The group-by with labels for the keys that are columns of the frame itself.
 
-    ``d[["k", "x"]].groupby(d.k)`` is: pandas knows by the memory, Dask by what becomes of it.
+    The key of ``d[["k", "x"]].groupby(d.k)`` is, and so no value column. pandas knows that by the
+    memory, we by where both come from; Dask has it among the values.
+
+    Parameters
+    ----------
+    groupby : dask.dataframe GroupBy
+
+    Returns
+    -------
+    dask.dataframe GroupBy
+        The same one if there are no such keys.
     """
-    if key.ndim != 1 or key._meta.name not in groupby.obj._meta.columns:
-        return False
-    own = groupby.obj.expr[key._meta.name]
-    return bool(own.simplify()._name == key.simplify()._name)
+    if groupby.obj.ndim == 1 or not groupby.obj._meta.columns.is_unique:
+        return groupby
+    labels = [_own_label(groupby.obj, key) for key in groupby.by]
+    if all(label is key for label, key in zip(labels, groupby.by, strict=True)):
+        return groupby
+    return type(groupby)(
+        groupby.obj,
+        by=labels,
+        group_keys=groupby.group_keys,
+        sort=groupby.sort,
+        observed=groupby.observed,
+        dropna=groupby.dropna,
+        slice=groupby._slice,
+    )
+
+
+def _own_label(obj: Any, key: Any) -> Any:
+    if (
+        not isinstance(key, Projection)
+        or key.ndim != 1
+        or _whole(key)._name != _whole(obj.expr)._name
+    ):
+        return key
+    label = key._meta.name
+    return label if label in obj._meta.columns else key
+
+
+def _whole(expr: Any) -> Any:
+    """A frame before columns of it were chosen."""
+    while isinstance(expr, Projection):
+        expr = expr.frame
+    return expr
 
 
 def _entries(
