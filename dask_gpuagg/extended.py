@@ -145,7 +145,7 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
     Parameters
     ----------
     outputs : DataFrame
-        Those of the result, then what the guards read.
+        Those of the result, then what the guards read, labelled by their positions.
     guards : sequence of Guard
     meta : DataFrame or Series
 
@@ -153,10 +153,10 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
     -------
     DataFrame or Series
     """
-    columns = {i: outputs.iloc[:, i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
+    columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
     for guard in guards:
-        least = guard.least if guard.rows is None else outputs.iloc[:, guard.rows]
-        enough = outputs.iloc[:, guard.count] >= least
+        least = guard.least if guard.rows is None else outputs[guard.rows]
+        enough = outputs[guard.count] >= least
         columns[guard.output] = columns[guard.output].where(enough)
     if meta.ndim == 1:
         columns[0].name = meta.name
@@ -214,8 +214,12 @@ def extend(
         For columns that the frame does not have.
     """
     spec = read_specification(groupby, arg, named)
-    if not spec.requested and (arg is None or engine_name(groupby.obj._meta) == DEVICE):
+    device = engine_name(groupby.obj._meta) == DEVICE
+    if not spec.requested and (arg is None or device):
         raise Unsupported("no aggregation was asked for")
+    labels = {r.label for r in spec.requested}
+    if device and len(labels) < len(spec.requested):
+        raise Unsupported("cuDF has no two columns of one label")
     return _node(groupby, spec, flags, stock)
 
 

@@ -290,6 +290,10 @@ def _aggregate_cudf(
         refused = logical.refusals(extended)
     except Unsupported as refusal:
         refused = [refusal]
+    except Exception as failure:
+        if stock is None:
+            raise
+        return _stock_after(failure, stock)
     if not refused:
         return new_collection(extended)
     if arg is None or not self.observed:

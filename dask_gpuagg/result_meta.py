@@ -53,12 +53,12 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
 
 
 def shaped(outputs: Any, labels: Sequence[Hashable], scalar: bool, levels: int) -> Any:
-    """The first outputs under the labels of the result.
+    """The empty result: the first outputs under its labels.
 
     Parameters
     ----------
     outputs : DataFrame
-        Empty or not, its columns labelled by their positions.
+        As ``outputs_meta`` gives them.
     labels : sequence of hashable
     scalar : bool
         Whether the result is a Series.
@@ -70,10 +70,11 @@ def shaped(outputs: Any, labels: Sequence[Hashable], scalar: bool, levels: int) 
     DataFrame or Series
     """
     if scalar:
-        series = outputs.iloc[:, 0].copy(deep=False)
+        series = outputs[0]
         series.name = labels[0]
         return series
-    result = outputs.iloc[:, : len(labels)].copy(deep=False)
+    # by label: cuDF has them as they are, and no positions without them
+    result = outputs[list(range(len(labels)))]
     result.columns = columns_of(labels, levels)
     return result
 

@@ -90,5 +90,5 @@ def test_a_shuffle_of_fewer_partitions_than_were_promised(method):
     data = frame().reset_index(drop=True).head(6)
     ddf = dd.from_pandas(data, npartitions=3).repartition(npartitions=10)
     with dask.config.set({"dataframe.shuffle.method": method}):
-        got = ddf.groupby("k").y.nunique(split_out=4).compute()
+        got = ddf.groupby("k").y.nunique(split_out=7).compute()
     assert_same(got, data.groupby("k").y.nunique())
