@@ -7,7 +7,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose alike;
-* ``GroupBy.aggregate``, only to catch the specifications that Dask refuses.
+* ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
+  pandas (``calls.py``).
 """
 
 from __future__ import annotations
@@ -22,30 +23,21 @@ from typing import Any
 import dask
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg import logical
-from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.extended import ExtendedAggregation, extend, extend_method
+from dask_gpuagg.extended import ExtendedAggregation
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planner import choose_outputs, physical, route
 from dask_gpuagg.report import UnsupportedGroupBy, note_fallback, tally
-from dask_gpuagg.specification import needs_extension, on_own_labels
 
 TESTED_DASK = ("2026.7.1", "2026.8.0")
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
-
-# methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
-_METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
-_METHODS = _METHODS_OF_OURS | {
-    "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
-    "median",
-}  # fmt: skip
 
 # key, in the cache of one lowering, of the names of group-bys that could be planned but for
 # another one they are combined with, each with the error of ours that is behind it, if any; no
@@ -75,12 +67,12 @@ def enable() -> None:
             _wrap(kind, "_tune_down", _tune_partition_wise)
         _wrap(G.GroupByApplyConcatApply, "_tune_down", _tune_down)
         _wrap(G.GroupByReduction, "_tune_down", _tune_down)
-        _wrap(G.GroupBy, "aggregate", _aggregate)
+        _wrap(G.GroupBy, "aggregate", aggregate)
         _wrap(G.GroupBy, "__init__", _init)
         _wrap(G.SeriesGroupBy, "__init__", _init)
         for owner in (G.GroupBy, G.SeriesGroupBy):
-            for name in sorted(_METHODS & vars(owner).keys()):
-                _wrap(owner, name, functools.partial(_method, name))
+            for name in sorted(METHODS & vars(owner).keys()):
+                _wrap(owner, name, functools.partial(method, name))
     dask.config.set({"gpuagg.enabled": True})
 
 
@@ -239,7 +231,7 @@ def _init(
     for owner in type(self).__mro__:
         ours = (owner, "aggregate") in _originals
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner) and not ours:
-            _wrap(owner, "aggregate", functools.partial(_aggregate_cudf, owner))
+            _wrap(owner, "aggregate", functools.partial(aggregate_cudf, owner))
     if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
         # cuDF's own group-by refuses it, even for the metadata
         _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
@@ -266,163 +258,3 @@ def _init_by_expressions(
     self._meta = self.obj._meta.groupby(by, **flags)
     if self._slice is not None:
         self._meta = self._meta[self._slice]
-
-
-def _aggregate_cudf(
-    owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
-) -> Any:
-    """``aggregate`` of dask_cudf's group-bys: our own node, with dask_cudf's for a fallback.
-
-    Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
-    each step of the optimization.
-    """
-    self = on_own_labels(self)
-    names = ("split_every", "split_out", "shuffle_method")
-    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
-    flags |= {name: kwargs[name] for name in names if name in kwargs}
-    functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
-    stock = None
-    if arg is not None and self.observed:
-        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
-            stock = original(self, arg, **kwargs)
-    try:
-        extended = extend(self, _as_list(arg), flags, functions, stock)
-        refused = logical.refusals(extended)
-    except Unsupported as refusal:
-        refused = [refusal]
-    except Exception as failure:
-        if stock is None:
-            raise
-        return _stock_after(failure, stock)
-    if not refused:
-        return new_collection(extended)
-    if arg is None or not self.observed:
-        raise UnsupportedGroupBy(refused[0].reason)
-    # lowering will say why it runs stock; or dask_cudf's own error surfaces
-    return stock if stock is not None else original(self, arg, **kwargs)
-
-
-def _method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of a group-by as our own node, where Dask's has no metadata or a wrong answer."""
-    self = on_own_labels(self)
-    device = engine_name(self.obj._meta) == DEVICE
-    # there are no matrices of one column; Dask says so
-    matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
-    if matrix or not (device or name in _HOST_METHODS):
-        return original(self, *args, **kwargs)
-    stock: Any = None
-    error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
-    if self.observed or not device:
-        try:
-            stock = original(self, *args, **kwargs)
-        except Exception as refused_by_stock:
-            # what it raises has many types: cuDF's of its metadata code among them
-            error = refused_by_stock
-            if not device and not isinstance(error, NotImplementedError):
-                raise
-        given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
-        if stock is not None and not (
-            name in _METHODS_OF_OURS if device else _HOST_METHODS[name](self, given)
-        ):
-            return stock
-    try:
-        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
-    except Unsupported as refusal:
-        if stock is not None:
-            return stock  # lowering will say why
-        error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
-        raise error from None
-    except Exception as failure:
-        if stock is not None:
-            return _stock_after(failure, stock)
-        error.add_note(f"dask_gpuagg cannot run it either: {failure}")
-        raise error from failure
-
-
-# methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its medians are in no order, and labels that are text are lost with numeric_only
-_HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
-    "mean": lambda groupby, given: False,
-    "median": lambda groupby, given: bool(groupby.sort),
-    "idxmin": lambda groupby, given: bool(given.get("numeric_only")),
-    "idxmax": lambda groupby, given: bool(given.get("numeric_only")),
-}
-
-
-def _arguments(
-    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
-) -> dict[str, Any]:
-    """What a method is called with, by name."""
-    bound = inspect.signature(original).bind(self, *args, **kwargs)
-    bound.apply_defaults()
-    given: dict[str, Any] = dict(bound.arguments)
-    further: dict[str, Any] = given.pop("kwargs", {})
-    return given | further
-
-
-def _extended_method(
-    name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
-) -> Any:
-    given = _arguments(original, self, *args, **kwargs)
-    if given.get("min_count"):
-        raise Unsupported(f"{name} with min_count", name)
-    flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
-    flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
-    parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
-    numeric_only = bool(given.get("numeric_only"))
-    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
-    for refusal in logical.refusals(extended):
-        raise refusal
-    return extended
-
-
-def _as_list(arg: Any) -> Any:
-    """dask_cudf's other name for ``list``."""
-    if isinstance(arg, dict):
-        return {k: _as_list(v) for k, v in arg.items()}
-    if isinstance(arg, list):
-        return [_as_list(v) for v in arg]
-    return "list" if isinstance(arg, str) and arg == "collect" else arg
-
-
-def _aggregate(
-    original: Callable[..., Any],
-    self: Any,
-    arg: Any = None,
-    split_every: Any = 8,
-    split_out: Any = None,
-    shuffle_method: Any = None,
-    **kwargs: Any,
-) -> Any:
-    self = on_own_labels(self)
-    flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
-    stock: Any = None
-    try:
-        stock = original(self, arg, **flags, **kwargs)
-    except Exception as error:
-        # what Dask raises here has many types: its metadata code meets what it never expected
-        refused = error
-    if stock is not None and not needs_extension(self, arg, kwargs):
-        return stock
-    try:
-        extended = extend(self, arg, flags, kwargs, stock)
-        if stock is None:
-            for refusal in logical.refusals(extended):
-                raise refusal
-    except Unsupported as refusal:
-        if stock is not None:
-            return stock
-        refused.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
-        raise refused from None
-    except Exception as failure:
-        if stock is None:
-            raise  # pandas' own error, from the metadata
-        return _stock_after(failure, stock)
-    return new_collection(extended)
-
-
-def _stock_after(failure: Exception, stock: Any) -> Any:
-    """Dask's own collection, where making ours failed; the report has the reason."""
-    reason = f"the planner failed: {failure!r}"
-    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=failure)
-    return stock

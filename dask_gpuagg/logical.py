@@ -1,7 +1,7 @@
 """Reading Dask's logical group-by nodes: from an expression to a plan.
 
-Together with ``expressions.py``, ``extended.py`` and ``hook.py`` this is all that touches
-Dask's internals.
+Together with ``expressions.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
+``hook.py`` this is all that touches Dask's internals.
 """
 
 from __future__ import annotations
