@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -32,6 +33,9 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         ["self", "arg", "split_every", "split_out", "shuffle_method", "kwargs"],
     ),
 )
+
+# the property that is wrapped
+MAPPING = "unique_partition_mapping_columns_from_shuffle"
 
 # operands of nodes: one more might change what a query means
 _FLAGS = ["split_every", "split_out", "sort", "shuffle_method"]
@@ -68,6 +72,9 @@ def check() -> None:
         for owner, name, expected in _SIGNATURES
         if _parameters(owner, name) != expected
     ]
+    mapping = inspect.getattr_static(G.GroupByReduction, MAPPING, None)
+    if not isinstance(mapping, functools.cached_property):
+        different.append(f"GroupByReduction.{MAPPING}")
     different += [owner.__name__ for owner, expected in _OPERANDS if owner._parameters != expected]
     if different:
         raise RuntimeError(

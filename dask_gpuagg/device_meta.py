@@ -130,6 +130,9 @@ def _custom_dtype(meta: Any, request: Requested) -> Any:
 
 def numeric_labels(meta: Any, labels: Sequence[Any]) -> list[Any]:
     """The columns that ``numeric_only=True`` leaves."""
+    if engine_name(meta) != DEVICE:
+        numbers = set(meta._get_numeric_data().columns)
+        return [label for label in labels if label in numbers]
     numeric = ("bool", "int", "uint", "float")
     return [label for label in labels if dtype_class(meta[label].dtype) in numeric]
 

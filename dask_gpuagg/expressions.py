@@ -69,6 +69,11 @@ class _OfRows(_Quiet, Blockwise):
     def _args(self) -> list[Any]:
         return [self.frame, *self.by]
 
+    @property
+    def _projection_columns(self) -> list[Any]:
+        """What is read of the input; Dask would take the columns of a partial, which has none."""
+        return list(self.frame.columns)
+
 
 class GroupByPartial(_OfRows):
     """Every partition reduced to a partial; operands: frame, plan, then the keys."""

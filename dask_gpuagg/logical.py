@@ -1,7 +1,7 @@
 """Reading Dask's logical group-by nodes: from an expression to a plan.
 
-Together with ``expressions.py``, ``extended.py`` and ``hook.py`` this is all that touches
-Dask's internals.
+Together with ``expressions.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
+``hook.py`` this is all that touches Dask's internals.
 """
 
 from __future__ import annotations
@@ -116,7 +116,11 @@ def read(expr: Any) -> Query:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
-    name = _SINGLE.get(type(expr)) or requested[0].aggregation
+    extended = isinstance(expr, ExtendedAggregation)
+    name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
+    if not requested and not extended:
+        # stock Dask's answer has no groups
+        raise Unsupported("no column is left to aggregate", name)
     if name in ("cov", "corr"):
         if not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
@@ -135,7 +139,7 @@ def read(expr: Any) -> Query:
         replace(plan, settings=configured()),
         expr.frame,
         list(expr.by),
-        expr._meta,
+        expr.planned_meta if extended else expr._meta,
         _operand(expr, "split_out", None),
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
@@ -228,12 +232,19 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
 
 
 def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
-    result = expr._meta
-    labels = [result.name] if result.ndim == 1 else list(result.columns)
-    if len(expr.spec) != len(labels):
+    result, spec = expr._meta, expr.spec
+    if result.ndim == 1:
+        labels = [result.name]
+    else:
+        labels = list(result.columns)
+        by_label = {label: (label, function, column) for label, function, column in spec}
+        if by_label.keys() >= set(labels):
+            # in the order of the columns that were chosen with [...], and of those only
+            spec = [by_label[label] for label in labels]
+    if len(spec) != len(labels):
         raise Unsupported("the result's columns do not correspond to the aggregations asked for")
     requested = []
-    for label, (_, function, column) in zip(labels, expr.spec, strict=True):
+    for label, (_, function, column) in zip(labels, spec, strict=True):
         name, parameters, custom = read_function(function)
         source = meta.name if meta.ndim == 1 else column
         requested.append(Requested(label, name, source, parameters, custom))

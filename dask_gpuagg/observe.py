@@ -22,12 +22,13 @@ from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
 from dask_gpuagg.distributed.preflight import cluster_problem, current_client
-from dask_gpuagg.expressions import GroupByPartial, gpuagg_partial
+from dask_gpuagg.expressions import GroupByPartial
 from dask_gpuagg.logical import Query
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.report import note_fallback
 from dask_gpuagg.settings import settings
 from dask_gpuagg.strategy import FEW_PARTITIONS
+from dask_gpuagg.tasks import gpuagg_partial
 
 # functions of the user's may cost anything: never run them to make a decision
 _USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)

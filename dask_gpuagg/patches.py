@@ -6,6 +6,8 @@ one function, ``acting``, for the thread or coroutine that calls it.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -114,7 +116,17 @@ def uninstall() -> None:
 
 
 def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
+    attribute = inspect.getattr_static(owner, name)
+    _originals[owner, name] = owner.__dict__.get(name)
+    if isinstance(attribute, functools.cached_property):
+        read = attribute.func
+        wrapped = property(lambda self: wrapper(read, self) if acting() else read(self))
+        setattr(owner, name, wrapped)
+    else:
+        setattr(owner, name, _wrapped(getattr(owner, name), name, wrapper))
+
+
+def _wrapped(original: Any, name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not acting():
@@ -123,5 +135,4 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
 
     wrapped.__name__ = name
     wrapped.__doc__ = original.__doc__
-    _originals[owner, name] = owner.__dict__.get(name)
-    setattr(owner, name, wrapped)
+    return wrapped

@@ -167,6 +167,7 @@ class TestProjection:
         "series": (lambda d: d.groupby("k").v.agg(["sem"]), {"k", "v"}),
         "result": (lambda d: d.groupby("k").sum()["w"], {"k", "w"}),
         "expression": (lambda d: d.groupby(d.k % 2).v.sum(), {"k", "v"}),
+        "all of it": (lambda d: d.groupby(d.k % 2).max(), {"k", "v", "w", "unused"}),
     }
 
     def readers(self, query) -> list[ReadParquet]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from dask.dataframe.dask_expr._collection import new_collection
 
 import dask_gpuagg
+from dask_gpuagg import hook
 from dask_gpuagg.device_meta import cudf_dtype
 from dask_gpuagg.extended import Stock, extend
 from dask_gpuagg.plan import Requested
+from tests.comparison import assert_same
 
 
 @pytest.mark.parametrize(
@@ -92,3 +97,112 @@ def test_the_stock_expression_runs_where_ours_does_not() -> None:
     node, _ = with_stock()
     with dask.config.set({"gpuagg.enabled": False}):
         assert new_collection(node).compute().v.to_dict() == {1: 8, 2: 4}
+
+
+def values() -> pd.DataFrame:
+    rows = range(6)
+    frame = pd.DataFrame({"k": [1, 2, 1, 2, 1, 2], "x": [1.0, None, 3.0, 4.0, 5.0, 6.0]})
+    frame["period"] = pd.period_range("2020-01", periods=6, freq="M")
+    frame["complex"] = np.arange(6) * 1j
+    frame["decimal"] = pd.array([Decimal(i) for i in rows], pd.ArrowDtype(pa.decimal128(10, 2)))
+    return frame
+
+
+# what our plans do not run, and stock Dask does
+FALLING_BACK: dict[str, Callable[[Any], Any]] = {
+    "median beside a period": lambda g: g.agg({"x": "median", "period": "max"}),
+    "median of periods": lambda g: g.agg({"period": "median"}),
+    "median of complex numbers": lambda g: g.agg({"complex": "median", "x": "sum"}),
+    "median of one column": lambda g: g.period.agg("median"),
+    "median of decimals": lambda g: g.agg({"decimal": "median"}),
+    "named": lambda g: g.agg(b=("x", "median"), a=("period", "first")),
+    "several outputs": lambda g: g.agg({"x": "median", "period": "max"}, split_out=2),
+    "an argument": lambda g: g.x.agg("first", skipna=False),
+}
+
+
+@pytest.mark.parametrize("name", FALLING_BACK)
+def test_stock_dask_runs_what_it_accepts(name: str) -> None:
+    grouped = dd.from_pandas(values(), npartitions=3).groupby("k")
+    want = FALLING_BACK[name](grouped).compute(scheduler="synchronous")
+    with dask_gpuagg.enabled():
+        query = FALLING_BACK[name](grouped)
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="not supported|understand"):
+            got = query.compute(scheduler="synchronous")
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(dask_gpuagg.UnsupportedGroupBy),
+        ):
+            query.compute()
+    if name == "median of one column":
+        want = want["period"]  # Dask makes a frame of it
+    assert_same(got, want)
+
+
+def numbers() -> pd.DataFrame:
+    return values()[["k", "x"]]
+
+
+# what our plans run, and stock Dask in its way
+BOTH: dict[str, Callable[[Any], Any]] = {
+    "median": lambda g: g.agg({"x": "median"}),
+    "several outputs": lambda g: g.agg({"x": ["median", "sum"]}, split_out=2),
+    "named": lambda g: g.agg(a=("x", "median")),
+    "method": lambda g: g.x.median(),
+    "an argument": lambda g: g.x.agg("sum", min_count=1),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_query_outlives_the_plugin(name: str) -> None:
+    frame = dd.from_pandas(numbers(), npartitions=3)
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        query = BOTH[name](frame.groupby("k", sort=name == "method"))
+        want = query.compute(scheduler="synchronous")
+        partitions = query.optimize().npartitions
+    assert_same(query.compute(scheduler="synchronous"), want)
+    assert query.optimize().npartitions == partitions
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_stock_dask_runs_where_workers_lack_the_package(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker cannot import dask_gpuagg")
+    frame = dd.from_pandas(numbers(), npartitions=20)
+    with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
+        query = BOTH[name](frame.groupby("k"))
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="cannot import"):
+            got = query.compute()
+        # nothing of ours is left, and what is built upon it fits
+        lowered = (query + query).optimize(fuse=False).expr
+    assert not [n for n in lowered.walk() if type(n).__module__.startswith("dask_gpuagg")]
+    assert_same(got, BOTH[name](numbers().groupby("k")))
+
+
+def test_what_stock_dask_refuses_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = dd.from_pandas(numbers(), npartitions=2)
+    with dask_gpuagg.enabled():
+        query = frame.groupby("k").agg("nunique")
+        monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker is of another release")
+        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a worker is of another release"):
+            query.compute()
+
+
+def test_what_neither_can_run_is_refused_when_it_is_built() -> None:
+    grouped = dd.from_pandas(values(), npartitions=2).groupby("k")
+    with dask_gpuagg.enabled(), pytest.raises(ValueError, match="unknown aggregate") as failure:
+        grouped.agg({"period": "nunique"})
+    assert "nunique of dtype period" in str(failure.value.__notes__)
+
+
+def test_stock_dask_reads_no_more_columns_than_ours(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker cannot import dask_gpuagg")
+    numbers().assign(y=0).to_parquet(tmp_path / "a")
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+        query = dd.read_parquet(tmp_path / "a").groupby("k").agg({"x": "median"})
+        lowered = query.optimize(fuse=False).expr
+    reads = [n.columns for n in lowered.walk() if type(n).__name__.startswith("ReadParquet")]
+    assert [sorted(columns) for columns in reads] == [["k", "x"]]

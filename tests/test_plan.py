@@ -232,8 +232,3 @@ def test_a_dtype_outside_all_classes_is_refused():
     for name in REGISTRY:
         refused = reasons(columns, [Requested("c", name, "c")])
         assert bool(refused) is (name != "size"), name
-
-
-def test_a_lambda_is_refused_by_the_plan():
-    name, parameters, custom = read_function(lambda v: v.sum())
-    assert reasons(COLUMNS, [Requested("a", name, "int", parameters, custom)])

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
 from tests.comparison import compare
-from tests.data import KEYS, ROWS, in_pieces, partitioned
+from tests.data import KEYS, ROWS, arrow, in_pieces, partitioned
 
 pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
 
@@ -257,3 +258,25 @@ def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, 
         return grouped.agg({"y": ["sum", "count"]}, **options(f, split_out=split_out))
 
     compare(query, partitioned(data, 2))
+
+
+JOINED = {
+    "date32": pd.Series(pd.date_range("2020", periods=ROWS // 6)).astype(arrow(pa.date32())),
+    "bool[pyarrow]": pd.Series([True, False], dtype="bool[pyarrow]"),
+    "period": pd.Series(pd.period_range("2020", periods=ROWS // 6)),
+    "decimal": pd.Series(range(ROWS // 6)).astype(arrow(pa.decimal128(9, 3))),
+    "int64": pd.Series(range(ROWS // 6)),
+    "str": pd.Series([f"key{i}" for i in range(ROWS // 6)], dtype="str"),
+}
+
+
+@pytest.mark.parametrize("key", JOINED)
+def test_a_merge_after_an_exchange_finds_its_partners(key: str):
+    """Dask shuffles only the other side of a merge where it takes the groups for shuffled."""
+    right = pd.DataFrame({"k": JOINED[key], "w": range(len(JOINED[key]))})
+    left = right.sample(ROWS, replace=True, random_state=1).assign(v=1)[["k", "v"]]
+    groups = partitioned(left.reset_index(drop=True), 5).groupby("k").v.sum(split_out=4)
+    merged = groups.reset_index().merge(
+        partitioned(right, 4), on="k", broadcast=False, shuffle_method="tasks"
+    )
+    assert len(merged.compute()) == left.k.nunique()

@@ -1,0 +1,94 @@
+"""Methods of group-bys that Dask refuses for some dtypes, or answers wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from tests.comparison import assert_same, compare
+
+pytestmark = pytest.mark.usefixtures("synchronous", "plugin")
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "k": rng.permutation(np.arange(40) % 13),
+            "x": np.where(rng.random(40) < 0.1, np.nan, rng.random(40)),
+            "y": rng.integers(0, 9, 40),
+            "text": rng.choice(["a", "b"], 40),
+            "time": pd.Timestamp("2020") + pd.to_timedelta(rng.integers(0, 9**9, 40), unit="s"),
+            "took": pd.to_timedelta(rng.integers(0, 9**9, 40), unit="s"),
+        },
+        index=[f"row {i}" for i in range(40)],
+    )
+
+
+def lazily(data: pd.DataFrame, npartitions: int = 4) -> Any:
+    return dd.from_pandas(data, npartitions=npartitions, sort=False)
+
+
+class TestMedian:
+    @pytest.mark.parametrize("npartitions", [1, 4])
+    def test_is_sorted_if_it_is_asked_for(self, npartitions):
+        ddf = lazily(frame(), npartitions)
+        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=True)
+        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=True)
+        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=True)
+
+    def test_has_several_outputs_where_no_order_is_asked_for(self):
+        query = lazily(frame()).groupby("k").x.median()
+        assert query.npartitions == 4
+        assert_same(query.compute(), frame().groupby("k").x.median())
+
+
+@pytest.mark.parametrize("name", ["idxmin", "idxmax"])
+def test_labels_of_text_are_kept_with_numeric_only(name):
+    data = frame()[["k", "y", "text"]]
+    compare(lambda d: getattr(d.groupby("k"), name)(numeric_only=True), lazily(data))
+    compare(lambda d: getattr(d.groupby("k")[["y"]], name)(numeric_only=True), lazily(data))
+
+
+class TestMean:
+    def test_of_datetimes_and_durations(self):
+        compare(lambda d: d.groupby("k")[["time", "took", "x"]].mean(), lazily(frame()))
+        compare(lambda d: d.groupby("k").time.mean(), lazily(frame()))
+        compare(lambda d: d.took.groupby(d.k).mean(), lazily(frame()))
+
+    def test_of_datetimes_in_several_outputs(self):
+        query = lazily(frame()).groupby("k").took.mean(split_out=3)
+        assert query.npartitions == 3
+        assert_same(query.compute(), frame().groupby("k").took.mean())
+
+    def test_of_numbers_only_leaves_them_out(self):
+        compare(lambda d: d.groupby("k").mean(numeric_only=True), lazily(frame()))
+
+    def test_of_text_is_refused_as_stock_dask_refuses_it(self):
+        with pytest.raises(NotImplementedError, match="not implemented in Dask"):
+            lazily(frame()).groupby("k").mean()
+
+
+@pytest.mark.parametrize("name", ["cov", "corr"])
+def test_matrices_of_no_column_are_stock_dasks(name):
+    query = getattr(lazily(frame()[["k", "text"]]).groupby("k"), name)(numeric_only=True)
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        assert query.compute().shape == (0, 0)
+    with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="no column"):
+        query.compute()
+
+
+@pytest.mark.parametrize("method", ["disk", "tasks"])
+def test_a_shuffle_of_fewer_partitions_than_were_promised(method):
+    # divisions would repeat: fewer partitions come than the repartitioning says it makes
+    data = frame().reset_index(drop=True).head(6)
+    ddf = dd.from_pandas(data, npartitions=3).repartition(npartitions=10)
+    with dask.config.set({"dataframe.shuffle.method": method}):
+        got = ddf.groupby("k").y.nunique(split_out=7).compute()
+    assert_same(got, data.groupby("k").y.nunique())
