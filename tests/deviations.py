@@ -173,7 +173,7 @@ class Deviating:
         if not self.flags.get("sort") or "value_counts" in self.spec:
             return False
         keys = together(self.pieces)[[name for name in self.kinds if name.startswith("k")]]
-        return not (keys.dtypes == object).any()
+        return not any(map(pd.api.types.is_object_dtype, keys.dtypes))
 
     def collection(self) -> Any:
         """The partitions as they are, under metadata that says otherwise."""
