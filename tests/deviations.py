@@ -168,12 +168,16 @@ class Deviating:
     def ordered(self) -> bool:
         """Whether pandas' order of the groups is asked for, and one to go by.
 
-        Values are counted in an order of ours; pandas does not sort objects of which some are null.
+        Values are counted in an order of ours; pandas does not sort objects of which some are null,
+        and has no categories to go by where only some partitions do.
         """
         if not self.flags.get("sort") or "value_counts" in self.spec:
             return False
-        keys = together(self.pieces)[[name for name in self.kinds if name.startswith("k")]]
-        return not any(map(pd.api.types.is_object_dtype, keys.dtypes))
+        keys = [name for name in self.kinds if name.startswith("k")]
+        dtypes = [[piece[name].dtype for piece in self.pieces] for name in keys]
+        categories = [{isinstance(d, pd.CategoricalDtype) for d in of_key} for of_key in dtypes]
+        objects = map(pd.api.types.is_object_dtype, together(self.pieces)[keys].dtypes)
+        return not any(objects) and not any(len(found) > 1 for found in categories)
 
     def collection(self) -> Any:
         """The partitions as they are, under metadata that says otherwise."""
