@@ -45,9 +45,10 @@ def compare(left: Any, right: Any) -> Comparison:
 
     Parameters
     ----------
-    left, right : pandas.DataFrame or pandas.Series
-        Results whose index holds the group keys. Row order is not compared: Dask leaves it
-        unspecified unless sorting is asked for.
+    left, right : pandas.DataFrame, pandas.Series or scalar
+        Results whose index holds the group keys; without a name, it holds none, and the columns
+        that are no floats are the keys. Row order is not compared: Dask leaves it unspecified
+        unless sorting is asked for.
 
     Returns
     -------
@@ -97,7 +98,12 @@ def _unequal(detail: str, dtypes: tuple[str, ...]) -> Comparison:
 
 
 def _frame(result: Any) -> pd.DataFrame:
-    return result if isinstance(result, pd.DataFrame) else result.to_frame("value")
+    if isinstance(result, pd.Series):
+        return result.to_frame("value")
+    if not isinstance(result, pd.DataFrame):
+        return pd.DataFrame({"value": [result]})
+    keys = [name for name in result if not pd.api.types.is_float_dtype(result[name].dtype)]
+    return result.set_index(keys) if list(result.index.names) == [None] and keys else result
 
 
 def _dtype_differences(left: pd.DataFrame, right: pd.DataFrame) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.dataframe as dd
 
 from benchmarks import arms, datagen, machine, memory, table
 from benchmarks.compare import compare
@@ -45,14 +44,14 @@ class Session:
     name, title : str
         Of the scheduler: for the JSON, and for a reader.
     frame : dask.dataframe.DataFrame
-        The data, in memory.
+        The data, in memory; or whatever the queries are built from.
     measure_memory : callable
         Query and arm to what ``memory`` measured.
     """
 
     name: str
     title: str
-    frame: dd.DataFrame
+    frame: Any
     measure_memory: MeasureMemory
 
 
@@ -211,11 +210,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     continue
                 print(f"{scheduler} {query.name}: {query.title}", file=sys.stderr, flush=True)
                 queries[query.name] = measure(query, session, options)
-                _write(results, options.out)
+                write(results, options.out)
     return results
 
 
-def _write(results: dict[str, Any], out: Path) -> None:
+def write(results: dict[str, Any], out: Path) -> None:
     """Write the results so that an interrupted run leaves a whole file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_suffix(".part")
@@ -223,7 +222,9 @@ def _write(results: dict[str, Any], out: Path) -> None:
     unfinished.replace(out)
 
 
-def _list_of(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def list_of(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Return the type of an option that takes some of these names, separated by commas."""
+
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(name.strip() for name in text.split(",") if name.strip())
         for name in names:
@@ -239,10 +240,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
     datagen.add_arguments(parser)
     parser.add_argument("--queries", help="comma-separated names, or 'all'; default: all but a few")
-    parser.add_argument("--schedulers", type=_list_of(SCHEDULERS), default=SCHEDULERS)
+    parser.add_argument("--schedulers", type=list_of(SCHEDULERS), default=SCHEDULERS)
     parser.add_argument(
         "--arms",
-        type=_list_of(arms.ARMS),
+        type=list_of(arms.ARMS),
         default=arms.ARMS,
         help="two of them; 'stock,stock' shows how much the ratio of equal things varies",
     )

@@ -20,6 +20,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tests.data import arrow, in_pieces
+from tests.judging import together
 
 Form = Callable[[list[Any]], pd.Series]
 
@@ -136,7 +137,9 @@ FAMILIES: dict[str, Family] = {
 # what is left of a column's type where a partition has no value at all
 NOTHING = {"float64": _numpy_float("float64"), "object": _as(object)}
 KEYS = tuple(name for name in FAMILIES if name not in ("float32", "timedelta"))
+# what is a method and no aggregation by name, and the other way round
 METHODS_ALONE = ("value_counts", "unique", "cov")
+NAMES_ALONE = ("any", "all", "list")
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,21 @@ class Deviating:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether pandas' order of the groups is asked for, and one to go by.
+
+        Values are counted in an order of ours; pandas does not sort objects of which some are null,
+        and has no categories to go by where only some partitions do.
+        """
+        if not self.flags.get("sort") or "value_counts" in self.spec:
+            return False
+        keys = [name for name in self.kinds if name.startswith("k")]
+        dtypes = [[piece[name].dtype for piece in self.pieces] for name in keys]
+        categories = [{isinstance(d, pd.CategoricalDtype) for d in of_key} for of_key in dtypes]
+        objects = map(pd.api.types.is_object_dtype, together(self.pieces)[keys].dtypes)
+        return not any(objects) and not any(len(found) > 1 for found in categories)
 
     def collection(self) -> Any:
         """The partitions as they are, under metadata that says otherwise."""
@@ -251,12 +269,9 @@ def _column(
 
 def _spec(draw: Callable[..., Any], kinds: dict[str, str], values: list[str]) -> Any:
     if draw(st.booleans()):
-        column = values[0]
-        name = draw(st.sampled_from(FAMILIES[kinds[column]].methods))
-        if name == "cov":
-            return values, name
-        if name != "list":
-            return column, name
+        methods = [n for n in FAMILIES[kinds[values[0]]].methods if n not in NAMES_ALONE]
+        name = draw(st.sampled_from(methods))
+        return (values if name == "cov" else values[0]), name
     spec = {}
     for column in values:
         allowed = [n for n in FAMILIES[kinds[column]].methods if n not in METHODS_ALONE]

@@ -30,6 +30,7 @@ def judge(
     collection: Callable[[], Any],
     pieces: Sequence[pd.DataFrame],
     options: dict[str, Any] | None = None,
+    ordered: bool = False,
 ) -> None:
     """Assert the rule.
 
@@ -43,6 +44,8 @@ def judge(
         What its partitions are.
     options : dict, optional
         ``split_out`` and the like.
+    ordered : bool
+        Whether the groups have to come as pandas has them.
     """
     options = options or {}
     assert not dask_gpuagg.is_enabled()
@@ -58,7 +61,7 @@ def judge(
         return
     single = any("float32" in map(str, piece.dtypes) for piece in pieces)
     if answers(truth):
-        problem = difference(ours, truth, single)
+        problem = difference(ours, truth, single, ordered)
         if problem is not None and answers(stock) and difference(ours, stock, single) is None:
             return  # no better than stock Dask, and no worse
         assert problem is None, f"not pandas' answer: {problem}"
@@ -97,11 +100,11 @@ def answers(result: Any) -> bool:
     return not isinstance(result, Exception)
 
 
-def difference(got: Any, want: Any, single: bool) -> str | None:
-    """How two answers differ, in groups or values; ``None`` where they do not."""
+def difference(got: Any, want: Any, single: bool, ordered: bool = False) -> str | None:
+    """How two answers differ, in groups, values or order; ``None`` where they do not."""
     try:
         got, want = _one_null_of_each(got), _one_null_of_each(want)
-        assert_same(got, want, **(SINGLE if single else TOLERANCES))
+        assert_same(got, want, ordered=ordered, **(SINGLE if single else TOLERANCES))
     except AssertionError as error:
         return str(error)
     return None

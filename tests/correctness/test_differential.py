@@ -35,7 +35,7 @@ PLANS: dict[str, dict[str, Any]] = {
 @settings(max_examples=settings.default.max_examples * 3 // 4)
 @given(deviating())
 def test_random_partitions(plan: str, case: Deviating):
-    judge(case.query, case.collection, case.pieces, PLANS[plan])
+    judge(case.query, case.collection, case.pieces, PLANS[plan], case.ordered)
 
 
 _rng = np.random.default_rng(14)

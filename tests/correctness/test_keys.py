@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -264,7 +265,7 @@ JOINED = {
     "date32": pd.Series(pd.date_range("2020", periods=ROWS // 6)).astype(arrow(pa.date32())),
     "bool[pyarrow]": pd.Series([True, False], dtype="bool[pyarrow]"),
     "period": pd.Series(pd.period_range("2020", periods=ROWS // 6)),
-    "decimal": pd.Series(range(ROWS // 6)).astype(arrow(pa.decimal128(9, 3))),
+    "decimal": pd.Series([Decimal(i) for i in range(ROWS // 6)], dtype=arrow(pa.decimal128(9, 3))),
     "int64": pd.Series(range(ROWS // 6)),
     "str": pd.Series([f"key{i}" for i in range(ROWS // 6)], dtype="str"),
 }

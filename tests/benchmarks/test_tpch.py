@@ -1,0 +1,54 @@
+"""The benchmark of TPC-H: what it compares, and that it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks import table, tpch
+from benchmarks.compare import compare
+
+ROWS = pd.DataFrame({"name": ["a", "b", "c"], "n": [1, 2, 2], "revenue": [1.5, 2.5, 3.5]})
+
+
+def test_rows_without_keys_are_compared_in_any_order():
+    assert compare(ROWS, ROWS.iloc[::-1]).equal
+    assert not compare(ROWS, ROWS.assign(name=["a", "b", "d"])).equal
+    assert not compare(ROWS, ROWS.assign(n=[1, 2, 3])).equal
+    assert not compare(ROWS, ROWS.assign(revenue=[1.5, 2.5, 3.6])).equal
+    assert not compare(ROWS, ROWS.head(2)).equal
+
+
+def test_scalars_are_compared():
+    assert compare(2.5, 2.5).equal
+    assert not compare(2.5, 2.6).equal
+
+
+@pytest.mark.parametrize("arms", ["stock,plugin", "stock,stock"])
+def test_runs_and_writes_what_it_measured(tmp_path: Path, arms: str):
+    options = tpch.parse(["--quick", "--data", str(tmp_path), "--queries", "q4,q6", "--arms", arms])
+    results = tpch.run(options)
+    assert json.loads((tmp_path / "tpch-quick.json").read_text()) == json.loads(json.dumps(results))
+    assert results["versions"]["dask"] is not None
+    measured = results["schedulers"]["threads"]["queries"]
+    assert list(measured) == ["q4", "q6"]
+    for entry in measured.values():
+        assert entry["answer"]["equal"]
+        assert len(entry["ratios"]) == 1
+        assert all(one["error"] is None for one in entry["arms"])
+    if arms == "stock,plugin":
+        assert measured["q4"]["plugin"]["by_plan"] is True
+    assert "q4" in table.render(results)
+
+
+def test_a_trial_does_not_overwrite_results():
+    assert tpch.parse(["--quick"]).out != tpch.OUT
+    assert tpch.parse([]).out == tpch.OUT
+
+
+def test_unknown_queries_are_refused():
+    with pytest.raises(SystemExit):
+        tpch.parse(["--queries", "q23"])
