@@ -87,7 +87,7 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
 
     from dask_gpuagg import enabled, logical
     from dask_gpuagg.engines.device import shape_of
-    from dask_gpuagg.expressions import gpuagg_direct
+    from dask_gpuagg.tasks import gpuagg_direct
 
     spec: Any = {"v": "sum"}
     if query == "five":

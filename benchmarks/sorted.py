@@ -87,7 +87,7 @@ def frame_arm(frame: Any) -> Callable[[], Any]:
 
     from dask_gpuagg import enabled, logical
     from dask_gpuagg.engines.device import shape_of
-    from dask_gpuagg.expressions import gpuagg_direct
+    from dask_gpuagg.tasks import gpuagg_direct
 
     with enabled():
         lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)

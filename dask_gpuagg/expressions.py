@@ -120,7 +120,7 @@ class GroupByDirect(_OfRows):
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
         shape = engine_of(self._meta).shape_of(self._meta)
-        return Task(name, gpuagg_direct, *args, plan=self.plan, meta=self._meta, shape=shape)
+        return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
 class _Reduction(_Quiet):

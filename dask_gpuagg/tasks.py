@@ -50,7 +50,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
         return _labelled(engine.partial(keys, columns, frame.index, own), dtypes)
 
 
-def gpuagg_direct(frame: Any, *by: Any, plan: Plan, meta: Any, shape: Any) -> Any:
+def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     keys, columns = _inputs_of(frame, by, plan)
     engine = engine_of(frame)
@@ -60,7 +60,7 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, meta: Any, shape: Any) -> An
             return engine.direct(keys, columns, plan, shape)
         own = plan.retyped(dtypes)
         partial = engine.partial(keys, columns, frame.index, own)
-        return engine.finalize([partial], own, meta)
+        return engine.finalize([partial], own, shape)
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:

@@ -82,12 +82,18 @@ def partial(
 ) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
     if plan.shape == "values":
-        # the value joins the keys, and rows without one leave
-        kept = present(nans_to_nulls(view(columns[0])))
-        keys = [_rows(k, kept) for k in (*keys, columns[0])]
-        columns = []
+        # the value joins the keys, and rows without one leave; but every category of a group is
+        # counted, those of a group whose values are all null too
+        categorical = dtype_class(columns[0].dtype) == "category"
+        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        keys, columns = [*keys, columns[0]], []
+        if wanted:
+            kept = present(nans_to_nulls(view(wanted[0])))
+            for another in wanted[1:]:
+                kept &= present(nans_to_nulls(view(another)))
+            keys = [_rows(k, kept) for k in keys]
     tables: Partial = {}
-    dropna = plan.dropna and not plan.drops_late
+    dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     if plan.grouped:
         tables["groups"] = _states(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
