@@ -28,7 +28,7 @@ from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
 from dask_gpuagg.engines.stacking import is_categorical, stack, stack_series
-from dask_gpuagg.engines.unify import as_found, common_dtype, retyped
+from dask_gpuagg.engines.unify import as_found, common_dtype, retyped, unmasked
 from dask_gpuagg.engines.unobserved import complete, expected_groups
 from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
@@ -160,8 +160,9 @@ def finalize(
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
     # of value_counts the value is the last key
-    promised = [*plan.keys, *plan.columns] if plan.shape == "values" else plan.keys
-    keys = [_as_promised(key, column) for key, column in zip(groups.keys, promised, strict=True)]
+    keys = [_as_promised(*pair) for pair in zip(groups.keys, plan.keys, strict=False)]
+    if plan.shape == "values":
+        keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
     n = groups.n
     if expected:
         keys = complete(keys, expected, bucket, _dtypes(plan))
@@ -274,8 +275,11 @@ def _as_promised(key: Any, promised: Column) -> Any:
         return pd.Series(key).astype(key.categories.dtype).array
     if found != "object" or wanted == "object":
         return key
-    values = pd.Series(key)
-    return pd.Index(values.where(values.notna(), np.nan).tolist()).array
+    objects = pd.Series(key).where(pd.notna(key), np.nan).tolist()
+    inferred = pd.Index(objects)
+    # large integers are not what floats make of them
+    same = all(a == b or b != b for a, b in zip(objects, inferred.tolist(), strict=True))
+    return inferred.array if same else key
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:

@@ -25,7 +25,7 @@ from dask_gpuagg.states import STATES
 DTYPES = "dtypes"
 
 _NUMERIC = frozenset(("bool", "int", "uint", "float"))
-# dtypes that pandas gives to a column without a value, whatever it would hold
+# what may hold anything, or nothing
 _OF_NOTHING = frozenset(("object", "string"))
 
 
@@ -56,10 +56,11 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
         return values.astype(promised), promised
     if cls == "category":
         return as_found(values.astype(found.categories.dtype), column)
-    if cls not in _OF_NOTHING or wanted in _OF_NOTHING:
+    if {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
         return values, found
     if values.isna().all():
-        return values.astype(nullable(promised)), promised
+        # objects, text or NaN, which a column gets that holds nothing
+        return pd.Series(None, values.index, nullable(promised), values.name), promised
     if cls == "object":
         # numbers, times or truths beside None, which no plain dtype holds
         inferred = pd.Series(pd.array(values.tolist()), index=values.index, name=values.name)
@@ -75,6 +76,19 @@ def nullable(dtype: Any) -> Any:
     if dtype.kind == "b":
         return pd.BooleanDtype()
     return pd.Series([], dtype=dtype).convert_dtypes().dtype
+
+
+def unmasked(values: Any, dtype: Any) -> Any:
+    """Values without a null in their plain dtype, where ``as_found`` gave them a mask.
+
+    Parameters
+    ----------
+    values : array
+    dtype : dtype
+        Under which they were merged.
+    """
+    masked = isinstance(dtype, np.dtype) and values.dtype == nullable(dtype) != dtype
+    return values.astype(dtype) if masked and not values.isna().any() else values
 
 
 def differing(
@@ -158,7 +172,8 @@ def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]
     dict of str to DataFrame
         With the columns that the common plan names, in the dtypes of the partition.
     """
-    if "groups" not in tables or (own.states, own.columns) == (together.states, together.columns):
+    same = (own.states, own.columns) == (together.states, together.columns)
+    if "groups" not in tables or same or own.shape != "groups":  # others' outputs name no states
         return tables
     source: dict[int, int] = {}
     for a, b in zip(own.outputs, together.outputs, strict=True):

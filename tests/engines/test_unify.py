@@ -12,7 +12,7 @@ import pytest
 
 from dask_gpuagg.engines import host
 from dask_gpuagg.engines.unify import DTYPES, as_found, common_dtype, nullable, unify
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.plan import Column, Plan, Requested, make_matrix_plan, make_plan
 
 DECIMAL = {p: pd.ArrowDtype(pa.decimal128(*p)) for p in ((12, 2), (14, 3), (15, 3))}
 
@@ -189,3 +189,17 @@ class TestUnify:
         ]
         with pytest.raises(TypeError, match=r"column 'v'.*datetime64\[ns\].*object"):
             unify(partials, plan, host)
+
+
+def test_comoments_of_several_dtypes():
+    columns = [Column("v", np.dtype("int64"))]
+    key = [Column("k", np.dtype("int64"))]
+    plan = make_matrix_plan(key, columns, "cov", (), dropna=True, observed=True, sort=True)
+    parts = [pd.Series([-3, 7, 0]), pd.Series([np.nan] * 3), pd.Series([1.0, np.nan, 2.0])]
+    partials = [partial_of(plan, [0, 0, 1], values) for values in parts]
+    meta = pd.DataFrame({"v": [0.0]}, pd.MultiIndex.from_tuples([(0, "v")])).iloc[:0]
+    tables, together, _ = unify(partials, plan, host)
+    frame = pd.DataFrame({"k": [0, 0, 1] * 3, "v": pd.concat(parts, ignore_index=True)})
+    expected = frame.groupby("k").cov()
+    got = host.finalize(tables, together, meta)
+    assert np.allclose(got["v"].to_numpy(), expected["v"].to_numpy())
