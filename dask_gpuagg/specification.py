@@ -18,7 +18,9 @@ from dask_gpuagg.plan import Requested, Unsupported
 _WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
 
 # aggregations that are null with ``skipna=False`` where a value of the group is
-_WITH_SKIPNA = frozenset(("sum", "prod", "min", "max", "mean", "var", "std", "sem", "median"))
+_WITH_SKIPNA = frozenset(
+    ("sum", "prod", "min", "max", "mean", "var", "std", "sem", "median", "quantile")
+)
 
 # arguments of pandas' methods that stock Dask ignores in .agg
 ARGUMENTS = frozenset(p for record in REGISTRY.values() for p in record.parameters) | {
@@ -98,9 +100,10 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     KeyError
         For columns that the frame does not have.
     """
-    arguments = {} if arg is None else dict(named)
+    # beside a dict pandas and Dask ignore them
+    arguments = {} if arg is None or isinstance(arg, dict) else dict(named)
     numeric_only = arguments.pop("numeric_only", False)
-    if numeric_only and isinstance(arg, list | tuple | dict):
+    if numeric_only and isinstance(arg, list | tuple):
         raise Unsupported("numeric_only beside several functions")
     entries, scalar, levels = _entries(groupby, arg, named, numeric_only)
     requested: list[Requested] = []
@@ -176,7 +179,7 @@ def needs_extension(groupby: Any, arg: Any, named: dict[str, Any]) -> bool:
         if isinstance(groupby._slice, list | tuple) and len(named) > 1:
             return True
         functions = [_named(v)[0] if isinstance(v, _PAIRS) else v for v in named.values()]
-    elif not named.keys().isdisjoint(ARGUMENTS):
+    elif not isinstance(arg, dict) and not named.keys().isdisjoint(ARGUMENTS):
         return True
     else:
         specs = list(arg.values()) if isinstance(arg, dict) else [arg]
