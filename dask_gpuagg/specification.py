@@ -12,7 +12,7 @@ from dask.dataframe.dask_expr._expr import Expr, Projection
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.device_meta import numeric_labels
 from dask_gpuagg.functions import Parameters, WithArguments, label_of, read_function
-from dask_gpuagg.plan import Requested, Unsupported
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 # aggregations that pandas makes null where a group has fewer than ``min_count`` values
 _WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
@@ -119,6 +119,7 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
         if least:
             needs.append((len(requested), least))
         requested.append(Requested(label, name, column, parameters, custom))
+    _refuse_clashes(requested)
     guards: list[Guard] = []
     counted: list[Requested] = []
     for output, least in needs:
@@ -324,3 +325,11 @@ def _named(value: Any) -> tuple[Any, Hashable]:
     if args:
         raise Unsupported(f"positional arguments {args} of a named aggregation")
     return (WithArguments(function, tuple(kwargs.items())) if kwargs else function), column
+
+
+def _refuse_clashes(requested: list[Requested]) -> None:
+    """A ``dd.Aggregation`` may not take the label of another function, as Dask has it."""
+    by_label: dict[Hashable, CustomFunctions | None] = {}
+    for request in requested:
+        if by_label.setdefault(request.label, request.custom) != request.custom:
+            raise Unsupported(f"two different functions give the column {request.label!r}")

@@ -133,6 +133,11 @@ class TestFunctions:
         spec = {"x": [partial(function, q=0.3), "sum"]}
         compare(lambda d: d.groupby("k").agg(spec), lazily(NULLS))
 
+    def test_of_dask_may_not_take_the_label_of_another(self):
+        own = dd.Aggregation("sum", lambda s: s.sum(), lambda s: s.sum())
+        with pytest.raises(ValueError, match="conflicting"):
+            lazily(NULLS).groupby("k").agg({"x": ["sum", own]})
+
     def test_len_counts_rows(self):
         compare(lambda d: d.groupby("k").agg({"x": ["count", len]}), lazily(NULLS))
 
