@@ -35,14 +35,13 @@ _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
     np.nanmax: ("max", {}),
     np.nanmean: ("mean", {}),
     np.nanmedian: ("median", {}),
+    np.nanquantile: ("quantile", {}),
+    np.quantile: ("quantile", {"skipna": False}),
     np.median: ("median", {"skipna": False} if _CALLED_AS_WRITTEN else {}),
     **dict.fromkeys((np.std, np.nanstd), ("std", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
     **dict.fromkeys((np.var, np.nanvar), ("var", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
     len: ("size", {}),
 }
-
-# NumPy's takes other arguments than pandas', and does not skip nulls
-_NOT_BY_NAME = frozenset(("quantile",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
         raise Unsupported(f"{function!r} is not an aggregation")
-    if name not in REGISTRY or name in _NOT_BY_NAME:
+    if name not in REGISTRY:
         raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name)
     # the name alone may be that of a function of the user's own
     if not any(getattr(owner, name, None) is function for owner in _owners()):

@@ -12,13 +12,15 @@ from dask.dataframe.dask_expr._expr import Expr, Projection
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.device_meta import numeric_labels
 from dask_gpuagg.functions import Parameters, WithArguments, label_of, read_function
-from dask_gpuagg.plan import Requested, Unsupported
+from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 # aggregations that pandas makes null where a group has fewer than ``min_count`` values
 _WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
 
 # aggregations that are null with ``skipna=False`` where a value of the group is
-_WITH_SKIPNA = frozenset(("sum", "prod", "min", "max", "mean", "var", "std", "sem", "median"))
+_WITH_SKIPNA = frozenset(
+    ("sum", "prod", "min", "max", "mean", "var", "std", "sem", "median", "quantile")
+)
 
 # arguments of pandas' methods that stock Dask ignores in .agg
 ARGUMENTS = frozenset(p for record in REGISTRY.values() for p in record.parameters) | {
@@ -98,9 +100,10 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     KeyError
         For columns that the frame does not have.
     """
-    arguments = {} if arg is None else dict(named)
+    # beside a dict pandas and Dask ignore them
+    arguments = {} if arg is None or isinstance(arg, dict) else dict(named)
     numeric_only = arguments.pop("numeric_only", False)
-    if numeric_only and isinstance(arg, list | tuple | dict):
+    if numeric_only and isinstance(arg, list | tuple):
         raise Unsupported("numeric_only beside several functions")
     entries, scalar, levels = _entries(groupby, arg, named, numeric_only)
     requested: list[Requested] = []
@@ -116,6 +119,7 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
         if least:
             needs.append((len(requested), least))
         requested.append(Requested(label, name, column, parameters, custom))
+    _refuse_clashes(requested)
     guards: list[Guard] = []
     counted: list[Requested] = []
     for output, least in needs:
@@ -176,7 +180,7 @@ def needs_extension(groupby: Any, arg: Any, named: dict[str, Any]) -> bool:
         if isinstance(groupby._slice, list | tuple) and len(named) > 1:
             return True
         functions = [_named(v)[0] if isinstance(v, _PAIRS) else v for v in named.values()]
-    elif not named.keys().isdisjoint(ARGUMENTS):
+    elif not isinstance(arg, dict) and not named.keys().isdisjoint(ARGUMENTS):
         return True
     else:
         specs = list(arg.values()) if isinstance(arg, dict) else [arg]
@@ -321,3 +325,11 @@ def _named(value: Any) -> tuple[Any, Hashable]:
     if args:
         raise Unsupported(f"positional arguments {args} of a named aggregation")
     return (WithArguments(function, tuple(kwargs.items())) if kwargs else function), column
+
+
+def _refuse_clashes(requested: list[Requested]) -> None:
+    """A ``dd.Aggregation`` may not take the label of another function, as Dask has it."""
+    by_label: dict[Hashable, CustomFunctions | None] = {}
+    for request in requested:
+        if by_label.setdefault(request.label, request.custom) != request.custom:
+            raise Unsupported(f"two different functions give the column {request.label!r}")

@@ -15,7 +15,7 @@ import pytest
 from dask.dataframe.dask_expr._collection import new_collection
 
 import dask_gpuagg
-from dask_gpuagg import hook
+from dask_gpuagg import calls, hook
 from dask_gpuagg.device_meta import cudf_dtype
 from dask_gpuagg.extended import Stock, extend
 from dask_gpuagg.plan import Requested
@@ -187,6 +187,24 @@ def test_what_stock_dask_refuses_says_why_it_cannot_run(monkeypatch: pytest.Monk
         monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker is of another release")
         with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a worker is of another release"):
             query.compute()
+
+
+@pytest.mark.parametrize("name", ["median", "named", "method"])
+def test_a_bug_in_making_ours_costs_no_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(calls, "extend_method" if name == "method" else "extend", broken)
+    grouped = dd.from_pandas(numbers(), npartitions=2).groupby("k", sort=True)
+    with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="a bug"):
+            query = BOTH[name](grouped)
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a bug"),
+        ):
+            BOTH[name](grouped)
+        assert_same(query.compute(), BOTH[name](numbers().groupby("k")))
 
 
 def test_what_neither_can_run_is_refused_when_it_is_built() -> None:

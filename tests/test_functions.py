@@ -31,6 +31,7 @@ class TestReadFunction:
             (M.sum, "sum"),
             (pd.Series.nunique, "nunique"),
             (pd.Series.std, "std"),
+            (pd.Series.quantile, "quantile"),
         ],
     )
     def test_names(self, function, name):
@@ -61,7 +62,7 @@ class TestReadFunction:
         with pytest.raises(Unsupported, match="of your own"):
             read_function(function)
 
-    @pytest.mark.parametrize("function", [lambda v: v.sum(), np.ptp, set, np.quantile])
+    @pytest.mark.parametrize("function", [lambda v: v.sum(), np.ptp, set, np.percentile])
     def test_what_stands_for_no_aggregation_is_refused(self, function):
         with pytest.raises(Unsupported, match="not supported in"):
             read_function(function)

@@ -128,6 +128,16 @@ class TestFunctions:
         compare(lambda d: d.groupby("k").agg([function, "nunique"]), lazily(NULLS))
         compare(lambda d: d.groupby("k").agg(o=("x", function)), lazily(NULLS))
 
+    @pytest.mark.parametrize("function", [pd.Series.quantile, np.quantile, np.nanquantile])
+    def test_of_quantiles(self, function):
+        spec = {"x": [partial(function, q=0.3), "sum"]}
+        compare(lambda d: d.groupby("k").agg(spec), lazily(NULLS))
+
+    def test_of_dask_may_not_take_the_label_of_another(self):
+        own = dd.Aggregation("sum", lambda s: s.sum(), lambda s: s.sum())
+        with pytest.raises(ValueError, match="conflicting"):
+            lazily(NULLS).groupby("k").agg({"x": ["sum", own]})
+
     def test_len_counts_rows(self):
         compare(lambda d: d.groupby("k").agg({"x": ["count", len]}), lazily(NULLS))
 
@@ -175,6 +185,10 @@ class TestArguments:
     def test_skipna(self, name):
         for skipna in (False, True):
             compare(lambda d, s=skipna: d.groupby("k").x.agg(name, skipna=s), lazily(NULLS))
+
+    def test_beside_a_dict_they_are_ignored_as_by_pandas_and_dask(self):
+        compare(lambda d: d.groupby("k").agg({"x": "sum"}, min_count=3), lazily(NULLS))
+        compare(lambda d: d.groupby("k").agg({"x": ["nunique", "var"]}, ddof=0), lazily(NULLS))
 
     def test_numeric_only(self):
         frame = NULLS.assign(s=list("abcdef"), t=pd.Timestamp(0))
