@@ -93,9 +93,8 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             if not device and not isinstance(error, NotImplementedError):
                 raise
         given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
-        if stock is not None and not (
-            name in _METHODS_OF_OURS if device else _HOST_METHODS[name](self, given)
-        ):
+        ours = name in _HOST_METHODS and _HOST_METHODS[name](self, given)
+        if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
             return stock
     try:
         return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))

@@ -15,7 +15,6 @@ import pyarrow as pa
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
 
-from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import column_of, engine_of
 from dask_gpuagg.engines.unify import DTYPES, differing, unify
 from dask_gpuagg.plan import Plan
@@ -144,16 +143,9 @@ def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], li
     """The key and value columns of a partition."""
     if not all(_is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
-    keys = [_key(frame, b, k.dtype) for b, k in zip(by, plan.keys, strict=True)]
+    keys = [_resolve(frame, b) for b in by]
     columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]
     return keys, columns
-
-
-def _key(frame: Any, by: Any, promised: Any) -> Any:
-    values = _resolve(frame, by)
-    # an empty partition may have any dtype; categories are levels of observed=False
-    lost = len(values) == 0 and values.dtype != promised and dtype_class(values.dtype) != "category"
-    return values.astype(promised) if lost else values
 
 
 def _resolve(frame: Any, by: Any) -> Any:

@@ -9,6 +9,7 @@ print a line that reproduces a failure.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,12 @@ _COMMON = {
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("deep", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _no_line_was_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a parametrized test is warned of in each of its tests."""
+    monkeypatch.setattr("dask_gpuagg.report._warned", OrderedDict())
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from dask.dataframe.methods import concat
 from hypothesis import currently_in_test_context, note
+from pandas.api.types import union_categoricals
 
 import dask_gpuagg
 from tests.comparison import assert_same
@@ -82,7 +83,12 @@ def together(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
         # categories are united
         return concat([piece.copy() for piece in pieces])
     except (TypeError, ValueError, AttributeError):
-        return pd.concat(pieces)
+        whole = pd.concat(pieces)
+        for name in whole.columns:
+            parts = [piece[name] for piece in pieces]
+            if all(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
+                whole[name] = union_categoricals(parts)
+        return whole
 
 
 def outcome(query: Callable[[], Any]) -> Any:

@@ -204,7 +204,7 @@ def fail_to_load(i: int) -> pd.DataFrame:
 
 
 class TestDtypesThatDiffer:
-    """A partition that is not what the metadata promises names column, expected and found."""
+    """A partition that is not what the metadata promises is aggregated as it is."""
 
     @pytest.mark.parametrize(
         ("column", "dtype"),
@@ -216,10 +216,14 @@ class TestDtypesThatDiffer:
             return part.astype({column: dtype}) if i == 1 else part
 
         ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
-        with pytest.raises(TypeError) as caught:
-            ddf.groupby("k").agg({"v": ["sum", "std"]}).compute()
-        words = (repr(column), str(frame()[column].dtype), str(pd.Series(dtype=dtype).dtype))
-        assert all(word in str(caught.value) for word in words), caught.value
+        got = ddf.groupby("k").agg({"v": ["sum", "std"]}).compute()
+        parts = pd.concat(map(load, range(3)))
+        if dtype == "str":  # text and numbers are different keys
+            parts["k"] = pd.concat([load(i).k.astype(object) for i in range(3)])
+        expected = parts.groupby("k", sort=False).agg({"v": ["sum", "std"]})
+        pd.testing.assert_frame_equal(
+            got.loc[expected.index], expected, check_index_type=False, check_dtype=False
+        )
 
     def test_a_column_that_is_not_read_does_not_matter(self):
         def load(i: int) -> pd.DataFrame:

@@ -304,10 +304,10 @@ class TestFailingSamples:
         else:
             partial = host.partial
 
-            def fail_on_keys(keys, columns, index, plan, ordinal=None):
+            def fail_on_keys(keys, columns, index, plan):
                 if not columns:
                     raise error
-                return partial(keys, columns, index, plan, ordinal)
+                return partial(keys, columns, index, plan)
 
             monkeypatch.setattr("dask_gpuagg.engines.host.partial", fail_on_keys)
         return dd.from_map(few, range(MANY)).groupby("k").v.sum(), error

@@ -99,8 +99,10 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
         return source
     if rule == "sum":
         made = {"bool": "int"}.get(cls, cls)
+        if made in ("int", "uint"):
+            return np.dtype(f"{made}64")
         if dtype_class(promised) != made:
-            return {"int": np.dtype("int64"), "uint": np.dtype("uint64")}.get(made, source)
+            return source
         if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
             return source
     if rule == "float":

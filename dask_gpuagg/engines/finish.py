@@ -89,7 +89,9 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     order = np.lexsort((-counts, *reversed(ranks)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
-    return pd.Series(counts[order], index=index, name=meta.name).astype(dtype)
+    # Dask's metadata of counted categories has lost the name
+    name = "count" if meta.name is None else meta.name
+    return pd.Series(counts[order], index=index, name=name).astype(dtype)
 
 
 def _every_category(
@@ -212,7 +214,7 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         return _with_nan(series)  # a null has no place in the promised dtype
     if rule == "object" and isinstance(dtype, pd.ArrowDtype):
         return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
-    if rule == "float" and series.dtype == np.float64 and _is_narrow_float(dtype):
+    if output.kind is Kind.WHOLE and series.dtype == np.float64 and _is_narrow_float(dtype):
         return series.array  # pandas' medians of float16 are float64, whatever the metadata says
     if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):
         return series.array

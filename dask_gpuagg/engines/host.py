@@ -269,6 +269,8 @@ def _as_promised(key: Any, promised: Column) -> Any:
     """
     wanted = dtype_class(promised.dtype)
     found = dtype_class(key.dtype)
+    if len(key) == 0 and found != "category":
+        return pd.Series(key).astype(promised.dtype).array
     if wanted == "category":
         return key if found == "category" else categories_of(key, promised.dtype)
     if found == "category":

@@ -19,7 +19,7 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     filled = [t for t in tables if len(t)] or tables[:1]
     columns = {
         # keys have the dtype of all partitions, and the categories of all
-        name: [t[name] for t in (tables if name.startswith("k") else filled)]
+        name: _telling([t[name] for t in (tables if name.startswith("k") else filled)])
         for name in filled[0].columns
     }
     kinds = [{c.dtype for c in parts} for parts in columns.values()]
@@ -32,6 +32,11 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
         for name, parts in columns.items()
     }
     return pd.DataFrame(stacked, copy=False)
+
+
+def _telling(columns: list[pd.Series]) -> list[pd.Series]:
+    """The columns but those without rows whose dtype tells nothing."""
+    return [c for c in columns if len(c) or dtype_class(c.dtype) != "object"] or columns[:1]
 
 
 def _holds_categories(dtypes: set[Any]) -> bool:

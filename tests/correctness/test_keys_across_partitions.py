@@ -60,6 +60,8 @@ def with_nulls(key: pd.Series, null: np.ndarray) -> pd.Series:
 def test_nulls_in_one_partition(
     key: str, seed: int, sizes: list[int], holed: int, query: str, dropna: bool
 ):
+    # beside a null pandas makes floats of wide keys, of which two may be one
+    dropna = dropna or key == "uint64"
     rng = np.random.default_rng(seed)
     values = KEYS[key].dropna().drop_duplicates()
     pieces = []

@@ -71,6 +71,8 @@ def assert_as_stock(query: Any, name: str, as_key: bool) -> None:
 def functions_of(name: str) -> list[str]:
     dtypes = [dtype for _, dtype in COLUMNS[name]]
     numeric = all(dtype.startswith(("int", "uint", "float", "bool")) for dtype in dtypes)
+    if name == "wider integers":  # stock's squares overflow
+        return [function for function in NUMERIC if function != "var"]
     return NUMERIC if numeric else OTHERS
 
 

@@ -186,8 +186,7 @@ class TestUnlikeWorkers:
         query = ddf.groupby("k").v.agg(["sum", "nunique"])
         with (
             worker(WITHOUT_THE_PACKAGE, small),
-            pytest.warns(FallbackWarning, match="cannot import"),
-            pytest.raises(RuntimeError),
+            pytest.raises(UnsupportedGroupBy, match="cannot import"),
         ):
             query.compute()
 
