@@ -100,7 +100,8 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if rule == "sum":
         made = {"bool": "int"}.get(cls, cls)
         if made in ("int", "uint"):
-            return np.dtype(f"{made}64")
+            wide = dtype_class(promised) == made and promised.itemsize == 8
+            return promised if wide else np.dtype(f"{made}64")
         if dtype_class(promised) != made:
             return source
         if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):

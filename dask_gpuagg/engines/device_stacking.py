@@ -174,7 +174,7 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
     -------
     values : Series
         In the promised dtype where no value depends on it: a column without rows or without
-        values, strings of another dtype.
+        values.
     dtype : dtype
     """
     found, promised = values.dtype, column.dtype
@@ -183,7 +183,9 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
     classes = {dtype_class(found), dtype_class(promised)}
     if classes == {"category"}:
         return values, promised  # categories may differ from partition to partition
-    if len(values) == 0 or _is_null(values) or classes <= _TEXT:
+    if classes <= _TEXT:
+        return values, promised  # one to libcudf, whatever their missing value
+    if len(values) == 0 or _is_null(values):
         return cast(values, promised), promised
     if "category" in classes and dtype_class(found) == "category":
         return as_found(of_categories(values), column)
