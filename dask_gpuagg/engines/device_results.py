@@ -195,8 +195,8 @@ def _cast(column: Any, dtype: Any) -> Any:
         return _decimals(column, dtype)
     if found in ("category", "decimal", "other"):
         return column  # categories, precisions and lists are known only now
-    if {found, promised} == {"string", "object"}:
-        return column  # in cuDF both are strings, and each stays what it is
+    if {found, promised} <= {"string", "object"}:
+        return column  # in cuDF all are strings, and each stays what it is
     if found == "float" and promised in ("bool", "int", "uint"):
         return column  # it would lose fractions
     return column.astype(dtype)

@@ -8,6 +8,7 @@ appears in every table. Partials combine in the order of their partitions.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -278,10 +279,13 @@ def _as_promised(key: Any, promised: Column) -> Any:
     if found != "object" or wanted == "object":
         return key
     objects = pd.Series(key).where(pd.notna(key), np.nan).tolist()
-    inferred = pd.Index(objects)
-    # large integers are not what floats make of them
-    same = all(a == b or b != b for a, b in zip(objects, inferred.tolist(), strict=True))
-    return inferred.array if same else key
+    for dtype in (promised.dtype, None):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            made = pd.Series(objects, dtype=dtype)
+            # floats are not what large integers are, nor integers what fractions are
+            if all(a == b or b != b for a, b in zip(objects, made.tolist(), strict=True)):
+                return made.array
+    return key
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
