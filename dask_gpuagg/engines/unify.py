@@ -62,11 +62,26 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
         # objects, text or NaN, which a column gets that holds nothing
         return pd.Series(None, values.index, nullable(promised), values.name), promised
     if cls == "object":
-        # numbers, times or truths beside None, which no plain dtype holds
-        inferred = pd.Series(pd.array(values.tolist()), index=values.index, name=values.name)
-        if dtype_class(inferred.dtype) == wanted:
-            return inferred, promised
+        return _of_objects(values, promised)
     return values, found
+
+
+def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
+    """Python objects as the numbers, truths or times that all of them are, if they are.
+
+    A null among them is what kept them from a plain dtype.
+    """
+    try:
+        inferred = pd.Series(pd.array(values.tolist()), values.index, name=values.name)
+    except OverflowError:  # integers beyond 64 bits
+        return values, values.dtype
+    if dtype_class(inferred.dtype) != dtype_class(promised):
+        return values, values.dtype
+    if dtype_class(promised) in _NUMERIC:
+        exact = inferred.astype(nullable(promised))
+        if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
+            return exact, promised
+    return inferred, inferred.dtype
 
 
 def nullable(dtype: Any) -> Any:

@@ -63,14 +63,33 @@ class TestAsFound:
         [
             ([True, None], "bool", "boolean"),
             ([1, None], "int64", "Int64"),
-            ([1.5, None], "float64", "Float64"),
-            ([pd.Timestamp(0), None], "datetime64[ns]", "datetime64[s]"),
+            ([1.5, None], "float64", "float64"),
+            ([2**64 - 1, None], "uint64", "UInt64"),
         ],
     )
-    def test_objects_of_the_promised_class(self, objects: list, promised: str, held: str):
-        got, found = as_found(pd.Series(objects, dtype=object), Column("v", dtype_of(promised)))
-        assert got.dtype.kind == dtype_of(held).kind
-        assert found == dtype_of(promised) or held.startswith("date")
+    def test_objects_of_the_promised_dtype(self, objects: list, promised: str, held: str):
+        self.check(pd.Series(objects, dtype=object), promised, held, promised)
+
+    @pytest.mark.parametrize(
+        ("objects", "promised", "held"),
+        [
+            ([300, None], "int8", "Int64"),
+            ([0.1, None], "float32", "Float64"),
+            ([2**70, None], "int64", object),
+        ],
+    )
+    def test_objects_that_the_promised_dtype_does_not_hold(
+        self, objects: list, promised: str, held: Any
+    ):
+        self.check(pd.Series(objects, dtype=object), promised, held, held)
+
+    @pytest.mark.parametrize("make", [pd.Timestamp, pd.Timedelta])
+    def test_times_among_objects_keep_their_own_unit(self, make: Any):
+        promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
+        values = pd.Series([make(1, unit="s"), None, make(5, unit="ms")], dtype=object)
+        got, found = as_found(values, Column("v", dtype_of(promised)))
+        assert got.dtype == found != dtype_of(promised)  # milliseconds do not fit the promise
+        assert found.kind == dtype_of(promised).kind
 
     def test_other_objects_stay(self):
         self.check(pd.Series([1, "a"], dtype=object), "int64", object, object)
