@@ -56,7 +56,7 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
         return values.astype(promised), promised
     if cls == "category":
         return as_found(values.astype(found.categories.dtype), column)
-    if {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
+    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
         return values, found
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing

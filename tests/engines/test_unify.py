@@ -55,6 +55,10 @@ class TestAsFound:
     def test_a_column_without_values_has_none_either(self, promised: str, held: str):
         self.check(pd.Series([None, None], [3, 4], dtype=object), promised, held, promised)
 
+    def test_times_without_a_value_have_their_unit(self):
+        values = pd.Series([None], dtype="datetime64[s]")
+        self.check(values, "datetime64[us]", "datetime64[s]", "datetime64[s]")
+
     def test_nan_is_a_value_of_a_dtype(self):
         self.check(pd.Series([np.nan]), "int64", "float64", "float64")
 
