@@ -62,8 +62,10 @@ def finish_groups(
         if output.column in plan.found:
             dtype = natural_dtype(output, plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
-        # pandas would make text of Python objects that are strings
-        columns[i] = pd.Series(column, index=index, dtype=column.dtype)
+        columns[i] = pd.Series(column, index=index)
+        if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
+            # Python objects that all are strings stay objects
+            columns[i] = pd.Series(column, index=index, dtype=object)
         if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
             # or outputs could not be concatenated
             columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
