@@ -197,6 +197,9 @@ def wrong_dtypes(
         }
         if _held_as(have, column, theirs.values()):
             continue
+        # a promised category stays one, so that outputs of one query agree
+        if have.startswith("category") and have == allowed["promised"].get(place):
+            continue
         if have not in theirs.values():
             found.append(f"{place[1]!r} is {have}, {theirs}")
     return found
