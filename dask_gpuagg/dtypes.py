@@ -84,6 +84,21 @@ def _arrow_class(dtype: pa.DataType) -> str:
     return next((name for test, name in tests if test(dtype)), "other")
 
 
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def ticks_of(dtype: Any) -> int:
+    """How many ticks of a dtype of times or durations a second has.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype, DatetimeTZDtype or ArrowDtype
+    """
+    if isinstance(dtype, pd.ArrowDtype):
+        return TICKS[dtype.pyarrow_dtype.unit]
+    return TICKS[np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit]
+
+
 def is_plain(dtype: Any) -> bool:
     """Whether values of a dtype are a NumPy array whose nulls, if any, are NaN or None.
 

@@ -22,12 +22,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import TICKS, dtype_class, ticks_of
 
 Hashes = npt.NDArray[np.uint64]
 
 _NUMERIC = ("bool", "int", "uint", "float")
-_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 24 * 60 * 60
 
 
@@ -130,11 +129,11 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         return _of_array(values.to_numpy(dtype=object))
     if cls in ("datetime", "timedelta"):
         unit, ticks = _ticks(values)
-        return _of_ticks(ticks, _TICKS[unit], promised)
+        return _of_ticks(ticks, TICKS[unit], promised)
     if cls == "date":
         days = pc.cast(pc.cast(pa.array(values.array), pa.date32()), pa.int32())
         seconds = days.to_numpy(zero_copy_only=False).astype(np.int64) * _DAY
-        return _of_ticks(seconds, _TICKS["s"], promised)
+        return _of_ticks(seconds, TICKS["s"], promised)
     return _of_objects(values.to_numpy(dtype=object), promised)
 
 
@@ -163,20 +162,13 @@ def _ticks(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
 
 def _of_ticks(ticks: npt.NDArray[np.int64], per_second: int, promised: Any) -> Hashes:
     """Of times in the promised unit: a finer one is rounded down, which equal times share."""
-    wanted = _TICKS[_unit(promised)]
+    timed = dtype_class(promised) in ("datetime", "timedelta")
+    wanted = ticks_of(promised) if timed else TICKS["us"]
     if per_second > wanted:
         ticks = ticks // (per_second // wanted)
     elif per_second < wanted:
         ticks = ticks * np.int64(wanted // per_second)  # wraps alike in every partition
     return _of_array(ticks)
-
-
-def _unit(promised: Any) -> str:
-    if dtype_class(promised) not in ("datetime", "timedelta"):
-        return "us"
-    if isinstance(promised, pd.ArrowDtype):
-        return str(promised.pyarrow_dtype.unit)
-    return str(np.datetime_data(promised)[0] if isinstance(promised, np.dtype) else promised.unit)
 
 
 def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
@@ -185,7 +177,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
         str: lambda some: _of_array(np.array(some, dtype=object)),
         float: lambda some: _of_numbers(np.array(some), promised),
         # nanoseconds since 1970, of any size
-        int: lambda some: _of_ticks(_wrapped(some), _TICKS["ns"], promised),
+        int: lambda some: _of_ticks(_wrapped(some), TICKS["ns"], promised),
         tuple: lambda some: np.array([_of_tuple(each, promised) for each in some], np.uint64),
         # objects whose text does not tell whether they are equal
         type(None): lambda some: np.zeros(len(some), np.uint64),
@@ -211,7 +203,7 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
         case datetime.timedelta() | np.timedelta64():
             return _nanoseconds(pd.Timedelta(value))
         case datetime.date():
-            return (value - datetime.date(1970, 1, 1)).days * _DAY * _TICKS["ns"]
+            return (value - datetime.date(1970, 1, 1)).days * _DAY * TICKS["ns"]
         case tuple():
             return tuple(value)
         case bytes() | datetime.time() | uuid.UUID() | pd.Period() | pd.Interval():
@@ -223,7 +215,7 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
 def _nanoseconds(time: Any) -> int:
     # in the unit of its own: years that nanoseconds do not reach are held in coarser ones
     ticks = time.asm8.view("int64")
-    return int(ticks) * (_TICKS["ns"] // _TICKS[time.unit])
+    return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
 
 
 def _wrapped(nanoseconds: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, ticks_of
 from dask_gpuagg.engines.device_groups import (
     column_of,
     like,
@@ -20,7 +20,7 @@ from dask_gpuagg.engines.device_groups import (
     view,
 )
 from dask_gpuagg.engines.device_results import index_of
-from dask_gpuagg.engines.device_stacking import of_categories, stack, ticks_of
+from dask_gpuagg.engines.device_stacking import of_categories, stack
 from dask_gpuagg.plan import Plan
 
 Partial = dict[str, Any]

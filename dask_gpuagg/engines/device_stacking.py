@@ -15,7 +15,7 @@ import pandas as pd
 import pylibcudf as plc
 from cudf.utils.dtypes import find_common_type
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device_groups import (
     NOWHERE,
     array_of,
@@ -30,7 +30,6 @@ from dask_gpuagg.states import STATES
 
 _TEXT = {"string", "object"}
 _NUMBERS = {"bool", "int", "uint", "float", "decimal"}
-_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LIMB = 32
 _LOWER = (1 << _LIMB) - 1
 
@@ -138,7 +137,7 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
         if not zones:
             return find_common_type(plain_dtypes)
         if len(zones) == len(plain_dtypes) and all(z.tz == zones[0].tz for z in zones[1:]):
-            unit = max((z.unit for z in zones), key=_TICKS.__getitem__)
+            unit = max((z.unit for z in zones), key=TICKS.__getitem__)
             return pd.DatetimeTZDtype(unit, zones[0].tz)
     names = ", ".join(str(d) for d in distinct)
     raise TypeError(f"cuDF does not concatenate columns of dtypes {names}")
@@ -268,14 +267,6 @@ def _as_state(values: Any, plan: Plan, state: int) -> Any:
         return values
     unsigned = dtype_class(plan.columns[use.columns[0]].dtype) == "uint"
     return values.astype("uint64" if unsigned else "int64")
-
-
-def ticks_of(dtype: Any) -> int:
-    """How many ticks of a dtype of times or durations a second has."""
-    if isinstance(dtype, pd.ArrowDtype):
-        return _TICKS[dtype.pyarrow_dtype.unit]
-    unit = dtype.unit if isinstance(dtype, pd.DatetimeTZDtype) else np.datetime_data(dtype)[0]
-    return _TICKS[unit]
 
 
 def _rescaled(fields: dict[str, Any], prefix: str, factor: int) -> dict[str, Any]:

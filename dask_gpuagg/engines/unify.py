@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, ticks_of
 from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
@@ -204,7 +204,7 @@ def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]
         fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
         if own.states[i].state == "limbs":
             ticks = [
-                _ticks_per_second(p.columns[p.states[i].columns[0]].dtype)
+                ticks_of(p.columns[p.states[i].columns[0]].dtype)
                 for p, i in ((own, i), (together, j))
             ]
             if ticks[0] != ticks[1]:
@@ -218,14 +218,6 @@ def _rescaled(groups: Any, source: str, ratio: int) -> dict[str, Any]:
     hi, lo = (groups[f"{source}{half}"].astype(object) for half in ("hi", "lo"))
     total = (hi * 2**32 + lo) * ratio
     return {"hi": (total // 2**32).astype("int64"), "lo": (total % 2**32).astype("int64")}
-
-
-def _ticks_per_second(dtype: Any) -> int:
-    if isinstance(dtype, pd.ArrowDtype):
-        unit = dtype.pyarrow_dtype.unit
-    else:
-        unit = np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit
-    return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[str(unit)]
 
 
 def _require_alike(own: Plan, i: int, together: Plan, j: int) -> None:
