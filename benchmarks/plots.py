@@ -1,4 +1,4 @@
-"""Plot a result, log-log: of ``benchmarks.kernels`` or ``benchmarks.families``.
+"""Plot a result: of ``benchmarks.kernels``, ``benchmarks.families`` or ``benchmarks.end_to_end``.
 
 ``python -m benchmarks.plots benchmarks/results/nvidia-h200/families.json`` writes it beside that.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.patches
 import matplotlib.pyplot as plt
 
 from benchmarks.choice import Case, cases, expected_ms
@@ -22,6 +23,16 @@ from dask_gpuagg.cuda.costs import shipped
 FLOOR_BYTES_MS = 4.3e9
 WIDTHS = {"sum": 16, "five": 20}
 TITLES = {"sum": "sum of one column", "five": "five aggregations"}
+# arms of benchmarks.end_to_end: what a reader knows them by, and a colour
+BARS = {
+    "stock-default": ("stock Dask, as it is", "#c9c9c9"),
+    "stock-tuned": ("stock Dask, best of six settings", "#8a8a8a"),
+    "ours": ("dask-gpuagg", "#1f77b4"),
+    "floor": ("floor: kernels, or reading, alone", "#111111"),
+    "cudf-polars": ("Polars' GPU engine", "#e6a04b"),
+    "polars": ("Polars", "#e6a04b"),
+    "duckdb": ("DuckDB", "#d8c545"),
+}
 
 
 def against_cudf(report: dict[str, Any]) -> plt.Figure:
@@ -94,6 +105,85 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
     return label(figure, report)
 
 
+def end_to_end(report: dict[str, Any]) -> plt.Figure:
+    """A bar for each arm of each query, a panel for each kind of input and cluster."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for cell in report["cells"]:
+        panels.setdefault(panel_of(cell), []).append(cell)
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(11, 4.2 * len(panels)), squeeze=False, layout="constrained"
+    )
+    for axis, (title, cells) in zip(axes[:, 0], panels.items(), strict=True):
+        draw_bars(axis, cells)
+        axis.set_title(title)
+        axis.set_ylabel("ms")
+    used = {name for cell in report["cells"] for name in cell["arms"]}
+    handles = [
+        mpl.patches.Patch(color=colour, label=text)
+        for name, (text, colour) in BARS.items()
+        if name in used
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    return figure
+
+
+def panel_of(cell: dict[str, Any]) -> str:
+    """What a cell is drawn with."""
+    workers = cell["workers"]
+    of = "GPU" if cell["engine"] == "device" else "worker process"
+    several = f"{workers} {of}{'es' if of.endswith('s') else 's'}, {cell['protocol']}"
+    cluster = f"one {of}" if workers == 1 else several
+    place = (
+        "in memory" if cell["input"] == "persisted" else f"from {cell['partitions']} Parquet files"
+    )
+    return f"{cell['rows']:,} rows {place}, {cluster}"
+
+
+def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
+    """The cells of a panel side by side; what was stopped is hatched up to where it was."""
+    usual = max(cell["partitions"] for cell in cells[:1])
+    labels = []
+    for place, cell in enumerate(cells):
+        shown = {name: ms for name in BARS if (ms := height_of(cell["arms"].get(name)))}
+        width = 0.84 / max(len(shown), 1)
+        for i, (name, (ms, stopped)) in enumerate(shown.items()):
+            at = place - 0.42 + (i + 0.5) * width
+            colour = BARS[name][1]
+            (bar,) = axis.bar(at, ms, 0.94 * width, color=colour)
+            if stopped:
+                bar.set(facecolor="white", edgecolor=colour, hatch="//")
+            text = f"> {readable(ms)}" if stopped else readable(ms)
+            axis.annotate(
+                text, (at, ms), (0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
+        groups = f"{cell['groups']:,} groups"
+        other = "" if cell["partitions"] == usual else f"\n{cell['partitions']:,} partitions"
+        labels.append(f"{cell['query']}\n{groups}{other}")
+    axis.set_xticks(range(len(cells)), labels, fontsize=8)
+    axis.set_yscale("log")
+    axis.margins(x=0.01, y=0.12)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def height_of(arm: dict[str, Any] | None) -> tuple[float, bool] | None:
+    """Milliseconds of an arm's bar, and whether it was stopped there; None: nothing to draw."""
+    if arm is None:
+        return None
+    ms = arm.get("median_ms") or arm.get("first_ms")
+    if ms:
+        return ms, False
+    return (arm["stopped_s"] * 1e3, True) if "stopped_s" in arm else None
+
+
+def readable(ms: float) -> str:
+    """Milliseconds as they stand over a bar."""
+    if ms >= 10_000:
+        return f"{ms / 1e3:.0f} s"
+    if ms >= 1_000:
+        return f"{ms / 1e3:.1f} s"
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
 def finish(axis: plt.Axes, query: str, read: int) -> None:
     """What the axes of all plots have."""
     axis.axhline(read / FLOOR_BYTES_MS, color="grey", linestyle=":", label="memory floor")
@@ -118,8 +208,9 @@ def main() -> None:
     # the same file for the same result
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"
     report = json.loads(args.result.read_text())
-    of_families = "kernels" in report["cells"][0]
-    if of_families:
+    if "runs" in report:
+        figure = end_to_end(report)
+    elif "kernels" in report["cells"][0]:
         figure = every_kernel(report, cases(args.result), args.keys)
     else:
         figure = against_cudf(report)

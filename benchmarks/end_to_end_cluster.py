@@ -1,0 +1,390 @@
+"""The cluster of ``benchmarks.end_to_end``: rows in it, one timed run, memory, expected answers.
+
+What runs on workers imports what it needs there: the client may have no GPU of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+
+from benchmarks import memory
+from benchmarks.end_to_end_queries import (
+    DEVICE,
+    HOST,
+    Query,
+    Rows,
+    expected,
+    probes,
+    seen_in,
+    summary,
+    together,
+)
+
+SETTLE_S = 20.0
+"""A task that was given up may run on for so long before the cluster is made anew."""
+
+
+class Stopped(Exception):
+    """A run took longer than it may."""
+
+
+class Failed(Exception):
+    """A run failed, told without the exception itself: its frames would hold on to results."""
+
+
+def told(error: BaseException) -> str:
+    """Type and first line of an exception."""
+    if isinstance(error, Failed):
+        return str(error)
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def without_frames(error: Exception) -> Stopped | Failed:
+    """The same, but for its frames, whose variables are results.
+
+    The client keeps a task's exception as long as there are futures of the task, and it would
+    keep the futures.
+    """
+    error.__traceback__ = None
+    return Stopped(str(error)) if isinstance(error, Stopped) else Failed(told(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: seconds, of which steps took how many, and a summary of the answer if asked for."""
+
+    seconds: float
+    steps: dict[str, float]
+    found: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """A cluster that is made anew where it is stuck.
+
+    Attributes
+    ----------
+    engine : str
+        ``host``: pandas on a LocalCluster; ``device``: cuDF on a LocalCUDACluster.
+    workers : int
+    protocol : str
+    pool : str
+        Device memory that RMM takes at once on each worker.
+    plugin : bool
+        Whether GPU workers get the plugin's ``GpuWorker``, and time to make kernels ready.
+    starts : int
+        How many clusters there have been.
+    """
+
+    engine: str
+    workers: int
+    protocol: str
+    pool: str
+    plugin: bool = True
+    starts: int = 0
+    client: Any = None
+    _cluster: Any = None
+    _at_rest: int = 0
+
+    def __enter__(self) -> Session:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Make the cluster."""
+        from distributed import Client
+
+        self.starts += 1
+        self._at_rest = 0
+        # the scheduler warns of the start and the end of every shuffle
+        logging.getLogger("distributed.shuffle._scheduler_plugin").setLevel(logging.ERROR)
+        self._cluster = self._new_cluster()
+        self.client = Client(self._cluster)
+        self.client.wait_for_workers(self.workers, timeout=120)
+        if self.engine == DEVICE and self.plugin:
+            import dask_gpuagg
+
+            self.client.register_plugin(dask_gpuagg.GpuWorker())
+            self._wait(120, lambda: not any(self.client.run(_warming).values()))
+
+    def _new_cluster(self) -> Any:
+        if self.engine == HOST:
+            from distributed import LocalCluster
+
+            return LocalCluster(
+                n_workers=self.workers,
+                threads_per_worker=1,
+                processes=True,
+                protocol=self.protocol,
+                dashboard_address=None,
+                silence_logs=logging.ERROR,
+            )
+        from dask_cuda import LocalCUDACluster
+
+        return LocalCUDACluster(
+            n_workers=self.workers,
+            protocol=self.protocol,
+            rmm_pool_size=self.pool,
+            dashboard_address=None,
+        )
+
+    def close(self) -> None:
+        """Close it; errors of a broken cluster are of no interest then."""
+        for closing in (self.client, self._cluster):
+            if closing is not None:
+                with contextlib.suppress(Exception):
+                    closing.close(timeout=20)
+        self.client = self._cluster = None
+
+    def rest(self) -> None:
+        """Take what the scheduler knows of now for what it keeps."""
+        self._at_rest = self.client.run_on_scheduler(_tasks)
+
+    def settle(self) -> bool:
+        """Wait until the last query is forgotten: an identical one finds its result otherwise."""
+        gc.collect()
+        return self._wait(SETTLE_S, self._settled)
+
+    def _settled(self) -> bool:
+        if self.client.run_on_scheduler(_tasks) > self._at_rest:
+            return False
+        return not any(self.client.run(_active).values())
+
+    @staticmethod
+    def _wait(seconds: float, done: Callable[[], bool]) -> bool:
+        end, pause = time.perf_counter() + seconds, 0.005
+        while not done():
+            if time.perf_counter() > end:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        return True
+
+    def recover(self) -> None:
+        """After a run that failed: wait, and where that does not help, make the cluster anew."""
+        try:
+            healthy = len(self.addresses()) == self.workers and self.settle()
+        except Exception as error:
+            # whatever a broken cluster answers, a new one is the remedy
+            logging.getLogger(__name__).warning("a new cluster after %r", error)
+            healthy = False
+        if not healthy:
+            self.close()
+            self.start()
+
+    def addresses(self) -> list[str]:
+        """Of the workers."""
+        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def summary(self, result: Any, query: Query, key: str, groups: int) -> dict[str, Any]:
+        """What is compared of a persisted answer."""
+        from distributed import futures_of
+
+        calls = [
+            self.client.submit(summary, part, query, key, probes(groups), pure=False)
+            for part in futures_of(result)
+        ]
+        return together(self.client.gather(calls))
+
+    def expected(self, rows: Rows, key: str) -> dict[str, Any]:
+        """The right answer, from the rows drawn again."""
+        step = max(1, rows.partitions // (4 * self.workers))
+        chunks = [range(rows.partitions)[i : i + step] for i in range(0, rows.partitions, step)]
+        calls = [self.client.submit(seen_in, chunk, rows, key, pure=False) for chunk in chunks]
+        return expected(self.client.gather(calls), rows, key)
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Callable[[], int]]:
+        """Memory: the largest number of bytes that a worker takes beyond those it holds before."""
+        on_device = self.engine == DEVICE
+        before = self.client.run(_count_device if on_device else memory.reset_peak)
+
+        def peak() -> int:
+            if on_device:
+                return int(max(self.client.run(_device_peak).values()))
+            peaks = self.client.run(memory.peak)
+            return int(max(peaks[address] - before[address] for address in peaks))
+
+        try:
+            yield peak
+        finally:
+            if on_device:
+                self.client.run(_count_no_more)
+
+
+class Persisted:
+    """Rows in the memory of the workers."""
+
+    def __init__(self, session: Session, rows: Rows) -> None:
+        self.session, self.rows = session, rows
+        self._frame: Any = None
+        self._start = 0
+
+    def frame(self) -> Any:
+        """The collection; drawn again after the cluster was lost."""
+        if self._frame is None or self._start != self.session.starts:
+            import dask.dataframe as dd
+            from distributed import wait
+
+            self._frame = None
+            self.session.settle()
+            numbers = range(self.rows.partitions)
+            meta = Rows(2, 1, self.rows.keys, self.rows.engine).draw(0).head(0)
+            frame = dd.from_map(self.rows.draw, numbers, meta=meta).persist()
+            wait(frame, timeout=300)
+            self._frame, self._start = frame, self.session.starts
+            self.session.rest()
+        return self._frame
+
+    def ready(self) -> None:
+        """The rows are there before the clock starts."""
+        self.frame()
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._frame = None
+        self.session._at_rest = 0
+        self.session.settle()
+
+
+class Files:
+    """Rows in Parquet files that the workers write, in a folder of their own below another.
+
+    Files that are there already, whole, are used.
+    """
+
+    def __init__(self, session: Session, rows: Rows, below: Path) -> None:
+        self.session, self.rows = session, rows
+        groups = "-".join(str(count) for _, count in rows.keys)
+        name = f"dask-gpuagg-{rows.engine}-{rows.rows}-{rows.partitions}-{groups}"
+        self.folder = below.absolute() / name
+        complete = self.folder / "complete"
+        if not complete.exists():
+            self.remove()
+            self.folder.mkdir(parents=True)
+            try:
+                self._write()
+            except BaseException:
+                self.remove()
+                raise
+            complete.touch()
+        self.paths = sorted(str(path) for path in self.folder.glob("*.parquet"))
+
+    def _write(self) -> None:
+        client, numbers = self.session.client, range(self.rows.partitions)
+        client.gather(client.map(self.rows.write, numbers, folder=self.folder, pure=False))
+
+    def frame(self) -> Any:
+        """A collection that reads the files: made anew, as each query of a user does."""
+        if self.session.engine == HOST:
+            import dask.dataframe as dd
+
+            return dd.read_parquet(self.paths)
+        import dask_cudf
+
+        return dask_cudf.read_parquet(self.paths)
+
+    def ready(self) -> None:
+        """Reading is timed."""
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+
+def timed(
+    session: Session,
+    build: Callable[[], Any],
+    limit: float,
+    look: Callable[[Any], dict[str, Any]] | None = None,
+) -> Run:
+    """Build a query, persist its answer in the cluster, and wait for it.
+
+    The steps are those of ``persist()``, one by one: ``build`` the collection, ``optimize`` (the
+    plan, lowering and fusing), ``submit`` (graph and transfer to the scheduler), ``run``.
+
+    Raises
+    ------
+    Stopped
+        After more than ``limit`` seconds of waiting for the answer.
+    """
+    from distributed import futures_of, wait
+
+    gc.collect()
+    start = time.perf_counter()
+    query = build()
+    built = time.perf_counter()
+    plan = query.optimize(fuse=True)
+    optimized = time.perf_counter()
+    (result,) = dask.persist(plan, traverse=False)
+    submitted = time.perf_counter()
+    try:
+        wait(result, timeout=limit)
+    except TimeoutError:
+        session.client.cancel(futures_of(result))
+        raise Stopped(f"more than {limit:.0f} s") from None
+    end = time.perf_counter()
+    for future in futures_of(result):
+        if future.status != "finished":
+            raise future.exception() or RuntimeError(f"an output is {future.status}")
+    found = None if look is None else look(result)
+    steps = {
+        "build": built - start,
+        "optimize": optimized - built,
+        "submit": submitted - optimized,
+        "run": end - submitted,
+    }
+    return Run(end - start, steps, found)
+
+
+def _tasks(dask_scheduler: Any) -> int:
+    return len(dask_scheduler.tasks)
+
+
+def _active(dask_worker: Any) -> int:
+    """Tasks in the worker's threads, those that were given up included."""
+    return len(dask_worker.active_threads)
+
+
+def _warming(dask_worker: Any) -> bool:
+    """Whether ``GpuWorker`` is making kernels ready."""
+    report = dask_worker.metrics["dask_gpuagg"](dask_worker)
+    return bool(report.get("kernels") == "being made ready")
+
+
+# a buffer may outlive the counting of it
+_counters: list[tuple[Any, Any]] = []
+
+
+def _count_device() -> None:
+    import rmm
+
+    before = rmm.mr.get_current_device_resource()
+    counted = rmm.mr.StatisticsResourceAdaptor(before)
+    _counters.append((counted, before))
+    rmm.mr.set_current_device_resource(counted)
+
+
+def _device_peak() -> int:
+    return int(_counters[-1][0].allocation_counts.peak_bytes)
+
+
+def _count_no_more() -> None:
+    import rmm
+
+    rmm.mr.set_current_device_resource(_counters[-1][1])

@@ -1,0 +1,289 @@
+"""The benchmark of whole queries: what is right, what is kept, and that it runs on the host."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks import end_to_end, end_to_end_results
+from benchmarks.end_to_end_arms import CANDIDATES, DaskArm, Question, tuned
+from benchmarks.end_to_end_cluster import Failed, Files, Persisted, Session, Stopped
+from benchmarks.end_to_end_queries import (
+    HOST,
+    QUERIES,
+    Rows,
+    expected,
+    judge,
+    probes,
+    seen_in,
+    summary,
+    together,
+)
+
+ROWS = Rows(10_007, 3, (("k", 40), ("many", 5_000)), HOST)
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    with Session(HOST, 2, "tcp", "") as made:
+        yield made
+
+
+def drawn() -> pd.DataFrame:
+    return pd.concat([ROWS.draw(i) for i in range(ROWS.partitions)])
+
+
+@pytest.mark.parametrize("key", ["k", "many"])
+@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+def test_what_pandas_answers_is_right(key: str, query: Any):
+    rows = drawn()
+    assert len(rows) == ROWS.rows
+    right = expected([seen_in([0], ROWS, key), seen_in([1, 2], ROWS, key)], ROWS, key)
+    assert right["groups"] == rows[key].nunique()
+    wanted = probes(dict(ROWS.keys)[key])
+    answer = query.build(rows, key)
+    assert judge(summary(answer, query, key, wanted), right, query)["right"]
+    halves = (answer.iloc[:17], answer.iloc[17:], answer.iloc[:0])
+    in_parts = together(summary(part, query, key, wanted) for part in halves)
+    assert judge(in_parts, right, query)["right"]
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "problem"),
+    [
+        ("sum", lambda v: v * (1 + 1e-7), "v_sum is"),
+        ("count", lambda v: v.where(v.index != 20, v + 1), "v_count is"),
+        ("min", lambda v: v + 1e-12, "v_min is"),
+        ("max", lambda v: v.where(v.index != 39, float("nan")), "v_max is nan"),
+        ("mean", lambda v: v * 1.01, "w_mean is"),
+        ("mean", lambda v: v * 1.01, "w_sum is"),
+    ],
+)
+def test_wrong_values_are_told(column: str, change: Any, problem: str):
+    right = expected([seen_in([0, 1, 2], ROWS, "k")], ROWS, "k")
+    query = QUERIES["five"]
+    answer = query.build(drawn(), "k")
+    label = ("w" if column == "mean" else "v", column)
+    answer[label] = change(answer[label])
+    judged = judge(summary(answer, query, "k", probes(40)), right, query)
+    assert not judged["right"]
+    assert any(problem in text for text in judged["problems"])
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+def test_missing_and_repeated_groups_are_told(query: Any):
+    right = expected([seen_in([0, 1, 2], ROWS, "k")], ROWS, "k")
+    answer = query.build(drawn(), "k")
+    for wrong in (answer.iloc[1:], pd.concat([answer, answer.iloc[5:6]])):
+        problems = judge(summary(wrong, query, "k", probes(40)), right, query)["problems"]
+        assert f"{len(wrong)} groups instead of 40" in problems
+    assert right["probes"].keys() == {0, 1, 20, 39}
+
+
+def test_runs_and_writes_what_it_measured(tmp_path: Path):
+    out = tmp_path / "results.json"
+    wanted = ["--engine", "host", "--quick", "--workers", "2", "--out", str(out)]
+    files = ["--parquet-dir", str(tmp_path)]
+    cells = ["persisted-4/five/100", "parquet/median/5k"]
+    results = end_to_end.run(end_to_end.parse([*wanted, *files, "--cells", ",".join(cells)]))
+    assert json.loads(out.read_text()) == json.loads(json.dumps(results))
+    assert [cell["name"] for cell in results["cells"]] == cells
+    assert results["runs"][0]["versions"]["dask"] is not None
+    for cell in results["cells"]:
+        assert "error" not in cell
+        for name in ("stock-default", "stock-tuned", "ours"):
+            arm = cell["arms"][name]
+            assert arm["answer"] == {
+                "right": True,
+                "problems": [],
+                "largest": arm["answer"]["largest"],
+            }
+            assert arm["first_ms"] > 0
+            assert len(arm["times_ms"]) == 1
+            assert sum(arm["steps_ms"].values()) == pytest.approx(arm["median_ms"])
+            assert arm["peak_bytes"] >= 0
+        assert len(cell["arms"]["stock-tuned"]["candidates"]) == len(CANDIDATES)
+        assert cell["arms"]["floor"]["median_ms"] > 0
+        assert cell["plan"][0].startswith("group-by")
+        assert cell["ratios"].keys() >= {"stock-default", "stock-tuned"}
+    peers = results["cells"][1]["arms"].keys() - results["cells"][0]["arms"].keys()
+    assert peers == {"polars", "duckdb"}
+    for name in peers:
+        arm = results["cells"][1]["arms"][name]
+        assert "not installed" in arm["skipped"] if "skipped" in arm else arm["answer"]["right"]
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"], "files are deleted"
+
+    before = copy.deepcopy(results["cells"])
+    again = ["--append", "--arms", "ours", "--cells", cells[0], "--no-memory"]
+    results = end_to_end.run(end_to_end.parse([*wanted, *again]))
+    assert len(results["runs"]) == 2
+    assert results["cells"][1] == before[1]
+    arms = results["cells"][0]["arms"]
+    assert arms["ours"]["run"] == 1
+    assert arms["stock-tuned"] == before[0]["arms"]["stock-tuned"]
+    assert results["cells"][0]["ratios"] == {}, "they did not alternate with these runs of ours"
+
+
+def test_the_deadline_leaves_cells_out(tmp_path: Path):
+    out = tmp_path / "results.json"
+    wanted = ["--engine", "host", "--quick", "--out", str(out), "--deadline", "0"]
+    options = end_to_end.parse([*wanted, "--cells", "persisted-4/sum/*"])
+    assert end_to_end.run(options)["cells"] == []
+    (run,) = json.loads(out.read_text())["runs"]
+    assert run["left_out"] == ["persisted-4/sum/100", "persisted-4/sum/5k"]
+
+
+def test_a_query_that_takes_too_long_is_stopped_and_forgotten(session: Session):
+    source = Persisted(session, ROWS)
+    question = Question(QUERIES["sum"], "k", 40, source)
+    arm = DaskArm(question, "stock-default")
+    with pytest.raises(Stopped):
+        arm.run(0.0, False)
+    assert session._settled()
+    found = arm.run(20.0, True).found
+    assert found is not None
+    assert judge(found, session.expected(ROWS, "k"), question.query)["right"]
+    best, seen = tuned(question, lambda: 0.0)
+    assert best is None
+    assert {"error" in entry or "same_as" in entry for entry in seen} == {True}
+    source.close()
+    assert session.settle()
+
+
+def test_an_identical_query_does_not_find_the_last_result(session: Session):
+    source = Persisted(session, ROWS)
+    arm = DaskArm(Question(QUERIES["sum"], "k", 40, source), "ours")
+    keys = set()
+    for _ in range(2):
+        arm.run(20.0, False)
+        known = session.client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        keys.add(len(known))
+    assert keys == {ROWS.partitions}
+    source.close()
+
+
+class Failing(Persisted):
+    """Rows whose partitions cannot be read."""
+
+    def ready(self) -> None:
+        Persisted.frame(self)
+
+    def frame(self) -> Any:
+        rows = Persisted.frame(self)
+        return rows.map_partitions(lambda part: part.absent, meta=rows._meta)
+
+
+def test_a_failing_query_is_told_and_leaves_nothing_behind(session: Session):
+    source = Failing(session, ROWS)
+    arm = DaskArm(Question(QUERIES["sum"], "k", 40, source), "stock-default")
+    starts = session.starts
+    with pytest.raises(Failed, match=r"^AttributeError: .*absent"):
+        arm.run(20.0, False)
+    assert session.starts == starts, "no new cluster was needed"
+    assert session._settled()
+    source.close()
+
+
+def test_a_lost_cluster_is_made_anew_and_its_rows_drawn_again():
+    with Session(HOST, 1, "tcp", "") as session:
+        source = Persisted(session, ROWS)
+        source.ready()
+        session._cluster.close()
+        session.recover()
+        assert session.starts == 2
+        found = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
+        assert found is not None
+        assert found["groups"] == 40
+
+
+def test_files_that_are_there_are_used(session: Session, tmp_path: Path):
+    files = Files(session, ROWS, tmp_path)
+    (path, *_) = files.paths
+    assert len(files.paths) == ROWS.partitions
+    pd.testing.assert_frame_equal(pd.read_parquet(path), ROWS.draw(0))
+    before = Path(path).stat().st_mtime_ns
+    assert Files(session, ROWS, tmp_path).paths == files.paths
+    assert Path(path).stat().st_mtime_ns == before
+    (files.folder / "complete").unlink()
+    Files(session, ROWS, tmp_path).remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:
+    made = {"engine": HOST, "name": "persisted-4/sum/100", "input": "persisted", "query": "sum"}
+    made |= {"rows": 1, "groups": 100, "partitions": 4, "workers": 1, "protocol": "tcp"}
+    return made | {"arms": arms, "ratios": {}} | other
+
+
+def arm_of(run: int, *times: float, **other: Any) -> dict[str, Any]:
+    median = sorted(times)[len(times) // 2] if times else None
+    return {"run": run, "first_ms": None, "times_ms": list(times), "median_ms": median} | other
+
+
+def test_arms_measured_again_take_the_place_of_the_earlier_ones():
+    results: dict[str, Any] = {"runs": [{}, {}], "cells": []}
+    first = {"ours": arm_of(0, 1.0, 2.0), "stock-default": arm_of(0, 4.0, 6.0)}
+    end_to_end_results.add(results, cell_of(first, plan=["a plan"], kernels=[]))
+    assert end_to_end_results.ratios(first) == {"stock-default": 3.5}
+    late = {
+        "ours": arm_of(1, stopped="the deadline has come"),
+        "floor": arm_of(1, median_ms=0.5),
+        "stock-default": arm_of(1, stopped="more than 2 s", stopped_s=2.0),
+    }
+    end_to_end_results.add(results, cell_of(late))
+    end_to_end_results.add(results, cell_of({"ours": arm_of(1, 9.0)}, workers=2))
+    one, other = results["cells"]
+    assert one["plan"] == ["a plan"]
+    assert one["arms"] == {**late, "ours": first["ours"]}
+    assert one["ratios"] == {}
+    assert other["arms"] == {"ours": arm_of(1, 9.0)}
+
+
+def test_a_line_tells_what_went_wrong():
+    wrong = {"right": False, "problems": ["3 groups instead of 4"]}
+    arms = {
+        "ours": arm_of(0, 5.0, answer=wrong),
+        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
+        "polars": {"run": 0, "skipped": "polars not installed"},
+    }
+    line = end_to_end_results.line(cell_of(arms))
+    assert "ours 5.0 ms WRONG: 3 groups instead of 4" in line
+    assert "stock-default - stopped after 2 s" in line
+    assert "polars skipped: polars not installed" in line
+
+
+def test_a_trial_does_not_overwrite_results():
+    assert end_to_end.parse(["--quick"]).out not in end_to_end.OUT.values()
+    for engine, path in end_to_end.OUT.items():
+        assert end_to_end.parse(["--engine", engine]).out == path
+
+
+@pytest.mark.parametrize("wrong", [["--cells", "persisted-4/sum/1k"], ["--arms", "theirs"]])
+def test_unknown_names_are_refused(wrong: list[str]):
+    with pytest.raises(SystemExit):
+        end_to_end.parse(wrong)
+
+
+def test_the_plot_has_a_bar_for_every_arm():
+    pytest.importorskip("matplotlib")
+    from benchmarks.plots import end_to_end as plot
+
+    arms = {
+        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
+        "ours": arm_of(0, 5.0),
+        "floor": arm_of(0, median_ms=0.5),
+        "polars": {"run": 0, "skipped": "polars not installed"},
+    }
+    figure = plot({"cells": [cell_of(arms), cell_of(arms, groups=9), cell_of(arms, workers=2)]})
+    one, other = figure.axes
+    assert "one worker process" in one.get_title()
+    assert "2 worker processes" in other.get_title()
+    heights = [bar.get_height() for bar in one.patches]
+    assert heights == [2_000.0, 5.0, 0.5] * 2
+    assert [bool(bar.get_hatch()) for bar in one.patches] == [True, False, False] * 2
+    assert len(other.patches) == 3
