@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 
 from benchmarks import memory
 from benchmarks.end_to_end_queries import (
@@ -30,7 +31,7 @@ from benchmarks.end_to_end_queries import (
     together,
 )
 
-SETTLE_S = 20.0
+SETTLE_S = 10.0
 """A task that was given up may run on for so long before the cluster is made anew."""
 
 
@@ -300,6 +301,12 @@ class Files:
 
     def ready(self) -> None:
         """Reading is timed."""
+
+    def filesystem(self) -> str:
+        """Its type: ``tmpfs`` is memory."""
+        mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+        above = (str(folder) for folder in (self.folder, *self.folder.parents))
+        return next((mounts[folder] for folder in above if folder in mounts), "unknown")
 
     def remove(self) -> None:
         """Delete the folder."""

@@ -116,7 +116,8 @@ class Bench:
 
 def folder_for(rows: Rows) -> Path:
     """The RAM disk where it has room for the files, else the folder for temporary files."""
-    needed = rows.rows * (8 * len(rows.keys) + 12) * 1.1
+    # random values do not shrink, keys take half their width or less
+    needed = rows.rows * (4 * len(rows.keys) + 12) * 1.1
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         if folder.is_dir() and shutil.disk_usage(folder).free > needed:
             return folder
@@ -132,6 +133,8 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     question = bench.question(cell)
     right = bench.answer(question)
     entry["expected"] = {label: right[label] for label in ("groups", "v_sum")}
+    if isinstance(question.source, Files):
+        entry["filesystem"] = question.source.filesystem()
     records, arms = entry["arms"], {}
     for name in bench.options.arms:
         if name in PEERS and cell.kind == PERSISTED:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from benchmarks import end_to_end, end_to_end_results
@@ -212,6 +214,15 @@ def test_files_that_are_there_are_used(session: Session, tmp_path: Path):
     (files.folder / "complete").unlink()
     Files(session, ROWS, tmp_path).remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_in_memory_are_told(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mounts = [("/", "ext4"), (str(tmp_path), "tmpfs"), (str(tmp_path / "other"), "xfs")]
+    parts = [SimpleNamespace(mountpoint=folder, fstype=kind) for folder, kind in mounts]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: parts)
+    assert Files(session, ROWS, tmp_path / "below").filesystem() == "tmpfs"
 
 
 def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:
