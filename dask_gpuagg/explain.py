@@ -14,7 +14,7 @@ from dask_gpuagg.activation import looking_on
 from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import engine_name
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.planner import route
+from dask_gpuagg.planner import chunks_of, route
 from dask_gpuagg.report import Reason
 from dask_gpuagg.runs import last_runs
 from dask_gpuagg.strategy import Decision
@@ -42,6 +42,8 @@ class Explained:
         ``None`` for stock Dask.
     reasons : tuple of Reason
         Why stock Dask runs it; empty otherwise.
+    chunks : str
+        How many partitions a task takes; empty where each has a task of its own.
     runs : tuple of Run
         What this process's device did for such a plan lately, one for each partition and merge,
         the oldest first.
@@ -52,6 +54,7 @@ class Explained:
     plan: Plan | None
     decision: Decision | None
     reasons: tuple[Reason, ...] = ()
+    chunks: str = ""
     runs: tuple[Run, ...] = ()
 
     def __str__(self) -> str:
@@ -60,6 +63,8 @@ class Explained:
             groups = self.decision.groups
             lines += str(self.plan).splitlines()
             lines.append(f"groups   {'not estimated' if groups is None else f'{groups:,}'}")
+            if self.chunks:
+                lines.append(f"chunks   {self.chunks}")
             lines.append(f"merge    {self.decision}")
         lines += [f"because  {reason}" for reason in self.reasons]
         if len(self.runs) > _SHOWN:
@@ -117,8 +122,10 @@ def _explained(node: Any, problem: str | None) -> Explained:
     query = logical.read(node)
     engine = engine_name(query.meta) or "stock Dask"
     decision = route(query, node)
-
-    return Explained(what, engine, query.plan, decision, runs=last_runs(query.plan))
+    chunks = chunks_of(query)
+    described = "" if chunks is None else str(chunks)
+    runs = last_runs(query.plan)
+    return Explained(what, engine, query.plan, decision, chunks=described, runs=runs)
 
 
 def why_not(query: Any, spec: Any = None) -> list[Reason]:

@@ -1,6 +1,7 @@
 """The physical expression nodes: what a planned group-by is lowered to.
 
-``GroupByPartial`` turns every partition into a partial. Then one of
+``GroupByPartial`` turns every partition into a partial, ``GroupByChunks`` several at a time. Then
+one of
 
 * ``GroupByTree``: partials are combined ``split_every`` at a time, down to one output;
 * ``GroupByExchange``: partials are split by key hash and each output merges its pieces;
@@ -21,12 +22,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from dask._task_spec import List, Task, TaskRef
+from dask.base import tokenize
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
-from dask_gpuagg.engines import engine_of
+from dask_gpuagg.chunks import Chunks
+from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.tasks import (
+    gpuagg_chunk,
+    gpuagg_chunk_direct,
+    gpuagg_chunk_outputs,
     gpuagg_combine,
     gpuagg_direct,
     gpuagg_finalize,
@@ -48,8 +54,11 @@ class _Quiet(Expr):
             "plan",
             "_meta",
             "meta",
+            "promised",
         ):
             return header
+        if isinstance(op, Chunks):
+            return f"{header} {op}"
         if i < len(self._parameters) and self._parameters[i] == "decision":
             return f"{header} {op}"
         described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
@@ -121,6 +130,105 @@ class GroupByDirect(_OfRows):
         args = [self._blockwise_arg(op, index) for op in self._args]
         shape = engine_of(self._meta).shape_of(self._meta)
         return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
+
+
+class GroupByChunks(_Quiet):
+    """Chunks reduced to partials."""
+
+    _parameters = ["chunks", "plan"]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return pd.DataFrame()
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_chunk-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(len(self.chunks))
+
+    def _layer(self) -> dict[Any, Task]:
+        return {(self._name, i): self._chunk((self._name, i), i) for i in range(len(self.chunks))}
+
+    def _chunk(self, key: Any, index: int) -> Task:
+        parts, outer = self.chunks.parts(index)
+        return Task(key, gpuagg_chunk, parts, outer, *map(TaskRef, outer), plan=self.plan)
+
+
+class GroupByChunkDirect(_Quiet):
+    """The only chunk made the outputs."""
+
+    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
+
+    @property
+    def _meta(self) -> Any:
+        return self.promised.meta
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_direct-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.outputs)
+
+    def _layer(self) -> dict[Any, Task]:
+        parts, outer = self.chunks.parts(0)
+        refs, meta = map(TaskRef, outer), self.promised.sent
+        if self.outputs == 1:
+            key = (self._name, 0)
+            return {
+                key: Task(key, gpuagg_chunk_direct, parts, outer, *refs, plan=self.plan, meta=meta)
+            }
+        whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
+        outputs = self.outputs
+        task = Task(
+            whole,
+            gpuagg_chunk_outputs,
+            parts,
+            outer,
+            *refs,
+            plan=self.plan,
+            meta=meta,
+            outputs=outputs,
+        )
+        layer = {whole: task}
+        for j in range(outputs):
+            key = (self._name, j)
+            layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
+        return layer
+
+
+class Promised:
+    """The metadata of a result; the scheduler and the tasks get what the engine reads of it.
+
+    Parameters
+    ----------
+    meta : DataFrame or Series
+        Empty.
+    plan : Plan
+    """
+
+    def __init__(self, meta: Any, plan: Plan) -> None:
+        self.meta = meta
+        shaped = engine_name(meta) == HOST or plan.shape != "groups"
+        self.sent = meta if shaped else engine_of(meta).shape_of(meta)
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Promised", tokenize(self.sent))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Received, (self.sent,)
+
+
+class _Received:
+    """What arrives of ``Promised``."""
+
+    def __init__(self, sent: Any) -> None:
+        self.meta = self.sent = sent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Received, (self.sent,)
 
 
 class _Reduction(_Quiet):

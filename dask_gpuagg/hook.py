@@ -7,6 +7,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose alike;
+* their metadata, which is remembered for cuDF collections (``metadata_cache.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -29,6 +30,7 @@ from dask_gpuagg.distributed.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.engines.buckets import hashed_by_dask
 from dask_gpuagg.extended import ExtendedAggregation
+from dask_gpuagg.metadata_cache import known_meta
 from dask_gpuagg.partners import PARTITION_WISE, decide_together, runs_beside_stock
 from dask_gpuagg.patches import Hook, install_late
 from dask_gpuagg.plan import Unsupported
@@ -42,6 +44,10 @@ from dask_gpuagg.settings import settings
 _STOCK_ONLY = "dask_gpuagg: stock only"
 
 
+# nodes whose metadata Dask makes by running them on made-up rows
+_WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
+
+
 def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
     found: list[Hook] = [
@@ -51,6 +57,7 @@ def hooks() -> list[Hook]:
         (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
+        *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
         (G.GroupBy, "aggregate", aggregate),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),

@@ -20,6 +20,9 @@ Hook = tuple[type, str, Callable[..., Any]]
 
 lock = threading.RLock()
 
+# cached properties that have the same value with the plugin and without it
+KEPT = ("_meta",)
+
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
 
@@ -120,8 +123,16 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     _originals[owner, name] = owner.__dict__.get(name)
     if isinstance(attribute, functools.cached_property):
         read = attribute.func
-        wrapped = property(lambda self: wrapper(read, self) if acting() else read(self))
-        setattr(owner, name, wrapped)
+
+        def value(self: Any) -> Any:
+            return wrapper(read, self) if acting() else read(self)
+
+        # what differs with and without the plugin is not kept from one to the other
+        made: Any = property(value)
+        if name in KEPT:
+            made = functools.cached_property(value)
+            made.__set_name__(owner, name)
+        setattr(owner, name, made)
     else:
         setattr(owner, name, _wrapped(getattr(owner, name), name, wrapper))
 

@@ -12,10 +12,13 @@ from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cardinality import dtype_bound
+from dask_gpuagg.chunks import DEVICE_SHARE, Chunks, chunked
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.support import one_pass
 from dask_gpuagg.expressions import (
+    GroupByChunkDirect,
+    GroupByChunks,
     GroupByDirect,
     GroupByExchange,
     GroupByGather,
@@ -24,6 +27,7 @@ from dask_gpuagg.expressions import (
     GroupByPieces,
     GroupBySelect,
     GroupByTree,
+    Promised,
 )
 from dask_gpuagg.logical import Query
 from dask_gpuagg.observe import estimate_groups
@@ -49,6 +53,9 @@ def choose_outputs(query: Query) -> Decision:
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
         kind = Route.TREE if outputs == 1 else Route.EXCHANGE
         return Decision(kind, outputs, "gpuagg.outputs is 'dask'")
+    chunks = chunks_of(query)
+    if chunks is not None and len(chunks) == 1:
+        return Decision(Route.TREE, 1, "one task takes all partitions")
     groups_per_output = settings().groups_per_output
     return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
 
@@ -107,22 +114,26 @@ def physical(query: Query, decision: Decision) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
+    partial: Expr
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
+    chunks = chunks_of(query)
+    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
+        return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and one_pass(plan):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
-        partial = GroupByPartial(query.frame, plan, *query.by)
+        partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
+    partial = _partials(query, chunks)
     if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
-        partial = GroupByPartial(query.frame, plan, *query.by)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # whole groups are never gathered raw: they are exchanged, finished, and then gathered
-    buckets = max(outputs, query.frame.npartitions) if plan.rows else outputs
-    exchanged = _exchange(query, decision, buckets)
+    buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
+    exchanged = _exchange(query, decision, partial, buckets)
     if plan.sort and outputs == 1:
         return GroupByGather(exchanged, plan, query.meta)
     return _fewer(exchanged, outputs)
@@ -148,13 +159,31 @@ def _fewer(result: Expr, outputs: int) -> Expr:
     return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
 
 
-def _exchange(query: Query, decision: Decision, buckets: int) -> Expr:
+def chunks_of(query: Query) -> Chunks | None:
+    """The chunks in which the partitions of a query are reduced, if there are any."""
+    device = engine_name(query.meta) == DEVICE
+    return chunked(query.frame, query.by, query.plan.order_sensitive, device)
+
+
+def _partials(query: Query, chunks: Chunks | None) -> Expr:
+    if chunks is None:
+        return GroupByPartial(query.frame, query.plan, *query.by)
+    return GroupByChunks(chunks, query.plan)
+
+
+def _pieces_of_rows(query: Query, chunks: Chunks | None) -> int:
+    """Into how many outputs whole rows go: to sort one takes several times its memory."""
+    if chunks is None:
+        return int(query.frame.npartitions)
+    return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+
+
+def _exchange(query: Query, decision: Decision, partial: Expr, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
-    partial = GroupByPartial(query.frame, plan, *query.by)
     if method is None:
         # where Dask would go through the disk: partials are small, and our own exchange keeps
         # them in memory; p2p would take partials of the device through the host

@@ -29,11 +29,20 @@ class BadSetting(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkLimit:
+    """What one task takes at most; ``None`` where that is left open."""
+
+    partitions: int | None = None
+    nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings by name; ``gpuagg.yaml`` says what they mean."""
 
     enabled: bool | None
     fallback: str
+    chunk: ChunkLimit
     outputs: str
     groups_per_output: int
     sample: str
@@ -151,6 +160,19 @@ def _count(value: Any) -> int:
     return count
 
 
+def _chunk(value: Any) -> ChunkLimit:
+    if value == "auto":
+        return ChunkLimit()
+    try:
+        if isinstance(value, str):
+            size = parse_bytes(value)
+            if size > 0 and not value.strip().isdecimal():
+                return ChunkLimit(nbytes=size)
+        return ChunkLimit(partitions=_count(int(value) if isinstance(value, str) else value))
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        raise ValueError('auto, a number of partitions from 1 on, or bytes such as "4GB"') from None
+
+
 def _directory(value: Any) -> str | None:
     if value is None:
         return None
@@ -175,6 +197,7 @@ def _pool(value: Any) -> str | int | None:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "enabled": _enabled,
+    "chunk": _chunk,
     "groups_per_output": _count,
     "kernel_cache": _directory,
     "pool": _pool,

@@ -12,15 +12,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
-from dask.dataframe.utils import is_index_like, is_series_like
 
-from dask_gpuagg.engines import column_of, engine_of
-from dask_gpuagg.engines.unify import DTYPES, differing, unify
+from dask_gpuagg.engines import engine_of
+from dask_gpuagg.engines.unify import DTYPES
+from dask_gpuagg.parts import (
+    Part,
+    Partial,
+    combined,
+    finalized,
+    finished_of,
+    labelled,
+    part_of,
+    partial_of,
+    partials_of,
+)
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.runs import task
-
-Partial = dict[str, Any]
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
@@ -41,33 +48,83 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     ValueError
         When a key Series is not aligned with the frame.
     """
-    keys, columns = _inputs_of(frame, by, plan)
-    engine = engine_of(frame)
-    columns, dtypes = differing(columns, plan, engine)
+    part = part_of(frame, by, plan)
     with task(plan, "partial"):
-        own = plan if dtypes is None else plan.retyped(dtypes)
-        return _labelled(engine.partial(keys, columns, frame.index, own), dtypes)
+        return partial_of(part, plan, engine_of(frame))
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
-    keys, columns = _inputs_of(frame, by, plan)
-    engine = engine_of(frame)
-    columns, dtypes = differing(columns, plan, engine)
+    part, engine = part_of(frame, by, plan), engine_of(frame)
     with task(plan, "direct"):
-        if dtypes is None:
-            return engine.direct(keys, columns, plan, shape)
-        own = plan.retyped(dtypes)
-        partial = engine.partial(keys, columns, frame.index, own)
+        if part.dtypes is None:
+            return engine.direct(part.keys, part.columns, plan, shape)
+        own = plan.retyped(part.dtypes)
+        partial = engine.partial(part.keys, part.columns, part.index, own)
         return engine.finalize([partial], own, shape)
+
+
+def gpuagg_chunk(parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan) -> Partial:
+    """Task: several partitions to one partial.
+
+    Parameters
+    ----------
+    parts : sequence
+        As ``Chunks.parts`` has them.
+    keys : sequence of keys
+        Of what is read from outside.
+    *values
+        What they stand for.
+    plan : Plan
+    """
+    read = _read_all(parts, keys, values, plan)
+    with task(plan, "chunk"):
+        return combined(partials_of(read, plan), plan)
+
+
+def gpuagg_chunk_direct(
+    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, meta: Any
+) -> Any:
+    """Task: all partitions to the output; see ``gpuagg_chunk``."""
+    read = _read_all(parts, keys, values, plan)
+    with task(plan, "direct"):
+        return finished_of(read, plan, meta)
+
+
+def gpuagg_chunk_outputs(
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    plan: Plan,
+    meta: Any,
+    outputs: int,
+) -> list[Any]:
+    """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
+    read = _read_all(parts, keys, values, plan)
+    with task(plan, "direct"):
+        whole = finished_of(read, plan, meta)
+        divided: list[Any] = engine_of(whole).divided_outputs(whole, plan, outputs)
+        return divided
+
+
+def _read_all(
+    parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
+) -> list[Part]:
+    given = dict(zip(keys, values, strict=True))
+    found = []
+    for tasks, sources in parts:
+        results = dict(given)
+        for one in tasks:
+            results[one.key] = one({key: results[key] for key in one.dependencies})
+        frame, *by = (results[source] if made else source for made, source in sources)
+        found.append(part_of(frame, by, plan))
+    return found
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Task: several partials to one."""
     with task(plan, "combine"):
-        engine = engine_of(partials[0])
-        tables, together, dtypes = unify(partials, plan, engine)
-        return _labelled(engine.combine(tables, together), dtypes)
+        return combined(partials, plan)
 
 
 def gpuagg_finalize(
@@ -78,16 +135,14 @@ def gpuagg_finalize(
 ) -> Any:
     """Task: the last partials to an output."""
     with task(plan, "finalize"):
-        engine = engine_of(partials[0])
-        tables, together, _ = unify(partials, plan, engine)
-        return engine.finalize(tables, together, meta, bucket)
+        return finalized(partials, plan, meta, bucket)
 
 
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     tables = {name: table for name, table in partial.items() if name != DTYPES}
     pieces = engine_of(partial).split(tables, plan, buckets)
-    return [_labelled(piece, partial.get(DTYPES)) for piece in pieces]
+    return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
@@ -131,32 +186,5 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     return engine_of(whole).select(whole, plan, bucket)
 
 
-def _labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
-    return tables if dtypes is None else tables | {DTYPES: dtypes}
-
-
 def _has_rows(piece: Partial) -> bool:
     return any(len(table) for name, table in piece.items() if name != DTYPES)
-
-
-def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
-    """The key and value columns of a partition."""
-    if not all(_is_aligned(frame, key) for key in by):
-        _groupby_raise_unaligned(frame, by=list(by))
-    keys = [_resolve(frame, b) for b in by]
-    columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]
-    return keys, columns
-
-
-def _resolve(frame: Any, by: Any) -> Any:
-    """Values of one key of a partition."""
-    if is_series_like(by):
-        return by
-    if is_index_like(by):
-        return by.to_series()
-    if callable(by):
-        return frame.index.map(by).to_series()
-    # asking the frame itself: cuDF would make a pandas index of its labels first
-    if frame.ndim == 2 and by in frame:
-        return column_of(frame, by)
-    return frame.index.get_level_values(by).to_series()

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from dask_gpuagg import BadSetting
 from dask_gpuagg.cuda.geometry import KERNELS
 from dask_gpuagg.distributed.worker import GpuWorker
-from dask_gpuagg.settings import CHOICES, DEFAULTS, Settings, settings
+from dask_gpuagg.settings import CHOICES, DEFAULTS, ChunkLimit, Settings, settings
 from tests.running import run_python
 
 BAD = {
     "enabled": ["false", "yes", 2, 0.5, []],
     "fallback": ["explode", None, True, 1, ["warn"]],
+    "chunk": ["few", None, 0, -4, 1.5, "-1GB", "0B", True, [2], float("nan")],
     "outputs": ["many", None, 4],
     "groups-per-output": ["abc", "1000", -3, 0, 1.5, None, True, float("nan"), float("inf"), [1]],
     "sample": ["always", False, 3],
@@ -29,6 +30,12 @@ BAD = {
 GOOD = {
     "enabled": [(True, True), (False, False), (None, None), (0, False), (1, True)],
     "fallback": [("warn", "warn"), ("raise", "raise"), ("silent", "silent")],
+    "chunk": [
+        ("auto", ChunkLimit()),
+        (4, ChunkLimit(partitions=4)),
+        ("4", ChunkLimit(partitions=4)),
+        ("1 GiB", ChunkLimit(nbytes=1 << 30)),
+    ],
     "outputs": [("auto", "auto"), ("dask", "dask")],
     "groups-per-output": [(1, 1), (10**9, 10**9), (1e6, 1_000_000)],
     "sample": [("auto", "auto"), ("never", "never")],
@@ -45,7 +52,7 @@ def test_the_defaults_are_those_of_the_file():
         "print(s.settings())"
     )
     ran = run_python("-c", code)
-    expected = Settings(None, "warn", "auto", 1_000_000, "auto", "auto", None, None)
+    expected = Settings(None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", None, None)
     assert ran.stdout.strip() == str(expected), ran.stderr
 
 
@@ -94,7 +101,9 @@ def test_a_section_that_is_none_is_refused(section):
 @pytest.mark.parametrize("section", [None, {}])
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
-        assert settings() == Settings(None, "warn", "auto", 1_000_000, "auto", "auto", None, None)
+        assert settings() == Settings(
+            None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", None, None
+        )
 
 
 @given(st.lists(st.sampled_from(["warn", "raise", "silent", "explode"]), max_size=6))

@@ -21,7 +21,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import device_reduce as reduce
 from dask_gpuagg.engines import library
 from dask_gpuagg.engines.device_categories import complete, occurring
-from dask_gpuagg.engines.device_exchange import bucket_of, gather, select, split
+from dask_gpuagg.engines.device_exchange import bucket_of, divided_outputs, gather, select, split
 from dask_gpuagg.engines.device_groups import (
     Grouping,
     Numbering,
@@ -52,7 +52,14 @@ from dask_gpuagg.engines.device_results import (
     shaped,
     values_of,
 )
-from dask_gpuagg.engines.device_stacking import as_found, common_dtype, retyped, stack
+from dask_gpuagg.engines.device_stacking import (
+    as_found,
+    common_dtype,
+    divided,
+    retyped,
+    stack,
+    stacked,
+)
 from dask_gpuagg.engines.device_states import (
     finish,
     finish_rows,
@@ -67,8 +74,9 @@ from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "finalize", "gather",
-    "partial", "retyped", "select", "shape_of", "split",
+    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "divided",
+    "divided_outputs", "finalize", "gather", "partial", "retyped", "select", "shape_of", "split",
+    "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
@@ -154,8 +162,9 @@ def finalize(
         return matrix_of(groups, plan, meta)
     if not plan.observed:
         groups = complete(groups, every_key, plan.dropna)
-    made = _with_outputs(groups, stacked, plan, meta, numberings)
-    return shaped(made, plan, of_plan(shape_of(meta), plan))
+    shape = of_plan(shape_of(meta), plan)
+    made = _with_outputs(groups, stacked, plan, shape.index, numberings)
+    return shaped(made, plan, shape)
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
@@ -208,7 +217,7 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     # the states of rows tell more of what was lost than outputs do
     states = _states(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     finished = _finished(states, plan)
-    return shaped(_with_outputs(finished, {}, plan, None, {}), plan, shape)
+    return shaped(_with_outputs(finished, {}, plan, shape.index, {}), plan, shape)
 
 
 def _states(
@@ -309,11 +318,15 @@ def _numbered(keys: Sequence[Any]) -> tuple[Any, Numbering | None]:
 
 
 def _with_outputs(
-    groups: Any, tables: Partial, plan: Plan, meta: Any, numberings: dict[str, Numbering]
+    groups: Any,
+    tables: Partial,
+    plan: Plan,
+    names: Sequence[Any],
+    numberings: dict[str, Numbering],
 ) -> Any:
     """The groups with every output, those that no row has included.
 
-    ``numberings`` of the rows of some tables are known already.
+    ``names`` are those of the keys; ``numberings`` of the rows of some tables are known already.
     """
     keys = _keys_of(groups)
     made = {f"k{i}": key for i, key in enumerate(keys)}
@@ -326,7 +339,7 @@ def _with_outputs(
             fields = {
                 n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)
             }
-            values = reduce.finish(output, fields, index_of(keys, meta.index.names))
+            values = reduce.finish(output, fields, index_of(keys, names))
         else:
             distinct = output.kind is Kind.DISTINCT
             name = f"pairs{output.column}" if distinct else "rows"

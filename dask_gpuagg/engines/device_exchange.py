@@ -129,3 +129,14 @@ def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     # not by level: a number may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
+    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    of_row = bucket_of(keys, outputs).values
+    ordered = whole.take(cp.argsort(of_row, kind="stable"))
+    ends = cp.cumsum(cp.bincount(of_row, minlength=outputs)).get().tolist()
+    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    # copies: a slice would keep all of it in memory
+    return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]

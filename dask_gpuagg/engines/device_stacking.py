@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cudf
+import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
@@ -27,6 +28,10 @@ from dask_gpuagg.engines.device_groups import (
 )
 from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
+
+# One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
+_ROWS_OF_A_CALL = (1 << 31) - 1
+_SHARE_OF_A_CALL = 6
 
 _TEXT = {"string", "object"}
 _NUMBERS = {"bool", "int", "uint", "float", "decimal"}
@@ -67,6 +72,53 @@ def _concatenated(tables: list[Any]) -> Any:
 def _dtypes_of(table: Any) -> dict[Any, Any]:
     # ``dtypes`` makes a pandas object of them
     return {name: column.dtype for name, column in table._data.items()}
+
+
+def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
+    """Divide partitions of equal dtypes into those that are stacked for one call of the kernels.
+
+    Parameters
+    ----------
+    run : sequence of parts
+        With ``keys`` and ``columns``.
+
+    Returns
+    -------
+    list of sequence
+    """
+    most = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
+    pieces: list[list[Any]] = []
+    rows = size = 0
+    for part in run:
+        more = sum(map(_bytes, (*part.keys, *part.columns)))
+        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
+            pieces.append([])
+            rows = size = 0
+        pieces[-1].append(part)
+        rows, size = rows + len(part), size + more
+    return list(pieces)
+
+
+def _bytes(column: Any) -> int:
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without a look at the column itself
+        return int(len(column) * dtype.itemsize)
+    return _bytes_of(view(column))
+
+
+def _bytes_of(column: plc.Column) -> int:
+    """Bytes of a column's values, roughly: of a slice of text those of all of it."""
+    if column.num_children():
+        characters = column.data().size if column.data() else 0
+        return int(sum(map(_bytes_of, column.children())) + characters)
+    return int(column.size() * plc.types.size_of(column.type()))
+
+
+def stacked(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Columns of several partitions one behind the other, of equal dtypes by position."""
+    tables = [plc.Table([view(column) for column in columns]) for columns in parts]
+    made = plc.concatenate.concatenate(tables).columns()
+    return [like(column, known.dtype) for column, known in zip(made, parts[0], strict=True)]
 
 
 def aligned(tables: Sequence[Any]) -> list[Any]:

@@ -28,15 +28,15 @@ from dask_gpuagg.engines.finish import (
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
-from dask_gpuagg.engines.stacking import is_categorical, stack, stack_series
+from dask_gpuagg.engines.stacking import divided, is_categorical, stack, stack_series, stacked
 from dask_gpuagg.engines.unify import as_found, common_dtype, retyped, unmasked
 from dask_gpuagg.engines.unobserved import complete, expected_groups
 from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "as_found", "combine", "common_dtype", "finalize", "gather", "partial", "retyped", "select",
-    "split",
+    "as_found", "combine", "common_dtype", "divided", "divided_outputs", "finalize", "gather",
+    "partial", "retyped", "select", "split", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
@@ -350,6 +350,23 @@ def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     DataFrame or Series
     """
     return whole[bucket_of(_index_keys(whole, plan), _dtypes(plan), bucket[1]) == bucket[0]]
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    outputs : int
+
+    Returns
+    -------
+    list of DataFrame or Series, of length ``outputs``
+    """
+    of_row = bucket_of(_index_keys(whole, plan), _dtypes(plan), outputs)
+    return [whole[of_row == i] for i in range(outputs)]
 
 
 def _index_keys(result: Any, plan: Plan) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
@@ -71,3 +72,34 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
     if len(columns) == 1:
         return columns[0]
     return stack([c.to_frame(name="k") for c in columns])["k"]
+
+
+# Rows up to which stacking partitions costs less than a call of the loops for each.
+_ROWS_OF_A_CALL = 1 << 18
+
+
+def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
+    """Divide partitions of equal dtypes into those that are stacked.
+
+    Parameters
+    ----------
+    run : sequence of sized
+
+    Returns
+    -------
+    list of sequence
+    """
+    ends = np.cumsum([len(part) for part in run])
+    pieces: list[Sequence[Any]] = []
+    start = 0
+    while start < len(run):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + _ROWS_OF_A_CALL, side="right"))
+        pieces.append(run[start : max(stop, start + 1)])
+        start = max(stop, start + 1)
+    return pieces
+
+
+def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
+    """Columns of several partitions one behind the other, of equal dtypes by position."""
+    return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]

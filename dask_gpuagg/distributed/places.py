@@ -1,0 +1,117 @@
+"""Where the partitions of persisted collections lie: asked of the scheduler, in one call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the data of one key lies.
+
+    Attributes
+    ----------
+    worker : str
+        Address of a running worker.
+    nbytes : int
+        As the worker measured it.
+    """
+
+    worker: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSize:
+    """What one worker has to work with.
+
+    Attributes
+    ----------
+    threads : int
+    memory : int
+        Bytes of host memory that it may take; 0 where it has no limit.
+    device_memory : int
+        Bytes of its GPU; 0 where it has none, or where that was not asked.
+    """
+
+    threads: int
+    memory: int
+    device_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Places of keys, and the workers of the cluster.
+
+    Attributes
+    ----------
+    of_key : mapping of key to Place
+        Without the keys that no running worker holds.
+    workers : mapping of str to WorkerSize
+        The running workers, by address.
+    """
+
+    of_key: Mapping[Any, Place]
+    workers: Mapping[str, WorkerSize]
+
+
+# per client: the device memory of its workers, by address
+_device_memory: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
+    """Ask the scheduler of a client for the places of some keys.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        One that is not asynchronous.
+    keys : sequence of keys
+    device : bool
+        Whether the device memory of the workers is asked too: of each worker, once.
+
+    Returns
+    -------
+    Places
+    """
+    held, workers = client.run_on_scheduler(look_up, list(keys))
+    of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
+    memory = _device_memory.setdefault(client, {})
+    new = [address for address in workers if address not in memory] if device else []
+    if new:
+        memory.update(client.run(device_bytes, workers=new))
+    sizes = {
+        address: WorkerSize(threads, limit, memory.get(address, 0))
+        for address, (threads, limit) in workers.items()
+    }
+    return Places(of_key, sizes)
+
+
+def device_bytes() -> int:
+    """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
+    import cupy  # only such workers have it
+
+    return int(cupy.cuda.Device().mem_info[1])
+
+
+def look_up(
+    keys: Sequence[Any], dask_scheduler: Any = None
+) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]]]:
+    """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
+    running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
+    held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
+    sizes = {a: (worker.nthreads, worker.memory_limit or 0) for a, worker in running.items()}
+    return held, sizes
+
+
+def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:
+    if task is None:
+        return None
+    # of several copies always the same one: a query that is asked twice gets the same name
+    holders = sorted(w.address for w in task.who_has or () if w.address in running)
+    return (holders[0], max(task.nbytes, 0)) if holders else None

@@ -1,0 +1,91 @@
+"""Metadata of group-bys of cuDF collections, remembered by what they depend on.
+
+Dask makes the metadata of a group-by by running it on made-up rows: on a GPU that costs
+milliseconds, and the same again for each of the nodes that one query goes through on its way to a
+task graph. It depends on the dtypes of the input and on what was asked for alone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any
+
+from dask._expr import Expr
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, engine_name
+
+# what does not change a result's metadata
+_IRRELEVANT = ("split_every", "split_out", "shuffle_method")
+
+_known: OrderedDict[Hashable, Any] = OrderedDict()
+_REMEMBERED = 512
+_lock = Lock()
+
+
+def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
+    """The metadata of a group-by node, which Dask makes unless it is known.
+
+    Parameters
+    ----------
+    original : callable
+        Dask's own.
+    self : Expr
+    """
+    key = _key(self) if engine_name(self.frame._meta) == DEVICE else None
+    if key is None:
+        return original(self)
+    with _lock:
+        if key in _known:
+            _known.move_to_end(key)
+            return _known[key]
+    made = original(self)
+    with _lock:
+        _known[key] = made
+        while len(_known) > _REMEMBERED:
+            _known.popitem(last=False)
+    return made
+
+
+def _key(node: Any) -> Hashable | None:
+    """What a node's metadata depends on; ``None`` if that cannot be compared."""
+    parts: list[Any] = [type(node)]
+    names = [*node._parameters, *[None] * (len(node.operands) - len(node._parameters))]
+    try:
+        for name, operand in zip(names, node.operands, strict=True):
+            if name not in _IRRELEVANT:
+                parts += (name, _frozen(operand))
+        key = tuple(parts)
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _frozen(operand: Any) -> Hashable:
+    """An operand as a value that can be compared; raises TypeError if there is none."""
+    if isinstance(operand, Expr):
+        return _schema(operand._meta)
+    if isinstance(operand, list | tuple):
+        return (type(operand), *map(_frozen, operand))
+    if isinstance(operand, dict):
+        pairs = ((_frozen(key), _frozen(value)) for key, value in operand.items())
+        return (dict, *pairs)
+    # equal values of several types are not the same label
+    return type(operand), operand
+
+
+def _schema(meta: Any) -> Hashable:
+    index = meta.index
+    columns = [(meta.name, meta.dtype)] if meta.ndim == 1 else list(meta.dtypes.items())
+    names = () if meta.ndim == 1 else tuple(meta.columns.names)
+    levels = list(index.dtypes.items()) if index.nlevels > 1 else [(index.name, index.dtype)]
+    if any(dtype_class(dtype) == "category" for _, dtype in [*columns, *levels]):
+        raise TypeError("comparing categories costs as much as it saves")
+    return (type(meta), type(index), names, _pairs(columns), tuple(index.names), _pairs(levels))
+
+
+def _pairs(columns: list[tuple[Any, Any]]) -> Hashable:
+    return tuple((type(label), label, str(dtype), dtype) for label, dtype in columns)
