@@ -2,42 +2,40 @@
 
 The partitions of a persisted collection lie on workers. A chunk takes those of one worker, up to
 a share of its memory: it costs one task, and on the device one call of the kernels, however many
-partitions it has. What is done to a partition before it is grouped, partition by partition, is
-done inside the task.
+partitions it has. On the device a chunk of files is read ahead of the kernels. What is done to a
+partition before it is grouped, partition by partition, is done inside the task.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph
+from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
-from dask_gpuagg.distributed.places import Place, Places, ask
+from dask_gpuagg.bucketing import (
+    buckets_of,
+    persisted,
+    place_of,
+    places_of,
+    runs_of_partitions,
+    workers_of,
+)
 from dask_gpuagg.settings import settings
 
 # functions of the user's may cost anything: each keeps a task of its own
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
-# A GPU's chunk is one call of the kernels, which work beside the partitions themselves.
-DEVICE_SHARE = 4
-# On the host a task of so many bytes lasts long enough that what the task itself costs is little.
-HOST_BYTES = 32 << 20
-
-# how long an answer about places is good: planning asks more than once for the same query
-_GOOD_FOR = 1.0
-_recent: OrderedDict[tuple[Any, str], tuple[float, Places]] = OrderedDict()
-_REMEMBERED = 16
-_lock = Lock()
-
+# nodes of Dask's that read files, for which tasks of ours may read ahead
+READERS = (ReadParquet, FusedIO)
+# Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
+READERS_OF_A_TASK = 4
 
 Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
 
@@ -59,30 +57,33 @@ class Chunks:
         The partitions of each task.
     workers : int
         On how many workers the partitions lie.
+    readers : int
+        How many partitions are read at a time; 0 where they are persisted.
     """
 
     frame: Expr
     by: tuple[Any, ...]
     buckets: tuple[tuple[int, ...], ...]
     workers: int
+    readers: int = 0
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         by = tuple(b._name if isinstance(b, Expr) else b for b in self.by)
-        return ("dask_gpuagg.Chunks", self.frame._name, by, self.buckets)
+        return ("dask_gpuagg.Chunks", self.frame._name, by, self.buckets, self.readers)
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent, (made, self.__dask_tokenize__(), str(self))
+        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self))
 
     def __len__(self) -> int:
         return len(self.buckets)
 
     def __str__(self) -> str:
-        partitions = sum(map(len, self.buckets))
-        tasks = _counted(len(self.buckets), "task")
-        return (
-            f"{_counted(partitions, 'partition')} in {tasks} on {_counted(self.workers, 'worker')}"
+        partitions = _counted(sum(map(len, self.buckets)), "partition")
+        text = (
+            f"{partitions} in {_counted(len(self), 'task')} on {_counted(self.workers, 'worker')}"
         )
+        return f"{text}, {self.readers} read at a time" if self.readers else text
 
     def parts(self, bucket: int) -> Parts:
         """What one chunk's task is made of.
@@ -139,11 +140,13 @@ class Sent:
     ----------
     made : tuple
         For each chunk its ``parts``.
+    readers : int
     token : tuple
     text : str
     """
 
     made: tuple[Parts, ...]
+    readers: int
     token: tuple[Any, ...]
     text: str
 
@@ -194,7 +197,8 @@ def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
             continue
         if (
             isinstance(node, Blockwise)
-            and not isinstance(node, (*USER_FUNCTIONS, IO))
+            and not isinstance(node, USER_FUNCTIONS)
+            and (isinstance(node, READERS) or not isinstance(node, IO))
             and node.npartitions in (1, npartitions)
         ):
             inside[node._name] = node
@@ -204,7 +208,9 @@ def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
     return list(inside.values()), list(outside.values())
 
 
-def chunked(frame: Expr, by: Sequence[Any], in_order: bool, device: bool) -> Chunks | None:
+def chunked(
+    frame: Expr, by: Sequence[Any], in_order: bool, device: bool, shared: bool
+) -> Chunks | None:
     """The chunks of an input, or ``None`` where each partition has a task of its own.
 
     Parameters
@@ -217,6 +223,8 @@ def chunked(frame: Expr, by: Sequence[Any], in_order: bool, device: bool) -> Chu
         Whether a chunk may only have partitions that follow each other.
     device : bool
         Whether the partitions are cuDF's.
+    shared : bool
+        Whether another part of the query reads the same input: it is not read twice.
 
     Returns
     -------
@@ -226,16 +234,35 @@ def chunked(frame: Expr, by: Sequence[Any], in_order: bool, device: bool) -> Chu
         return None
     frame = _unprojected(frame, by)
     roots = [frame, *_expressions(by)]
-    sources = persisted(_region(roots)[1])
+    inside, outside = _region(roots)
+    if not outside:
+        # on the host readers keep all cores busy as it is: only where the user asks for chunks
+        wanted = device or settings().chunk.partitions is not None
+        return _of_readers(frame, by, inside, device) if wanted and not shared else None
+    sources = persisted(outside)
     places = None if sources is None else places_of(sources, device)
     if sources is None or places is None:
         return None
-    held = [_place(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
+    held = [place_of(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
     buckets = buckets_of(held, places, in_order, device)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
     return Chunks(frame, tuple(by), buckets, len(workers))
+
+
+def _of_readers(
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool
+) -> Chunks | None:
+    """The chunks of an input that is read by the tasks that group it."""
+    if not any(isinstance(node, READERS) for node in inside):
+        return None
+    workers = workers_of(device)
+    number = 1 if workers is None else len(workers)
+    buckets = runs_of_partitions(int(frame.npartitions), number)
+    if len(buckets) == frame.npartitions:
+        return None
+    return Chunks(frame, tuple(by), buckets, number, READERS_OF_A_TASK if device else 1)
 
 
 def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
@@ -252,128 +279,3 @@ def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
 
 def _is_among(by: Any, columns: Any) -> bool:
     return not callable(by) and by in columns
-
-
-def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
-    """The nodes, if all of them are futures of a cluster, one for each partition."""
-    sources = []
-    for node in nodes:
-        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
-            return None
-        layer = dict(node.operand("layer"))
-        if not layer or not all(hasattr(layer.get(k), "client") for k in node.operand("keys")):
-            return None
-        sources.append(node)
-    return sources or None
-
-
-def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
-    """Where the futures of persisted collections lie; ``None`` if that cannot be asked."""
-    keys = [key for source in sources for key in source.operand("keys")]
-    first = sources[0]
-    client = dict(first.operand("layer"))[first.operand("keys")[0]].client
-    if client is None or client.asynchronous or client.status != "running":
-        return None
-    name = (client.id, "".join(source._name for source in sources))
-    with _lock:
-        asked, known = _recent.get(name, (-math.inf, Places({}, {})))
-    if time.monotonic() - asked < _GOOD_FOR:
-        return known
-    known = ask(client, keys, device)
-    if len(known.of_key) < len(set(keys)):
-        return known  # the rest may be there the next time
-    with _lock:
-        _recent[name] = time.monotonic(), known
-        while len(_recent) > _REMEMBERED:
-            _recent.popitem(last=False)
-    return known
-
-
-def _place(
-    sources: Sequence[FromGraph], places: Places, index: int, npartitions: int
-) -> Place | None:
-    """Where most of a partition's data lies, and the bytes of all of it."""
-    found = [
-        places.of_key.get(source.operand("keys")[index if source.npartitions == npartitions else 0])
-        for source in sources
-    ]
-    known = [place for place in found if place is not None]
-    if len(known) < len(found):
-        return None
-    largest = max(known, key=lambda place: place.nbytes)
-    return Place(largest.worker, sum(place.nbytes for place in known))
-
-
-def buckets_of(
-    held: Sequence[Place | None], places: Places, in_order: bool, device: bool
-) -> tuple[tuple[int, ...], ...]:
-    """Divide partitions into chunks, each of what one worker holds.
-
-    Parameters
-    ----------
-    held : sequence of Place or None
-        One per partition; what has no place has a chunk of its own.
-    places : Places
-    in_order : bool
-        Whether a chunk may only have partitions that follow each other.
-    device : bool
-
-    Returns
-    -------
-    tuple of tuple of int
-        In the order of their first partitions.
-    """
-    buckets: list[list[int]] = [[i] for i, place in enumerate(held) if place is None]
-    of_worker: dict[str, list[int]] = {}
-    for i, place in enumerate(held):
-        if place is not None:
-            of_worker.setdefault(place.worker, []).append(i)
-    for worker, partitions in of_worker.items():
-        sizes = {i: place.nbytes for i in partitions if (place := held[i]) is not None}
-        most, least = _bounds(places, worker, device)
-        runs = _runs(partitions) if in_order else [partitions]
-        for run in runs:
-            buckets += _divided(run, sizes, most, min(least, len(run)))
-    return tuple(sorted(map(tuple, buckets)))
-
-
-def _bounds(places: Places, worker: str, device: bool) -> tuple[int, int]:
-    """How many bytes a chunk of a worker may have, and into how many they are divided at least."""
-    limit, size = settings().chunk, places.workers[worker]
-    if limit.nbytes is not None:
-        return limit.nbytes, 1
-    if device:
-        # one chunk keeps the whole GPU busy, however many threads a worker has
-        return max(size.device_memory // DEVICE_SHARE, 1), 1
-    return HOST_BYTES, size.threads
-
-
-def _runs(partitions: Sequence[int]) -> list[list[int]]:
-    """Runs of partitions that follow each other."""
-    runs: list[list[int]] = []
-    for i in partitions:
-        if runs and runs[-1][-1] == i - 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return runs
-
-
-def _divided(
-    partitions: Sequence[int], sizes: dict[int, int], most: int, least: int
-) -> list[list[int]]:
-    """Partitions in chunks of about equal bytes, in their order."""
-    most_partitions = settings().chunk.partitions
-    if most_partitions is not None:
-        starts = range(0, len(partitions), most_partitions)
-        return [list(partitions[i : i + most_partitions]) for i in starts]
-    total = sum(sizes[i] for i in partitions)
-    number = min(max(least, math.ceil(total / most)), len(partitions))
-    chunks: list[list[int]] = [[] for _ in range(number)]
-    seen = 0
-    for place, i in enumerate(partitions):
-        # by the middle of the partition; by its number where none has bytes
-        middle = (seen + sizes[i] / 2) / total if total else (place + 0.5) / len(partitions)
-        chunks[min(int(middle * number), number - 1)].append(i)
-        seen += sizes[i]
-    return [chunk for chunk in chunks if chunk]

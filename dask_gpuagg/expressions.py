@@ -33,6 +33,7 @@ from dask_gpuagg.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
     gpuagg_chunk_outputs,
+    gpuagg_chunk_split,
     gpuagg_combine,
     gpuagg_direct,
     gpuagg_finalize,
@@ -152,8 +153,7 @@ class GroupByChunks(_Quiet):
         return {(self._name, i): self._chunk((self._name, i), i) for i in range(len(self.chunks))}
 
     def _chunk(self, key: Any, index: int) -> Task:
-        parts, outer = self.chunks.parts(index)
-        return Task(key, gpuagg_chunk, parts, outer, *map(TaskRef, outer), plan=self.plan)
+        return _chunk_task(key, gpuagg_chunk, self.chunks, index, plan=self.plan)
 
 
 class GroupByChunkDirect(_Quiet):
@@ -173,30 +173,23 @@ class GroupByChunkDirect(_Quiet):
         return _unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
-        parts, outer = self.chunks.parts(0)
-        refs, meta = map(TaskRef, outer), self.promised.sent
+        key, given = (self._name, 0), {"plan": self.plan, "meta": self.promised.sent}
         if self.outputs == 1:
-            key = (self._name, 0)
-            return {
-                key: Task(key, gpuagg_chunk_direct, parts, outer, *refs, plan=self.plan, meta=meta)
-            }
+            return {key: _chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)}
         whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
-        outputs = self.outputs
-        task = Task(
-            whole,
-            gpuagg_chunk_outputs,
-            parts,
-            outer,
-            *refs,
-            plan=self.plan,
-            meta=meta,
-            outputs=outputs,
-        )
-        layer = {whole: task}
-        for j in range(outputs):
+        given["outputs"] = self.outputs
+        layer = {whole: _chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)}
+        for j in range(self.outputs):
             key = (self._name, j)
             layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
         return layer
+
+
+def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
+    """The task of one chunk. What reads nothing of other tasks is a producer of data to Dask."""
+    parts, outer = chunks.parts(index)
+    refs, readers = map(TaskRef, outer), chunks.readers
+    return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
 class Promised:
@@ -288,16 +281,53 @@ class GroupByExchange(_Reduction):
             key = (f"gpuagg_split-{self.deterministic_token}", i)
             partial = TaskRef((self.frame._name, i))
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
+        splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
         for j in range(outputs):
-            pieces = [(f"gpuagg_piece-{self.deterministic_token}", j, i) for i in range(inputs)]
-            for i, piece in enumerate(pieces):
-                split = TaskRef((f"gpuagg_split-{self.deterministic_token}", i))
-                layer[piece] = Task(piece, operator.getitem, split, j)
-            key = (self._name, j)
-            layer[key] = Task(
-                key, gpuagg_finalize, _refs(pieces), self.plan, self._meta, (j, outputs)
-            )
+            layer |= _merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
         return layer
+
+
+class GroupByChunkExchange(_Quiet):
+    """Chunks reduced and split by key hash in one task; every output merges its pieces."""
+
+    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
+
+    @property
+    def _meta(self) -> Any:
+        return self.promised.meta
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_exchange-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.outputs)
+
+    def _layer(self) -> dict[Any, Task]:
+        layer: dict[Any, Task] = {}
+        inputs, outputs, token = len(self.chunks), self.outputs, self.deterministic_token
+        given = {"plan": self.plan, "outputs": outputs}
+        for i in range(inputs):
+            key = (f"gpuagg_split-{token}", i)
+            layer[key] = _chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
+        splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
+        for j in range(outputs):
+            bucket = (j, outputs)
+            layer |= _merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
+        return layer
+
+
+def _merged(
+    key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
+) -> dict[Any, Task]:
+    """The tasks that take the pieces of one output out of all splits, and merge them."""
+    layer: dict[Any, Task] = {}
+    name = key[0].replace("exchange", "piece")
+    pieces = [(name, bucket[0], i) for i in range(len(splits))]
+    for piece, split in zip(pieces, splits, strict=True):
+        layer[piece] = Task(piece, operator.getitem, TaskRef(split), bucket[0])
+    layer[key] = Task(key, gpuagg_finalize, _refs(pieces), plan, meta, bucket)
+    return layer
 
 
 class GroupByPieces(_Quiet, Blockwise):

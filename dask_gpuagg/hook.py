@@ -42,6 +42,8 @@ from dask_gpuagg.settings import settings
 # another one they are combined with, each with the error of ours that is behind it, if any; no
 # node has such a name
 _STOCK_ONLY = "dask_gpuagg: stock only"
+# key, in the same cache, of the first node that was lowered: all that is computed is below it
+_ROOT = "dask_gpuagg: root"
 
 
 # nodes whose metadata Dask makes by running them on made-up rows
@@ -72,10 +74,11 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     if self._name in lowered:
         return original(self, lowered)
     # parents are lowered before their children: what they decide travels in Dask's own cache
+    root = lowered.setdefault(_ROOT, self)
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
     if logical.is_aggregation(self):
-        planned = _planned(self, stock_only, lowered)
+        planned = _planned(self, stock_only, lowered, root)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
@@ -92,7 +95,7 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
 
 
 def _planned(
-    expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any]
+    expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any], root: Expr
 ) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     settings()  # what is wrong there is the user's to know, and no reason to fall back
@@ -107,7 +110,8 @@ def _planned(
             )
         query = _with_objects(logical.read(expr))
         decision = route(query, expr)
-        planned = physical(_on_lowered(query, lowered), decision)
+        query = replace(_on_lowered(query, lowered), shared=_is_shared(expr, root))
+        planned = physical(query, decision)
     except Unsupported as refusal:
         _fall_back(expr, refusal.reason)
         return None
@@ -130,6 +134,13 @@ def _on_lowered(query: logical.Query, lowered: dict[str, Any]) -> logical.Query:
     """
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
     return replace(query, frame=_lower_completely(query.frame, lowered), by=by)
+
+
+def _is_shared(expr: Expr, root: Expr) -> bool:
+    """Whether anything but a group-by reads what it reads."""
+    below = {node._name for input_ in expr.dependencies() for node in input_.walk()}
+    others = (node for node in root.walk() if node._name not in below and node._name != expr._name)
+    return any(input_._name in below for node in others for input_ in node.dependencies())
 
 
 def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:

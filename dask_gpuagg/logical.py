@@ -69,6 +69,8 @@ class Query:
         As the user or Dask's tuning left it.
     split_every : int, False or None
     shuffle_method : str, optional
+    shared : bool
+        Whether another part of the same computation reads the input.
     """
 
     plan: Plan
@@ -78,6 +80,7 @@ class Query:
     split_out: Any
     split_every: Any
     shuffle_method: str | None
+    shared: bool = False
 
 
 def is_aggregation(expr: Any) -> bool:

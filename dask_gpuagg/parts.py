@@ -5,7 +5,7 @@ What is common to the tasks, apart from how partitions and partials come to them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,46 @@ def partials_of(parts: Sequence[Part], plan: Plan) -> list[Partial]:
     for run in _stackable(parts, plan, engine):
         made += _of_run(run, plan, engine)
     return made
+
+
+def partials_of_read(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) -> list[Partial]:
+    """The partials of partitions that come one after the other.
+
+    Small ones are gathered before they are reduced, and partials are merged when they have grown to
+    twice what the last merge left: neither the rows nor the partials of all are held at once.
+
+    Parameters
+    ----------
+    frames : iterator of (frame, sequence)
+        As ``reading`` yields them.
+    plan : Plan
+    """
+    made: list[Partial] = []
+    gathered: list[Part] = []
+    left = 0
+    for frame, by in frames:
+        gathered.append(part_of(frame, by, plan))
+        engine = engine_of(frame)
+        del frame, by
+        if sum(map(engine.bytes_of, gathered)) < _BYTES_OF_A_CALL:
+            continue
+        made += partials_of(gathered, plan)
+        gathered.clear()
+        rows = sum(map(_rows, made))
+        if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
+            made = [combined(made, plan)]
+            left = _rows(made[0])
+    return [*made, *(partials_of(gathered, plan) if gathered else [])]
+
+
+def _rows(partial: Partial) -> int:
+    return len(partial["groups"]) if "groups" in partial else 0
+
+
+# of partitions that are gathered before they are reduced; they are in memory twice meanwhile
+_BYTES_OF_A_CALL = 128 << 20
+# of partials that are merged at the end only
+_FEW_ROWS = 1 << 22
 
 
 def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[Part]]:

@@ -11,13 +11,15 @@ from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.utils import get_default_shuffle_method
 
-from dask_gpuagg.cardinality import dtype_bound
-from dask_gpuagg.chunks import DEVICE_SHARE, Chunks, chunked
+from dask_gpuagg.bucketing import DEVICE_SHARE
+from dask_gpuagg.cardinality import dtype_bound, from_metadata
+from dask_gpuagg.chunks import Chunks, chunked
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.support import one_pass
 from dask_gpuagg.expressions import (
     GroupByChunkDirect,
+    GroupByChunkExchange,
     GroupByChunks,
     GroupByDirect,
     GroupByExchange,
@@ -56,7 +58,16 @@ def choose_outputs(query: Query) -> Decision:
     chunks = chunks_of(query)
     if chunks is not None and len(chunks) == 1:
         return Decision(Route.TREE, 1, "one task takes all partitions")
+    if chunks is not None and chunks.workers == 1 and engine_name(query.meta) == DEVICE:
+        return Decision(Route.TREE, 1, "one GPU has all groups")
     groups_per_output = settings().groups_per_output
+    bound = from_metadata([k.dtype for k in query.plan.keys], None).groups
+    if chunks is not None and engine_name(query.meta) == DEVICE:
+        if bound is not None and bound <= groups_per_output:
+            return Decision(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
+        # a sample would take longer than an exchange of few groups, and ends up there for many
+        reason = "an output for each GPU"
+        return Decision(Route.EXCHANGE, chunks.workers, reason)
     return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
 
 
@@ -128,12 +139,12 @@ def physical(query: Query, decision: Decision) -> Expr:
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
-    partial = _partials(query, chunks)
     if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
+        partial = _partials(query, chunks)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # whole groups are never gathered raw: they are exchanged, finished, and then gathered
     buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
-    exchanged = _exchange(query, decision, partial, buckets)
+    exchanged = _exchange(query, decision, chunks, buckets)
     if plan.sort and outputs == 1:
         return GroupByGather(exchanged, plan, query.meta)
     return _fewer(exchanged, outputs)
@@ -162,7 +173,7 @@ def _fewer(result: Expr, outputs: int) -> Expr:
 def chunks_of(query: Query) -> Chunks | None:
     """The chunks in which the partitions of a query are reduced, if there are any."""
     device = engine_name(query.meta) == DEVICE
-    return chunked(query.frame, query.by, query.plan.order_sensitive, device)
+    return chunked(query.frame, query.by, query.plan.order_sensitive, device, query.shared)
 
 
 def _partials(query: Query, chunks: Chunks | None) -> Expr:
@@ -178,12 +189,15 @@ def _pieces_of_rows(query: Query, chunks: Chunks | None) -> int:
     return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
 
 
-def _exchange(query: Query, decision: Decision, partial: Expr, buckets: int) -> Expr:
+def _exchange(query: Query, decision: Decision, chunks: Chunks | None, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
+    if method is None and chunks is not None:
+        return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
+    partial = _partials(query, chunks)
     if method is None:
         # where Dask would go through the disk: partials are small, and our own exchange keeps
         # them in memory; p2p would take partials of the device through the host

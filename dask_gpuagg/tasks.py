@@ -25,8 +25,10 @@ from dask_gpuagg.parts import (
     part_of,
     partial_of,
     partials_of,
+    partials_of_read,
 )
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reading import frame_of, reading
 from dask_gpuagg.runs import task
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
@@ -64,7 +66,9 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
         return engine.finalize([partial], own, shape)
 
 
-def gpuagg_chunk(parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan) -> Partial:
+def gpuagg_chunk(
+    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int
+) -> Partial:
     """Task: several partitions to one partial.
 
     Parameters
@@ -76,19 +80,39 @@ def gpuagg_chunk(parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: 
     *values
         What they stand for.
     plan : Plan
+    readers : int
+        How many partitions are read at a time; 0 where they are there.
     """
-    read = _read_all(parts, keys, values, plan)
     with task(plan, "chunk"):
-        return combined(partials_of(read, plan), plan)
+        if not readers:
+            found = _there(parts, keys, values, plan)
+            return combined(partials_of(found, plan), plan)
+        with reading(parts, readers) as frames:
+            return combined(partials_of_read(frames, plan), plan)
+
+
+def gpuagg_chunk_split(
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    plan: Plan,
+    readers: int,
+    outputs: int,
+) -> list[Partial]:
+    """Task: several partitions to one piece per output; see ``gpuagg_chunk``."""
+    partial = gpuagg_chunk(parts, keys, *values, plan=plan, readers=readers)
+    return gpuagg_split(partial, plan, outputs)
 
 
 def gpuagg_chunk_direct(
-    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, meta: Any
+    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
 ) -> Any:
     """Task: all partitions to the output; see ``gpuagg_chunk``."""
-    read = _read_all(parts, keys, values, plan)
     with task(plan, "direct"):
-        return finished_of(read, plan, meta)
+        if not readers:
+            return finished_of(_there(parts, keys, values, plan), plan, meta)
+        with reading(parts, readers) as frames:
+            return finalized(partials_of_read(frames, plan), plan, meta)
 
 
 def gpuagg_chunk_outputs(
@@ -96,29 +120,22 @@ def gpuagg_chunk_outputs(
     keys: Sequence[Any],
     *values: Any,
     plan: Plan,
+    readers: int,
     meta: Any,
     outputs: int,
 ) -> list[Any]:
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
-    read = _read_all(parts, keys, values, plan)
-    with task(plan, "direct"):
-        whole = finished_of(read, plan, meta)
+    whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
+    with task(plan, "divide"):
         divided: list[Any] = engine_of(whole).divided_outputs(whole, plan, outputs)
         return divided
 
 
-def _read_all(
+def _there(
     parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
 ) -> list[Part]:
     given = dict(zip(keys, values, strict=True))
-    found = []
-    for tasks, sources in parts:
-        results = dict(given)
-        for one in tasks:
-            results[one.key] = one({key: results[key] for key in one.dependencies})
-        frame, *by = (results[source] if made else source for made, source in sources)
-        found.append(part_of(frame, by, plan))
-    return found
+    return [part_of(*frame_of(part, given), plan) for part in parts]
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.chunks import HOST_BYTES, buckets_of
+from dask_gpuagg.bucketing import HOST_BYTES, buckets_of, runs_of_partitions
 from dask_gpuagg.distributed.places import Place, Places, WorkerSize
 from dask_gpuagg.expressions import GroupByChunkDirect, GroupByChunks, GroupByPartial
 
@@ -231,3 +231,12 @@ def test_a_number_of_partitions_is_kept_to(partitions: int, most: int) -> None:
         buckets = buckets_of(found, places, in_order=False, device=False)
     assert len(buckets) == -(-partitions // most)
     assert max(map(len, buckets)) <= most
+
+
+@given(st.integers(1, 500), st.integers(1, 9))
+def test_runs_of_partitions_are_even(npartitions: int, tasks: int) -> None:
+    runs = runs_of_partitions(npartitions, tasks)
+    assert [i for run in runs for i in run] == list(range(npartitions))
+    sizes = [len(run) for run in runs]
+    assert len(sizes) >= min(tasks, npartitions)
+    assert max(sizes) - min(sizes) <= 1

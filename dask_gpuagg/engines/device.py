@@ -54,6 +54,7 @@ from dask_gpuagg.engines.device_results import (
 )
 from dask_gpuagg.engines.device_stacking import (
     as_found,
+    bytes_of,
     common_dtype,
     divided,
     retyped,
@@ -74,7 +75,7 @@ from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "as_found", "bucket_of", "combine", "common_dtype", "direct", "divided",
+    "Shape", "as_found", "bucket_of", "bytes_of", "combine", "common_dtype", "direct", "divided",
     "divided_outputs", "finalize", "gather", "partial", "retyped", "select", "shape_of", "split",
     "stacked",
 ]  # fmt: skip

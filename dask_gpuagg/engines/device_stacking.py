@@ -90,13 +90,18 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     pieces: list[list[Any]] = []
     rows = size = 0
     for part in run:
-        more = sum(map(_bytes, (*part.keys, *part.columns)))
+        more = bytes_of(part)
         if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
             pieces.append([])
             rows = size = 0
         pieces[-1].append(part)
         rows, size = rows + len(part), size + more
     return list(pieces)
+
+
+def bytes_of(part: Any) -> int:
+    """Bytes of the columns of a part, roughly."""
+    return sum(map(_bytes, (*part.keys, *part.columns)))
 
 
 def _bytes(column: Any) -> int:

@@ -28,15 +28,22 @@ from dask_gpuagg.engines.finish import (
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
-from dask_gpuagg.engines.stacking import divided, is_categorical, stack, stack_series, stacked
+from dask_gpuagg.engines.stacking import (
+    bytes_of,
+    divided,
+    is_categorical,
+    stack,
+    stack_series,
+    stacked,
+)
 from dask_gpuagg.engines.unify import as_found, common_dtype, retyped, unmasked
 from dask_gpuagg.engines.unobserved import complete, expected_groups
 from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "as_found", "combine", "common_dtype", "divided", "divided_outputs", "finalize", "gather",
-    "partial", "retyped", "select", "split", "stacked",
+    "as_found", "bytes_of", "combine", "common_dtype", "divided", "divided_outputs", "finalize",
+    "gather", "partial", "retyped", "select", "split", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

@@ -100,6 +100,11 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     return pieces
 
 
+def bytes_of(part: Any) -> int:
+    """Bytes of the columns of a part, roughly: of Python objects those of their addresses."""
+    return int(sum(column.memory_usage(index=False) for column in (*part.keys, *part.columns)))
+
+
 def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
     """Columns of several partitions one behind the other, of equal dtypes by position."""
     return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]

@@ -1,0 +1,120 @@
+"""Reading the partitions of a chunk inside of its task, some of them ahead of who takes them."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+Frame = tuple[Any, list[Any]]
+
+
+class ChunkCancelled(RuntimeError):
+    """The task was cancelled, or given to another worker, while it read its partitions."""
+
+
+def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
+    """Run the tasks of one partition.
+
+    Parameters
+    ----------
+    part : (tuple of Task, tuple)
+        One of ``Chunks.parts``.
+    given : mapping of key to object
+        What is read from outside.
+
+    Returns
+    -------
+    frame : DataFrame or Series
+    by : list
+        Labels, Series, Index or callables.
+    """
+    tasks, sources = part
+    results = dict(given)
+    for one in tasks:
+        results[one.key] = one({key: results[key] for key in one.dependencies})
+    frame, *by = (results[source] if made else source for made, source in sources)
+    return frame, by
+
+
+@contextmanager
+def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
+    """Partitions that are read by threads, in their order.
+
+    Parameters
+    ----------
+    parts : sequence
+        As ``Chunks.parts`` has them.
+    readers : int
+        How many are read at a time, and how many at most wait to be taken.
+
+    Yields
+    ------
+    iterator of (frame, list)
+
+    Raises
+    ------
+    ChunkCancelled
+        Between two partitions, where nobody wants the result any more.
+    """
+    if len(parts) == 1:
+        yield iter([frame_of(parts[0], {})])
+        return
+    pool = ThreadPoolExecutor(readers, "gpuagg-read", _be_like, (_state_of_task(),))
+    try:
+        yield _ahead(pool, parts, readers)
+    finally:
+        # what has not begun to be read is not read for nobody
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iterator[Frame]:
+    waiting: deque[Future[Frame]] = deque()
+    left = iter(parts)
+    worker, key = _task()
+    while True:
+        while len(waiting) < (1 if _is_paused(worker) else readers):
+            part = next(left, None)
+            if part is None:
+                break
+            waiting.append(pool.submit(contextvars.copy_context().run, frame_of, part, {}))
+        if not waiting:
+            return
+        yield waiting.popleft().result()
+        _require_wanted(worker, key)
+
+
+def _task() -> tuple[Any, Any]:
+    """The worker and the key of the task that runs in this thread; ``None`` outside of clusters."""
+    state = _state_of_task()
+    if "execution_state" not in state:
+        return None, None
+    return state["execution_state"]["worker"], state["key"]
+
+
+def _state_of_task() -> dict[str, Any]:
+    """What ``get_worker`` and others find of the task in this thread."""
+    module = sys.modules.get("distributed.worker")
+    return dict(module.thread_state.__dict__) if module is not None else {}
+
+
+def _be_like(state: dict[str, Any]) -> None:
+    """Let a thread be one of the task's: readers may ask for the worker that they run on."""
+    if state:
+        sys.modules["distributed.worker"].thread_state.__dict__.update(state)
+
+
+def _is_paused(worker: Any) -> bool:
+    return worker is not None and worker.status.name == "paused"
+
+
+def _require_wanted(worker: Any, key: Any) -> None:
+    if worker is None:
+        return
+    task = worker.state.tasks.get(key)
+    if task is None or task.state not in ("executing", "long-running"):
+        raise ChunkCancelled(f"task {key!r} was cancelled while it read its partitions")
