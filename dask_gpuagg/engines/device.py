@@ -61,7 +61,7 @@ from dask_gpuagg.engines.device_states import (
     selects,
     update,
 )
-from dask_gpuagg.engines.sorted import can_sort, counts, serves
+from dask_gpuagg.engines.sorted import can_sort, counts, is_chrono, serves
 from dask_gpuagg.engines.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
@@ -354,7 +354,9 @@ def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
     except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
         library.cause_of(error)
         return reduce.whole(output, numbering, column)
-    return like(made, cudf.ListDtype(column.dtype)) if output.aggregation == "list" else plain(made)
+    if output.aggregation == "list":
+        return like(made, cudf.ListDtype(column.dtype))
+    return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
 
 
 # of groups without rows; all else is null
@@ -373,6 +375,8 @@ def _rows(column: Any, kept: cp.ndarray) -> Any:
 
 
 def _without_null_keys(rows: Any) -> Any:
+    if not any(view(key).null_count() for key in _keys_of(rows)):
+        return rows
     kept = occurring(_keys_of(rows))
     return table({name: _rows(rows[name], kept) for name in rows.columns})
 
