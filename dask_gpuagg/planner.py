@@ -14,7 +14,7 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.cardinality import dtype_bound
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.engines.support import one_pass
+from dask_gpuagg.engines.support import of_rows, one_pass
 from dask_gpuagg.expressions import (
     GroupByDirect,
     GroupByExchange,
@@ -111,7 +111,7 @@ def physical(query: Query, decision: Decision) -> Expr:
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
     alone = query.frame.npartitions == outputs == 1
-    if alone and engine_name(query.meta) == DEVICE and one_pass(plan):
+    if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)

@@ -136,6 +136,8 @@ def finalize(
     for name in plan.tables:
         if name.startswith("pairs"):
             pairs = stacked[name]
+            if len(partials) == 1:  # they are distinct already
+                continue
             stacked[name] = _distinct(_keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = _keys_of(next(iter(stacked.values())))
     if plan.drops_late:
@@ -166,13 +168,15 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     keys, columns : sequence of Series
         Of the partition's rows, as the plan names them.
     plan : Plan
-        For which ``support.one_pass`` holds.
+        For which ``support.one_pass`` or ``support.of_rows`` holds.
     shape : Shape
 
     Returns
     -------
     DataFrame or Series
     """
+    if not plan.grouped:
+        return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
     # several outputs read the same column
     seen = cache(lambda c: view(columns[c]))
@@ -209,6 +213,16 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     states = _states(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     finished = _finished(states, plan)
     return shaped(_with_outputs(finished, {}, plan, None, {}), plan, shape)
+
+
+def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """The same where all outputs are of whole groups."""
+    whole = {f"k{i}": k for i, k in enumerate(keys)}
+    rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
+    groups, numbering = _numbered(_keys_of(rows), not plan.dropna)
+    numberings = {} if numbering is None else {"rows": numbering}
+    made = _with_outputs(groups, {"rows": rows}, plan, shape, numberings)
+    return shaped(made, plan, of_plan(shape, plan))
 
 
 def _states(
@@ -299,9 +313,9 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     return groups
 
 
-def _numbered(keys: Sequence[Any]) -> tuple[Any, Numbering | None]:
+def _numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering | None]:
     """The groups of some rows, and the rows' numbers if the kernels could tell them."""
-    grouping = Grouping(keys, keep_nulls=True)
+    grouping = Grouping(keys, keep_nulls)
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
@@ -328,32 +342,33 @@ def _with_outputs(
             }
             values = reduce.finish(output, fields, index_of(keys, meta.index.names))
         else:
-            distinct = output.kind is Kind.DISTINCT
-            name = f"pairs{output.column}" if distinct else "rows"
+            name = f"pairs{output.column}" if output.kind is Kind.DISTINCT else "rows"
+            paired = name in tables and name != "rows"
+            name = name if paired else "rows"
             if name not in numberings:
                 numberings[name] = Numbering(_keys_of(tables[name]), keys)
-            column = tables[name]["v" if distinct else f"v{output.column}"]
-            values = _of_rows(output, numberings[name], column)
+            column = tables[name]["v" if paired else f"v{output.column}"]
+            values = _of_rows(output, numberings[name], column, paired)
         if output.aggregation in _OF_NOTHING:
             values = values.fillna(_OF_NOTHING[output.aggregation])
         made[label] = values
     return table(made)
 
 
-def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
-    """One output from pairs or whole rows: sorted by the kernels where they can, else libcudf's."""
+def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
+    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
     counted = output.aggregation == "nunique"
     rows = len(column)
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
-        return reduce.whole(output, numbering, column)
+        return reduce.whole(output, numbering, column, paired)
     try:
         if counted:
             return plain(numbering.sorted(rows).nunique(view(column)))
         made = numbering.sorted(rows).output(output, view(column))
     except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
         library.cause_of(error)
-        return reduce.whole(output, numbering, column)
+        return reduce.whole(output, numbering, column, paired)
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
     return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
