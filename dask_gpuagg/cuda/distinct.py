@@ -59,7 +59,7 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
     fill(told.ptr, 0, 8, on.handle)
     starts = ctypes.c_void_p(segments.starts.ptr)
     blocks = on.spread(parts.value, SMALL_BLOCK)
-    on.launch("widest_part", blocks, SMALL_BLOCK, starts, parts, ctypes.c_void_p(told.ptr))
+    on.launch("find_widest", blocks, SMALL_BLOCK, starts, parts, ctypes.c_void_p(told.ptr))
     read_back(told.ptr, seen, on.handle)
     if seen.widest > max(costs.WIDEST_PART * chunk.rows, costs.PART_ROWS):
         return None

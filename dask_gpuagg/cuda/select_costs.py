@@ -18,6 +18,12 @@ SPARE = 3.0
 SLACK = 1.25
 _ROOM_AT_LEAST = 1 << 16
 
+# A group of more words, and of more than this share of all, is sorted instead of being one block's.
+WIDE_GROUP = 1 << 16
+WIDE_SHARE = 1 / 8
+# Words of the widest group from which on a block has all the threads it can.
+BUSY_GROUP = 1 << 14
+
 SIDES = 5
 _COPIES_AT_MOST = 32
 _BYTES_OF_COPIES = 32 << 10
@@ -29,8 +35,8 @@ PART_STRIDE = 64
 DIVIDED_BYTES = 4
 # Bytes of the table of a part.
 TABLE_BYTES = 64 << 10
-# A part is one block's, which reads about a hundredth of what a device does.
-WIDEST_PART = 1 / 4
+# A part is one block's. Wider ones, as a share of all rows, would take longer than a sort.
+WIDEST_PART = 1 / 16
 
 
 def selects(rows: int, groups: int) -> bool:
@@ -77,6 +83,11 @@ def inside(rows: int, groups: int, stride: int) -> float:
 def room_of(rows: int, groups: int, stride: int) -> int:
     """Rows that there is room for inside of brackets."""
     return min(rows, int(SLACK * rows * inside(rows, groups, stride)) + _ROOM_AT_LEAST)
+
+
+def sorts_words(widest: int, rows: int) -> bool:
+    """Whether words are sorted where the widest group has so many of ``rows``."""
+    return widest > WIDE_GROUP + WIDE_SHARE * rows
 
 
 def copies_of(groups: int) -> int:

@@ -29,8 +29,6 @@ ONE_BLOCK_THREADS = 1024
 COUNT_ITEMS = 4
 # Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
 _RESERVED = 1 << 10
-# Words of a group from which on a block with all threads looks for one of them.
-_MANY_WORDS = 8192
 _SM_THREADS = 2048
 
 
@@ -162,7 +160,7 @@ class Selector:
             places = (words.buffer.ptr + first * self._width, of_row.buffer.ptr + first * 4)
             sample(self._on, chunk, stride, count, *places)
             first += count
-        segments = self._together(words, of_row, first)
+        segments, widest = self._grouped(words, of_row, first)
         brackets = self._pairs()
         self._launch(
             "aim",
@@ -170,7 +168,7 @@ class Selector:
             *(ctypes.c_double(x) for x in (self._q, costs.ERRORS, costs.SPARE)),
             *(brackets.pointer, self._ranks.pointer),
         )
-        self._pick(segments, brackets)
+        self._pick(segments, widest, brackets)
         return brackets
 
     def counts(self) -> Any:
@@ -236,7 +234,7 @@ class Selector:
 
     def pick(self, kept: Candidates, rows: int) -> None:
         """Find the words of the settled groups among the rows kept, whose order is lost."""
-        self._pick(self._together(kept.words, kept.of_row, rows), self._found)
+        self._pick(*self._grouped(kept.words, kept.of_row, rows), self._found)
 
     def made(self, between: str) -> tuple[Any, Any, int]:
         """The quantiles, once all groups are settled.
@@ -273,20 +271,45 @@ class Selector:
     def _launch(self, name: str, *arguments: Any) -> None:
         self._on.launch(name, self._on.spread(self._groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
 
+    def _grouped(self, words: Words, of_row: Words, rows: int) -> tuple[Segments, int]:
+        """Rows by group, in the order of their words if a group is large, and its rows."""
+        segments = self._together(words, of_row, rows)
+        widest = self._widest(segments)
+        if costs.sorts_words(widest, rows):
+            words, of_row = segments.words, segments.of_row
+            words, of_row = sorting.radix_sort(self._sorts, words, of_row, rows, 8 * self._width)
+            segments = self._together(words, of_row, rows)
+        return segments, widest
+
+    def _pick(self, segments: Segments, widest: int, pairs: Words) -> None:
+        """Find the words of each group's ranks."""
+        arguments = (
+            *(segments.words.pointer, ctypes.c_void_p(segments.starts.ptr)),
+            *(self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer),
+        )
+        if costs.sorts_words(widest, segments.rows):
+            self._launch("read_ranks", *arguments)
+            return
+        threads = ONE_BLOCK_THREADS if widest > costs.BUSY_GROUP else SMALL_BLOCK
+        blocks = self._on.device.multiprocessors * (_SM_THREADS // threads)
+        self._on.launch("pick", min(blocks, self._groups), threads, *arguments)
+
     def _together(self, words: Words, of_row: Words, rows: int) -> Segments:
         bits = self._groups.bit_length()
         of_row, words = sorting.radix_sort(self._sorts, of_row, words, rows, bits)
         return sorting.segmented(self._sorts, words, of_row, rows, self._groups)
 
-    def _pick(self, segments: Segments, pairs: Words) -> None:
-        threads = 1024 if segments.rows > _MANY_WORDS * self._groups else SMALL_BLOCK
-        blocks = self._on.device.multiprocessors * (_SM_THREADS // threads)
-        self._on.launch(
-            "pick",
-            *(min(blocks, self._groups), threads, segments.words.pointer),
-            *(ctypes.c_void_p(segments.starts.ptr), self._ranks.pointer),
-            *(ctypes.c_uint32(self._groups), pairs.pointer),
-        )
+    def _widest(self, segments: Segments) -> int:
+        """Words of the largest group; those of all where they are few."""
+        if segments.rows <= costs.BUSY_GROUP:
+            return segments.rows
+        told = array_of(self._on, 1, 4).buffer
+        fill(told.ptr, 0, 4, self._on.handle)
+        counted = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)
+        self._launch("find_widest", *counted, ctypes.c_void_p(told.ptr))
+        widest = ctypes.c_uint32()
+        read_back(told.ptr, widest, self._on.handle)
+        return int(widest.value)
 
 
 def sample(on: Launcher, chunk: Chunk, stride: int, samples: int, words: int, of_row: int) -> None:

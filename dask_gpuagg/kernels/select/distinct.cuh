@@ -39,17 +39,6 @@ __device__ void find_parts(const Chunk& a, const u32* firsts, typename Sortable<
     }
 }
 
-// Rows of the widest part.
-GPUAGG_INLINE void widest_part(const u32* starts, u32 parts, u32* widest) {
-    const u32 stride = gridDim.x * blockDim.x;
-    u32 most = 0;
-    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < parts; i += stride) {
-        const u32 n = starts[i + 1] - starts[i];
-        most = n > most ? n : most;
-    }
-    if (most) atomicMax(widest, most);
-}
-
 GPUAGG_INLINE u32 claim(u32* slot, u32 word) { return atomicCAS(slot, ~0u, word); }
 GPUAGG_INLINE u64 claim(u64* slot, u64 word) { return atomicCAS(slot, ~0ull, word); }
 
@@ -83,13 +72,12 @@ __device__ void count_parts(const W* words, const u32* starts, u32 parts, u32 sl
         if (threadIdx.x == 0) found = odd = over = 0;
         __syncthreads();
         u32 mine = 0;
-        for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
-            if (*static_cast<volatile u32*>(&over)) break;
-            const W word = __ldcs(words + first + i);
+        each_word(words + first, n, [&](W word) {
+            if (*static_cast<volatile u32*>(&over)) return;
             // the word that stands for a free slot
             if (word == static_cast<W>(~W(0))) odd = 1;
             else if (is_new(table, slots, word, over)) ++mine;
-        }
+        });
         if (mine) atomicAdd(&found, mine);
         __syncthreads();
         if (threadIdx.x == 0) {

@@ -68,6 +68,13 @@ __global__ void __launch_bounds__(1024)
 }
 
 __global__ void __launch_bounds__(256)
+    gpuagg_read_ranks(const gpuagg::Words* words, const gpuagg::u32* starts,
+                      const gpuagg::Ranks* ranks, gpuagg::u32 groups,
+                      gpuagg::Pair<gpuagg::Words>* to) {
+    gpuagg::read_ranks(words, starts, ranks, groups, to);
+}
+
+__global__ void __launch_bounds__(256)
     gpuagg_quantiles_found(const gpuagg::Pair<gpuagg::Words>* found, const gpuagg::u64* sizes,
                            gpuagg::u32 groups, gpuagg::f64 q, gpuagg::u32 between,
                            const __grid_constant__ gpuagg::Target to, gpuagg::u32* nulls) {
@@ -98,8 +105,8 @@ __global__ void __launch_bounds__(256)
 }
 
 __global__ void __launch_bounds__(256)
-    gpuagg_widest_part(const gpuagg::u32* starts, gpuagg::u32 parts, gpuagg::u32* widest) {
-    gpuagg::widest_part(starts, parts, widest);
+    gpuagg_find_widest(const gpuagg::u32* starts, gpuagg::u32 count, gpuagg::u32* widest) {
+    gpuagg::find_widest(starts, count, widest);
 }
 
 __global__ void __launch_bounds__(512, 3)

@@ -1,6 +1,7 @@
-// The words of given ranks in each group's part of an array: a radix selection (Alabi, Blanchard,
-// Gordon, Steinbach 2012) by one block, in the digits from the highest bit on in which the group's
-// words differ.
+// The words of given ranks in each group's part of an array. Where no group is large, by a radix
+// selection (Alabi, Blanchard, Gordon, Steinbach 2012): one block for a group, in the digits from the
+// highest bit on in which its words differ. A large group would be one SM's, so there the words are
+// sorted and read.
 #pragma once
 
 #include "select/narrow.cuh"
@@ -21,20 +22,6 @@ template <class W> struct Picking {
 
 GPUAGG_INLINE u32 bit_length(u32 x) { return 32 - __clz(static_cast<i32>(x)); }
 GPUAGG_INLINE u32 bit_length(u64 x) { return 64 - __clzll(static_cast<i64>(x)); }
-
-// Every word, by the whole block; several are on their way at once.
-template <class W, class F> GPUAGG_INLINE void each_word(const W* words, u32 n, F take) {
-    constexpr u32 EACH = 4;
-    for (u64 base = threadIdx.x; base < n; base += EACH * blockDim.x) {
-        W word[EACH];
-#pragma unroll
-        for (u32 j = 0; j < EACH; ++j)
-            if (base + j * blockDim.x < n) word[j] = __ldg(words + base + j * blockDim.x);
-#pragma unroll
-        for (u32 j = 0; j < EACH; ++j)
-            if (base + j * blockDim.x < n) take(word[j]);
-    }
-}
 
 // Whether two words agree above their lowest bits.
 template <class W> GPUAGG_INLINE bool agree(W a, W b, u32 lowest) {
@@ -175,6 +162,17 @@ __device__ void pick(const W* words, const u32* starts, const Ranks* ranks, u32 
             if (wanted.high != NONE) to[g].high = behind;
         }
         __syncthreads();
+    }
+}
+
+// The same of words that are sorted in each group.
+template <class W>
+__device__ void read_ranks(const W* words, const u32* starts, const Ranks* ranks, u32 groups,
+                           Pair<W>* to) {
+    const u32 stride = gridDim.x * blockDim.x;
+    for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
+        if (ranks[g].low != NONE) to[g].low = words[starts[g] + ranks[g].low];
+        if (ranks[g].high != NONE) to[g].high = words[starts[g] + ranks[g].high];
     }
 }
 

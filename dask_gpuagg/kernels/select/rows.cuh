@@ -60,4 +60,29 @@ __device__ void sample_rows(const Chunk& a, u32 stride, u32 samples,
     }
 }
 
+// Every word, by the whole block; several are on their way at once.
+template <class W, class F> GPUAGG_INLINE void each_word(const W* words, u32 n, F take) {
+    constexpr u32 EACH = 4;
+    for (u64 base = threadIdx.x; base < n; base += EACH * blockDim.x) {
+        W word[EACH];
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j)
+            if (base + j * blockDim.x < n) word[j] = __ldg(words + base + j * blockDim.x);
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j)
+            if (base + j * blockDim.x < n) take(word[j]);
+    }
+}
+
+// The most words that a group or a part has.
+GPUAGG_INLINE void find_widest(const u32* starts, u32 count, u32* widest) {
+    const u32 stride = gridDim.x * blockDim.x;
+    u32 most = 0;
+    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const u32 n = starts[i + 1] - starts[i];
+        most = n > most ? n : most;
+    }
+    if (most) atomicMax(widest, most);
+}
+
 }  // namespace gpuagg
