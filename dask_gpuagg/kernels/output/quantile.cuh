@@ -19,9 +19,13 @@ struct RankOf {
     GPUAGG_INLINE f64 share() const { return at - lower; }
 };
 
-// Numbers: as libcudf's, in float64 whatever the values are.
+// Numbers: as libcudf's, in float64 whatever the values are. Products are rounded before they are added,
+// so that all kernels make the same of the same values.
 struct Numbers {
     template <class T> using Made = f64;
+    static GPUAGG_INLINE f64 weighted(f64 a, f64 of_a, f64 b, f64 of_b) {
+        return __dadd_rn(__dmul_rn(a, of_a), __dmul_rn(b, of_b));
+    }
     template <class T>
     static GPUAGG_INLINE f64 between(T lower, T upper, const RankOf& place, f64, Between how) {
         const f64 low = static_cast<f64>(lower), high = static_cast<f64>(upper);
@@ -30,8 +34,8 @@ struct Numbers {
             case Between::lower: return low;
             case Between::higher: return high;
             case Between::nearest: return rint(place.at) == place.lower ? low : high;
-            case Between::midpoint: return low * 0.5 + high * 0.5;
-            default: return share == 0.0 ? low : (1.0 - share) * low + share * high;
+            case Between::midpoint: return weighted(low, 0.5, high, 0.5);
+            default: return share == 0.0 ? low : weighted(low, 1.0 - share, high, share);
         }
     }
 };
