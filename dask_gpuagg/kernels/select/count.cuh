@@ -11,11 +11,11 @@ namespace gpuagg {
 enum class Side : u32 { below, at_low, inside, at_high, above };
 constexpr u32 SIDES = 5;
 
+// Without a branch: where both ends are one word, it is the low end.
 template <class W> GPUAGG_INLINE Side side_of(W word, const Pair<W>& bracket) {
-    if (word < bracket.low) return Side::below;
-    if (word == bracket.low) return Side::at_low;
-    if (word < bracket.high) return Side::inside;
-    return word == bracket.high ? Side::at_high : Side::above;
+    const u32 beyond = word > bracket.low;
+    return static_cast<Side>((word >= bracket.low) + beyond + (beyond & (word >= bracket.high)) +
+                             (beyond & (word > bracket.high)));
 }
 
 // Counts in shared memory, of which threads side by side have copies where groups are few.
@@ -86,22 +86,15 @@ __device__ void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Wor
          tile += static_cast<u64>(gridDim.x) * TILE) {
         W word[ITEMS];
         u32 group[ITEMS];
-#pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) {
-            const u64 row = tile + j * THREADS + threadIdx.x;
-            group[j] = NONE;
-            if (row < a.rows) group[j] = read_row<T>(a, static_cast<i64>(row), word[j]);
-        }
+        read_rows<T>(a, tile + threadIdx.x, THREADS, group, word);
         Pair<W> bracket[ITEMS];
 #pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) {
-            bracket[j] = Pair<W>::closed();
-            if (group[j] != NONE) bracket[j] = load_pair(brackets + group[j]);
-        }
+        for (u32 j = 0; j < ITEMS; ++j)
+            bracket[j] = load_pair(brackets + (group[j] == NONE ? 0 : group[j]));
         u32 inside = 0;
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
-            if (bracket[j].is_closed()) continue;
+            if (group[j] == NONE || bracket[j].is_closed()) continue;
             const Side side = side_of(word[j], bracket[j]);
             if (side == Side::inside) inside |= 1u << j;
             counts.add(side, group[j]);

@@ -24,18 +24,28 @@ GPUAGG_INLINE void divide_groups(u32* counts, u32 groups, u32 each) {
 template <class T>
 __device__ void find_parts(const Chunk& a, const u32* firsts, typename Sortable<T>::Word* words,
                            u32* parts) {
+    constexpr u32 EACH = 4;
     const u32 stride = gridDim.x * blockDim.x;
-    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows; i += stride) {
-        typename Sortable<T>::Word word;
-        const u32 group = read_row<T>(a, static_cast<i64>(i), word);
-        u32 part = firsts[a.groups];
-        if (group != NONE) {
-            const u32 first = __ldg(firsts + group), count = __ldg(firsts + group + 1) - first;
+    const u32 none = firsts[a.groups];
+    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows;
+         i += static_cast<u64>(EACH) * stride) {
+        typename Sortable<T>::Word word[EACH];
+        u32 group[EACH], part[EACH];
+        read_rows<T>(a, i, stride, group, word);
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j) {
+            const u32 of = group[j] == NONE ? 0 : group[j];
+            const u32 first = __ldg(firsts + of), count = __ldg(firsts + of + 1) - first;
             // the high bits of the hash; the tables go by the low ones
-            part = first + __umulhi(static_cast<u32>(scramble(word) >> 32), count);
+            part[j] = first + __umulhi(static_cast<u32>(scramble(word[j]) >> 32), count);
         }
-        words[i] = word;
-        parts[i] = part;
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j) {
+            const u64 row = i + static_cast<u64>(j) * stride;
+            if (row >= a.rows) continue;
+            words[row] = word[j];
+            parts[row] = group[j] == NONE ? none : part[j];
+        }
     }
 }
 

@@ -33,15 +33,37 @@ GPUAGG_INLINE Pair<u64> load_pair(const Pair<u64>* at) {
     return {both.x, both.y};
 }
 
-// The group and the word of a row; NONE for a row that takes no part.
-template <class T>
-GPUAGG_INLINE u32 read_row(const Chunk& a, i64 row, typename Sortable<T>::Word& word) {
-    const i32 code = __ldcs(a.codes + row);
-    const T value = load<T>(a.values, row);
-    word = Sortable<T>::of(value);
-    const bool missing = (a.values.mask != nullptr && !is_valid(a.values, row)) ||
-                         (a.skips_nan && is_nan(value));
-    return code < 0 || missing ? NONE : static_cast<u32>(code);
+// Groups and words of rows at equal distances; NONE for those that take no part, or lie behind the
+// last row. All loads are on their way before the first is waited for, so none of them is
+// conditional.
+template <class T, u32 ROWS>
+GPUAGG_INLINE void read_rows(const Chunk& a, u64 first, u32 distance, u32 (&group)[ROWS],
+                             typename Sortable<T>::Word (&word)[ROWS]) {
+    i32 code[ROWS];
+    T value[ROWS];
+    u32 missing = 0;
+#pragma unroll
+    for (u32 j = 0; j < ROWS; ++j) {
+        const u64 row = first + static_cast<u64>(j) * distance;
+        const i64 at = static_cast<i64>(row < a.rows ? row : a.rows - 1);
+        code[j] = __ldcs(a.codes + at);
+        value[j] = load<T>(a.values, at);
+        if (row >= a.rows) missing |= 1u << j;
+    }
+    if (a.values.mask != nullptr) {
+#pragma unroll
+        for (u32 j = 0; j < ROWS; ++j) {
+            const u64 row = first + static_cast<u64>(j) * distance;
+            if (!is_valid(a.values, static_cast<i64>(row < a.rows ? row : a.rows - 1)))
+                missing |= 1u << j;
+        }
+    }
+#pragma unroll
+    for (u32 j = 0; j < ROWS; ++j) {
+        word[j] = Sortable<T>::of(value[j]);
+        const bool none = code[j] < 0 || missing >> j & 1u || (a.skips_nan && is_nan(value[j]));
+        group[j] = none ? NONE : static_cast<u32>(code[j]);
+    }
 }
 
 // One row of each `stride`, a power of two, at a place that depends on nothing in the data; behind
@@ -52,11 +74,11 @@ __device__ void sample_rows(const Chunk& a, u32 stride, u32 samples,
     const u32 threads = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < samples; i += threads) {
         const u64 row = i * stride + (scramble(i + 1) & (stride - 1));
-        typename Sortable<T>::Word word = 0;
-        u32 group = NONE;
-        if (row < a.rows) group = read_row<T>(a, static_cast<i64>(row), word);
-        words[i] = word;
-        of_row[i] = group == NONE ? a.groups : group;
+        typename Sortable<T>::Word word[1];
+        u32 group[1];
+        read_rows<T>(a, row, 0, group, word);
+        words[i] = word[0];
+        of_row[i] = group[0] == NONE ? a.groups : group[0];
     }
 }
 
@@ -66,8 +88,10 @@ template <class W, class F> GPUAGG_INLINE void each_word(const W* words, u32 n, 
     for (u64 base = threadIdx.x; base < n; base += EACH * blockDim.x) {
         W word[EACH];
 #pragma unroll
-        for (u32 j = 0; j < EACH; ++j)
-            if (base + j * blockDim.x < n) word[j] = __ldg(words + base + j * blockDim.x);
+        for (u32 j = 0; j < EACH; ++j) {
+            const u64 at = base + j * blockDim.x;
+            word[j] = __ldg(words + (at < n ? at : n - 1));
+        }
 #pragma unroll
         for (u32 j = 0; j < EACH; ++j)
             if (base + j * blockDim.x < n) take(word[j]);
