@@ -76,6 +76,24 @@ SPECIAL = {
 }
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its words are sorted, or are a large block's."""
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    monkeypatch.setattr(costs, "WIDE_GROUP", 0 if wide else 2**31)
+    rng = np.random.default_rng(14)
+    keys_ = np.where(rng.random(ROWS) < 0.9, 7, rng.integers(0, 200, ROWS))
+    frame = pd.DataFrame({"k": keys_, "v": rng.normal(size=ROWS)})
+    stopwatch = Stopwatch()
+    keys, rows = rows_of(frame, "select", stopwatch)
+    (column,) = columns_of(frame, ["v"])
+    for q in (0.5, 0.9):
+        compare(rows.quantile(column, q, "linear"), keys, frame.groupby("k").v.quantile(q))
+    names = stopwatch.milliseconds()
+    assert ("read_ranks" in names) == wide
+
+
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("groups", [1, 300])
 def test_special_values_as_sorted(groups: int, name: str) -> None:
@@ -173,7 +191,8 @@ def test_a_slice_of_a_column() -> None:
     v = values_of("Int32", ROWS + 77, 0.3, rng)
     frame = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": v[77:].reset_index(drop=True)})
     keys, rows = rows_of(frame, "select")
-    (column,) = plc.copying.slice(column_of(v), [77, ROWS + 77])
+    (longer,) = columns_of(pd.DataFrame({"v": v}), ["v"])
+    (column,) = plc.copying.slice(longer, [77, ROWS + 77])
     expected = frame.astype({"v": "Float64"}).groupby("k").v.median()
     compare(rows.quantile(column, 0.5, "linear"), keys, expected)
     compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
