@@ -1,4 +1,4 @@
-"""What needs sorted rows, ours against cuDF, on one GPU: medians, distinct values, lists, order.
+"""Outputs of whole groups, ours against cuDF, on one GPU: medians, distinct values, lists, order.
 
 ``python -m benchmarks.sorted --rows 1e8`` alternates the arms in one process on one RMM pool,
 outputs included, and writes medians and the device times of our kernels to JSON.
@@ -42,8 +42,8 @@ def data(rows: int, groups: int, seed: int = 1) -> Any:
     )
 
 
-def encoded_arm(key: Any, make: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Ours from the key column on: codes, then the sorted rows that ``make`` reads."""
+def encoded_arm(key: Any, make: Callable[[Any], Any], how: str = "auto") -> Callable[..., Any]:
+    """Ours from the key column on: codes, then what ``make`` makes of the rows."""
     from dask_gpuagg.engines.columns import Aggregator
     from dask_gpuagg.engines.sorted import SortedRows
 
@@ -51,7 +51,7 @@ def encoded_arm(key: Any, make: Callable[[Any], Any]) -> Callable[..., Any]:
         aggregator = Aggregator([key], False)
         aggregator.encode()
         (keys,), _, _ = aggregator.run(stopwatch=stopwatch)
-        return keys, make(SortedRows(aggregator.codes, keys.size(), stopwatch))
+        return keys, make(SortedRows(aggregator.codes, keys.size(), stopwatch, how))
 
     return run
 
@@ -111,13 +111,27 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
     agg = plc.aggregation
     if query.startswith("median"):
         column = i if query == "median of ints" else v
-        ours = encoded_arm(k, lambda rows: rows.quantile(column, 0.5, "linear"))
-        return {"ours": ours, "cudf": cudf_arm(column, agg.median())}
+
+        def median(rows: Any) -> Any:
+            return rows.quantile(column, 0.5, "linear")
+
+        return {
+            "ours": encoded_arm(k, median),
+            "cudf": cudf_arm(column, agg.median()),
+            "sorted": encoded_arm(k, median, "sort"),
+        }
     if query.startswith("nunique"):
         column = v if query == "nunique of floats" else i
-        ours = encoded_arm(k, lambda rows: rows.nunique(column))
-        pairs = pairs_arm(k, column)
-        return {"ours": ours, "cudf": cudf_arm(column, agg.nunique()), "pairs": pairs}
+
+        def nunique(rows: Any) -> Any:
+            return rows.nunique(column)
+
+        return {
+            "ours": encoded_arm(k, nunique),
+            "cudf": cudf_arm(column, agg.nunique()),
+            "sorted": encoded_arm(k, nunique, "sort"),
+            "pairs": pairs_arm(k, column),
+        }
     if query == "list":
         ours = encoded_arm(k, lambda rows: rows.list(v))
         return {"ours": ours, "cudf": cudf_arm(v, agg.collect_list())}

@@ -16,7 +16,7 @@ from dask_gpuagg.cardinality import dtype_bound, from_metadata
 from dask_gpuagg.chunks import Chunks, chunked
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.engines.support import one_pass
+from dask_gpuagg.engines.support import of_rows, one_pass
 from dask_gpuagg.expressions import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -133,7 +133,7 @@ def physical(query: Query, decision: Decision) -> Expr:
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
         return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
     alone = query.frame.npartitions == outputs == 1
-    if alone and engine_name(query.meta) == DEVICE and one_pass(plan):
+    if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     if _must_complete_at_once(query):
         partial = _partials(query, chunks)

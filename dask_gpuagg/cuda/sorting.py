@@ -152,8 +152,8 @@ def sort_values(
     -------
     Segments
     """
-    words = _array(on, rows, max(4, TYPE_BYTES[ctype]))
-    of_row = _array(on, rows, 4)
+    words = array_of(on, rows, max(4, TYPE_BYTES[ctype]))
+    of_row = array_of(on, rows, 4)
     counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
     blocks = on.spread(rows, SMALL_BLOCK)
     address = ctypes.c_void_p(codes)
@@ -162,19 +162,19 @@ def sort_values(
         on.launch(f"words_{ctype}", blocks, SMALL_BLOCK, column, address, *counts, *targets)
     words, of_row = radix_sort(on, words, of_row, rows, 8 * TYPE_BYTES[ctype])
     of_row, words = radix_sort(on, of_row, words, rows, groups.bit_length())
-    return _segments(on, words, of_row, rows, groups, emptied=column.mask is not None)
+    return segmented(on, words, of_row, rows, groups, emptied=column.mask is not None)
 
 
 def sort_rows(on: Launcher, codes: int, rows: int, groups: int) -> Segments:
     """Bring the numbers of each group's rows together, in their order; see ``sort_values``."""
-    words, of_row = _array(on, rows, 4), _array(on, rows, 4)
+    words, of_row = array_of(on, rows, 4), array_of(on, rows, 4)
     counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
     blocks = on.spread(rows, SMALL_BLOCK)
     targets = words.pointer, of_row.pointer
     if rows:
         on.launch("numbers", blocks, SMALL_BLOCK, ctypes.c_void_p(codes), *counts, *targets)
     of_row, words = radix_sort(on, of_row, words, rows, groups.bit_length())
-    return _segments(on, words, of_row, rows, groups, emptied=False)
+    return segmented(on, words, of_row, rows, groups, emptied=False)
 
 
 def radix_sort(
@@ -205,7 +205,7 @@ def radix_sort(
     tiles = math.ceil(rows / _TILE)
     places = digits * DIGITS
     # starts of the digits, the digits that all rows share, the ticket, what tiles have told
-    work = _array(on, places + 16 + tiles * DIGITS, 4)
+    work = array_of(on, places + 16 + tiles * DIGITS, 4)
     starts = work.buffer.ptr
     same, ticket, told = (starts + 4 * (places + n) for n in (0, 8, 16))
     fill(starts, 0, 4 * (places + 16), on.handle)
@@ -222,7 +222,7 @@ def radix_sort(
     varying = [d for d in range(digits) if not seen.digits[d]]
     if not varying:
         return words, moved
-    other_words, other_moved = _array(on, rows, words.width), _array(on, rows, moved.width)
+    other_words, other_moved = array_of(on, rows, words.width), array_of(on, rows, moved.width)
     for digit in varying:
         fill(ticket, 0, 4 * (8 + tiles * DIGITS), on.handle)
         step = Pass(
@@ -245,7 +245,7 @@ def radix_sort(
 
 
 def quantiles(
-    on: Launcher, segments: Segments, ctype: str, q: float, between: str
+    on: Launcher, segments: Segments, ctype: str, q: float, between: str, ticks: bool = False
 ) -> tuple[Any, Any, int]:
     """One quantile of each group's values, float64.
 
@@ -260,6 +260,8 @@ def quantiles(
         From 0 to 1.
     between : str
         Of ``BETWEEN``: what to make of the two values on either side.
+    ticks : bool
+        Whether the values are 64-bit ticks, as of datetimes; then the quantiles are ticks as well.
 
     Returns
     -------
@@ -268,15 +270,14 @@ def quantiles(
         Groups without a value.
     """
     groups = segments.groups
-    data = _array(on, groups, 8).buffer
-    # libcudf's masks are padded to 64 bytes
-    mask = _array(on, math.ceil(groups / 512) * 64, 1).buffer
+    data = array_of(on, groups, 8).buffer
+    mask = array_of(on, mask_bytes(groups), 1).buffer
     if groups == 0:
         return data, mask, 0
-    nulls = _array(on, 1, 4)
+    nulls = array_of(on, 1, 4)
     fill(nulls.buffer.ptr, 0, 4, on.handle)
     on.launch(
-        f"quantiles_{ctype}",
+        "ticks" if ticks else f"quantiles_{ctype}",
         on.spread(groups, SMALL_BLOCK),
         SMALL_BLOCK,
         *(segments.words.pointer, ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(groups)),
@@ -290,7 +291,7 @@ def quantiles(
 
 def count_distinct(on: Launcher, segments: Segments) -> Any:
     """How many different values each group has, int64; segments of ``sort_values``."""
-    counts = _array(on, segments.groups, 8).buffer
+    counts = array_of(on, segments.groups, 8).buffer
     fill(counts.ptr, 0, max(8 * segments.groups, 1), on.handle)
     if segments.rows:
         on.launch(
@@ -304,6 +305,11 @@ def count_distinct(on: Launcher, segments: Segments) -> Any:
     return counts
 
 
+def mask_bytes(groups: int) -> int:
+    """Bytes of the validity bits of a column of groups, which libcudf pads to 64."""
+    return math.ceil(groups / 512) * 64
+
+
 def rows_of_groups(on: Launcher, segments: Segments) -> int:
     """How many rows belong to groups."""
     end = _One()
@@ -315,17 +321,32 @@ class _One(ctypes.Structure):
     _fields_ = [("value", ctypes.c_uint32)]
 
 
-def _array(on: Launcher, items: int, width: int) -> Words:
+def array_of(on: Launcher, items: int, width: int) -> Words:
+    """Memory for an array, which lives as long as the array does."""
     import rmm
 
     return Words(rmm.DeviceBuffer(size=max(items * width, 1), stream=on.stream), width)
 
 
-def _segments(
-    on: Launcher, words: Words, of_row: Words, rows: int, groups: int, emptied: bool
+def segmented(
+    on: Launcher, words: Words, of_row: Words, rows: int, groups: int, emptied: bool = True
 ) -> Segments:
-    """``emptied``: groups may have lost all of their rows."""
-    starts = _array(on, groups + 1, 4)
+    """Where each group begins among rows that are sorted by group.
+
+    Parameters
+    ----------
+    on : Launcher
+    words, of_row : Words
+        Of ``rows`` rows.
+    rows, groups : int
+    emptied : bool
+        Whether some groups may have no rows.
+
+    Returns
+    -------
+    Segments
+    """
+    starts = array_of(on, groups + 1, 4)
     fill(starts.buffer.ptr, 0xFF, 4 * (groups + 1), on.handle)
     counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
     arguments = (of_row.pointer, *counts, starts.pointer)

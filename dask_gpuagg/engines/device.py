@@ -69,7 +69,7 @@ from dask_gpuagg.engines.device_states import (
     selects,
     update,
 )
-from dask_gpuagg.engines.sorted import can_sort, counts, serves
+from dask_gpuagg.engines.sorted import can_sort, counts, is_chrono, serves
 from dask_gpuagg.engines.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
@@ -145,6 +145,8 @@ def finalize(
     for name in plan.tables:
         if name.startswith("pairs"):
             pairs = stacked[name]
+            if len(partials) == 1:  # they are distinct already
+                continue
             stacked[name] = _distinct(_keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = _keys_of(next(iter(stacked.values())))
     if plan.drops_late:
@@ -176,13 +178,15 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     keys, columns : sequence of Series
         Of the partition's rows, as the plan names them.
     plan : Plan
-        For which ``support.one_pass`` holds.
+        For which ``support.one_pass`` or ``support.of_rows`` holds.
     shape : Shape
 
     Returns
     -------
     DataFrame or Series
     """
+    if not plan.grouped:
+        return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
     # several outputs read the same column
     seen = cache(lambda c: view(columns[c]))
@@ -219,6 +223,16 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     states = _states(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     finished = _finished(states, plan)
     return shaped(_with_outputs(finished, {}, plan, shape.index, {}), plan, shape)
+
+
+def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """The same where all outputs are of whole groups."""
+    whole = {f"k{i}": k for i, k in enumerate(keys)}
+    rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
+    groups, numbering = _numbered(_keys_of(rows), not plan.dropna)
+    numberings = {} if numbering is None else {"rows": numbering}
+    made = _with_outputs(groups, {"rows": rows}, plan, shape, numberings)
+    return shaped(made, plan, of_plan(shape, plan))
 
 
 def _states(
@@ -309,9 +323,9 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     return groups
 
 
-def _numbered(keys: Sequence[Any]) -> tuple[Any, Numbering | None]:
+def _numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering | None]:
     """The groups of some rows, and the rows' numbers if the kernels could tell them."""
-    grouping = Grouping(keys, keep_nulls=True)
+    grouping = Grouping(keys, keep_nulls)
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
@@ -342,33 +356,36 @@ def _with_outputs(
             }
             values = reduce.finish(output, fields, index_of(keys, names))
         else:
-            distinct = output.kind is Kind.DISTINCT
-            name = f"pairs{output.column}" if distinct else "rows"
+            name = f"pairs{output.column}" if output.kind is Kind.DISTINCT else "rows"
+            paired = name in tables and name != "rows"
+            name = name if paired else "rows"
             if name not in numberings:
                 numberings[name] = Numbering(_keys_of(tables[name]), keys)
-            column = tables[name]["v" if distinct else f"v{output.column}"]
-            values = _of_rows(output, numberings[name], column)
+            column = tables[name]["v" if paired else f"v{output.column}"]
+            values = _of_rows(output, numberings[name], column, paired)
         if output.aggregation in _OF_NOTHING:
             values = values.fillna(_OF_NOTHING[output.aggregation])
         made[label] = values
     return table(made)
 
 
-def _of_rows(output: Output, numbering: Numbering, column: Any) -> Any:
-    """One output from pairs or whole rows: sorted by the kernels where they can, else libcudf's."""
+def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
+    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
     counted = output.aggregation == "nunique"
     rows = len(column)
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
-        return reduce.whole(output, numbering, column)
+        return reduce.whole(output, numbering, column, paired)
     try:
         if counted:
             return plain(numbering.sorted(rows).nunique(view(column)))
         made = numbering.sorted(rows).output(output, view(column))
     except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
         library.cause_of(error)
-        return reduce.whole(output, numbering, column)
-    return like(made, cudf.ListDtype(column.dtype)) if output.aggregation == "list" else plain(made)
+        return reduce.whole(output, numbering, column, paired)
+    if output.aggregation == "list":
+        return like(made, cudf.ListDtype(column.dtype))
+    return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
 
 
 # of groups without rows; all else is null
@@ -387,6 +404,8 @@ def _rows(column: Any, kept: cp.ndarray) -> Any:
 
 
 def _without_null_keys(rows: Any) -> Any:
+    if not any(view(key).null_count() for key in _keys_of(rows)):
+        return rows
     kept = occurring(_keys_of(rows))
     return table({name: _rows(rows[name], kept) for name in rows.columns})
 

@@ -127,7 +127,8 @@ class Numbering:
     def __init__(self, keys: Sequence[Any], groups: Sequence[Any]) -> None:
         rows, codes = matches(keys, groups)
         order = cp.argsort(rows)
-        self.rows, self.codes = rows[order], codes[order]
+        self._taken: tuple[cp.ndarray, cp.ndarray] | None = (rows[order], codes[order])
+        self._of_rows: cp.ndarray | None = None
         self.n = len(groups[0])
         self._sorted: SortedRows | None = None
 
@@ -135,23 +136,42 @@ class Numbering:
     def of_codes(cls, codes: cp.ndarray, n: int) -> Numbering:
         """From the numbers of all rows' groups, -1 for rows of none."""
         made = object.__new__(cls)
-        made.rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
-        made.codes, made.n, made._sorted = codes[made.rows], n, None
+        made._of_rows, made._taken = codes, None
+        made.n, made._sorted = n, None
         return made
 
+    @property
+    def rows(self) -> cp.ndarray:
+        """The rows that belong to groups."""
+        return self._pairs()[0]
+
+    @property
+    def codes(self) -> cp.ndarray:
+        """The numbers of their groups."""
+        return self._pairs()[1]
+
+    def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
+        if self._taken is None:  # not before it is asked for: a sort needs the codes of all rows
+            assert self._of_rows is not None
+            rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
+            self._taken = (rows, self._of_rows[rows])
+        return self._taken
+
     def sorted(self, rows: int) -> SortedRows:
-        """All rows, of which there are so many, by the kernels that sort."""
+        """All rows, of which there are so many, for the kernels that select and sort."""
         if self._sorted is None:
-            codes = cp.full(rows, -1, dtype=cp.int32)
-            codes[self.rows] = self.codes
+            codes = self._of_rows
+            if codes is None:
+                codes = cp.full(rows, -1, dtype=cp.int32)
+                codes[self.rows] = self.codes
             self._sorted = SortedRows(column_of(codes), self.n)
         return self._sorted
 
     def where(self, kept: cp.ndarray) -> Numbering:
         """The same groups, of some of the rows."""
         fewer = object.__new__(Numbering)
-        fewer.rows, fewer.codes, fewer.n = self.rows[kept], self.codes[kept], self.n
-        fewer._sorted = None
+        fewer._taken, fewer._of_rows = (self.rows[kept], self.codes[kept]), None
+        fewer.n, fewer._sorted = self.n, None
         return fewer
 
     def take(self, column: Any) -> plc.Column:

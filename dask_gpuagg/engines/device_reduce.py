@@ -225,7 +225,7 @@ def _label(output: Any, fields: Fields) -> Any:
     return fields["label"]
 
 
-def whole(output: Any, numbering: Numbering, values: Any) -> Any:
+def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from distinct pairs or from whole rows.
 
     Parameters
@@ -235,11 +235,14 @@ def whole(output: Any, numbering: Numbering, values: Any) -> Any:
         Of the pairs or rows.
     values : Series
         Of all pairs or rows.
+    paired : bool
+        Whether they are pairs.
     """
     everything = plc.types.NullPolicy.INCLUDE
     match output.aggregation:
         case "nunique":
-            count = plc.aggregation.count(plc.types.NullPolicy.EXCLUDE)
+            how = plc.aggregation.count if paired else plc.aggregation.nunique
+            count = how(plc.types.NullPolicy.EXCLUDE)
             return plain(numbering.reduce(numbering.take(values), count))
         case "list" | "unique":
             if dtype_class(values.dtype) == "category":

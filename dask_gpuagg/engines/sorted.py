@@ -1,4 +1,4 @@
-"""Outputs that need a group's rows together, from rows sorted by the number of their group."""
+"""Outputs of whole groups: selected among the rows of few groups, or read from sorted rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda import sorting
+from dask_gpuagg.cuda import select_costs, selection, sorting
 from dask_gpuagg.cuda.call import Column
 from dask_gpuagg.cuda.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.distinct import count_distinct
 from dask_gpuagg.cuda.driver import Stopwatch
+from dask_gpuagg.cuda.parts import TYPE_BYTES
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import library
 from dask_gpuagg.engines.layout import (
@@ -26,13 +28,29 @@ from dask_gpuagg.engines.layout import (
 )
 from dask_gpuagg.plan import Output
 
-_RANKED = ("int", "uint", "float")
+_RANKED = ("bool", "int", "uint", "float")
+_CHRONO = ("datetime", "timedelta")
 # The types of which whole groups are reduced here; the others are cuDF's.
 _SORTED = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
+# Of which quantiles are whole ticks.
+_TICKS = (
+    *(TypeId.TIMESTAMP_SECONDS, TypeId.TIMESTAMP_MILLISECONDS),
+    *(TypeId.TIMESTAMP_MICROSECONDS, TypeId.TIMESTAMP_NANOSECONDS),
+    *(TypeId.DURATION_SECONDS, TypeId.DURATION_MILLISECONDS),
+    *(TypeId.DURATION_MICROSECONDS, TypeId.DURATION_NANOSECONDS),
+)
+HOW = ("auto", "sort", "select")
 
 
-def _parameters(output: Output) -> dict[str, Any]:
-    return {"q": 0.5, "interpolation": "linear"} | dict(output.parameters)
+def _parameters(output: Output, ticks: bool = False) -> dict[str, Any]:
+    # for ticks the exact midpoint; for numbers what cuDF's own median is
+    between = "midpoint" if ticks and output.aggregation == "median" else "linear"
+    return {"q": 0.5, "interpolation": between} | dict(output.parameters)
+
+
+def is_chrono(dtype: Any) -> bool:
+    """Whether values are ticks, and so are their quantiles."""
+    return dtype_class(dtype) in _CHRONO
 
 
 def serves(output: Output, dtype: Any, rows: int) -> bool:
@@ -59,7 +77,7 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
     between = parameters.pop("interpolation")
     return (
         output.aggregation in ("median", "quantile")
-        and dtype_class(dtype) in _RANKED
+        and dtype_class(dtype) in (*_RANKED, *_CHRONO)
         and isinstance(q, int | float)
         and 0 <= q <= 1
         and between in sorting.BETWEEN
@@ -69,11 +87,7 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
 
 def counts(dtype: Any, rows: int) -> bool:
     """Whether distinct values of this dtype are counted here."""
-    return rows <= sorting.ROWS_AT_MOST and dtype_class(dtype) in (
-        *_RANKED,
-        "datetime",
-        "timedelta",
-    )
+    return rows <= sorting.ROWS_AT_MOST and dtype_class(dtype) in (*_RANKED, *_CHRONO)
 
 
 def can_sort() -> bool:
@@ -87,7 +101,7 @@ def can_sort() -> bool:
 
 
 class SortedRows:
-    """Rows of numbered groups, sorted when an output asks for it, once for each column.
+    """Rows of numbered groups, sorted where an output needs it, once for each column.
 
     Parameters
     ----------
@@ -96,17 +110,27 @@ class SortedRows:
     groups : int
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
+    how : str
+        Of ``HOW``: whether quantiles and distinct values of unsorted rows are read from sorted
+        ones, or selected and counted without a sort where that can be.
     """
 
-    def __init__(self, codes: plc.Column, groups: int, stopwatch: Stopwatch | None = None) -> None:
+    def __init__(
+        self,
+        codes: plc.Column,
+        groups: int,
+        stopwatch: Stopwatch | None = None,
+        how: str = "auto",
+    ) -> None:
         self._codes = codes
         self._groups = groups
         self._rows = codes.size()
         self._on = sorting.launcher(_get_stream(), stopwatch)
         self._sorted: tuple[plc.Column, sorting.Segments] | None = None
+        self._how = how
 
     def quantile(self, column: plc.Column, q: float, interpolation: str) -> plc.Column:
-        """One quantile of each group, float64, null for groups without values.
+        """One quantile of each group, null for groups without values.
 
         Parameters
         ----------
@@ -120,16 +144,28 @@ class SortedRows:
         Returns
         -------
         pylibcudf.Column
+            float64, or of the column's type for datetimes and durations: whole ticks.
         """
-        segments = self._values(column)
-        data, mask, nulls = sorting.quantiles(
-            self._on, segments, ctype_of(column), q, interpolation
-        )
-        return plc.Column(FLOAT64, self._groups, data, mask if nulls else None, nulls, 0, [])
+        ticks = column.type().id() in _TICKS
+        made = None
+        if self._unsorted(column, select_costs.selects(self._rows, self._groups)):
+            made = self._selected(column, q, interpolation, ticks)
+        if made is None:
+            segments = self._values(column)
+            made = sorting.quantiles(self._on, segments, _sortable(column), q, interpolation, ticks)
+        data, mask, nulls = made
+        dtype = column.type() if ticks else FLOAT64
+        return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
     def nunique(self, column: plc.Column) -> plc.Column:
         """How many different values each group has, int64. Nulls are none, all NaN are one."""
-        counts = sorting.count_distinct(self._on, self._values(column))
+        ctype, counts = _sortable(column), None
+        width = TYPE_BYTES[ctype]
+        pays = select_costs.divides(self._rows, self._groups, width)
+        if width >= select_costs.DIVIDED_BYTES and self._unsorted(column, pays):
+            counts = count_distinct(self._on, self._chunk(column), ctype)
+        if counts is None:
+            counts = sorting.count_distinct(self._on, self._values(column))
         return plc.Column(INT64, self._groups, counts, None, 0, 0, [])
 
     def list(self, column: plc.Column) -> plc.Column:
@@ -147,20 +183,33 @@ class SortedRows:
         """An output that ``serves`` admits."""
         if output.aggregation == "list":
             return self.list(column)
-        parameters = _parameters(output)
+        parameters = _parameters(output, column.type().id() in _TICKS)
         return self.quantile(column, parameters["q"], parameters["interpolation"])
+
+    def _unsorted(self, column: plc.Column, pays: bool) -> bool:
+        """Whether an output is made without a sort."""
+        if not self._rows or not self._groups or self._how == "sort":
+            return False
+        there = self._sorted is not None and self._sorted[0] is column
+        return self._how == "select" or (pays and not there)
+
+    def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
+        stride = select_costs.stride_of(self._rows, self._groups)
+        room = select_costs.room_of(self._rows, self._groups, stride)
+        selector = selection.Selector(self._on, _sortable(column), self._groups, q, ticks)
+        return selection.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
+
+    def _chunk(self, column: plc.Column) -> selection.Chunk:
+        return selection.Chunk(_column(column), self._address(), self._rows, self._groups, 0)
 
     def _values(self, column: plc.Column) -> sorting.Segments:
         # one column at a time: sorted rows take as much memory as the column does
         if self._sorted is None or self._sorted[0] is not column:
-            if column.type().id() is TypeId.DECIMAL128 or ctype_of(column) not in _SORTED:
-                raise UnsupportedType(f"sorting values of type {column.type().id().name}")
-            view = view_of(column)
             self._sorted = None
             segments = sorting.sort_values(
                 self._on,
-                Column(view.data, view.mask, view.offset),
-                ctype_of(column),
+                _column(column),
+                _sortable(column),
                 self._address(),
                 self._rows,
                 self._groups,
@@ -170,3 +219,15 @@ class SortedRows:
 
     def _address(self) -> int:
         return int(self._codes.data().ptr) if self._rows else 0
+
+
+def _sortable(column: plc.Column) -> str:
+    """C++ name of values that words sort as."""
+    if column.type().id() is TypeId.DECIMAL128 or ctype_of(column) not in _SORTED:
+        raise UnsupportedType(f"sorting values of type {column.type().id().name}")
+    return ctype_of(column)
+
+
+def _column(column: plc.Column) -> Column:
+    view = view_of(column)
+    return Column(view.data, view.mask, view.offset)

@@ -43,6 +43,9 @@ LIBRARY_STATES: dict[str, tuple[str, ...]] = {
     "comoments": _NUMERIC,
     "custom": DEVICE_CLASSES,
 }
+# Outputs of whole groups that our kernels make of rows as they are, and of which classes.
+_OF_ROWS = ("median", "quantile", "nunique")
+_AS_WORDS = (*_NUMERIC, *_TEMPORAL)
 # The most digits of a decimal of 64 bits.
 _DIGITS_OF_64_BITS = 18
 
@@ -68,6 +71,26 @@ def one_pass(plan: Plan) -> bool:
         and plan.tables == ("groups",)
         and not _has_unobserved(plan)
         and all(in_kernels(use, plan) for use in plan.states)
+    )
+
+
+def of_rows(plan: Plan) -> bool:
+    """Whether the rows of the only partition are all that its outputs are made of.
+
+    Then they are grouped once for all outputs, and not made distinct pairs first, which would only
+    make less of what other partitions are to get.
+    """
+    return (
+        plan.shape == "groups"
+        and not plan.states
+        and not _has_unobserved(plan)
+        and all(
+            output.aggregation in _OF_ROWS
+            and output.column is not None
+            and dtype_class(plan.columns[output.column].dtype) in _AS_WORDS
+            for output in plan.outputs
+        )
+        and not plan.grouped
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import pytest
 
-from dask_gpuagg.cuda import compiler, sorting
+from dask_gpuagg.cuda import compiler, select_costs, selection, sorting
 from dask_gpuagg.cuda.compiler import ARCHITECTURES, KERNELS, CompileError, compile_source, cubin
 from dask_gpuagg.cuda.parts import STATE_BYTES, TYPE_BYTES
 from dask_gpuagg.cuda.source import Query
@@ -63,9 +63,35 @@ def test_sorting_compiles(architecture: str) -> None:
     of_types = {f"{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
     of_words = {f"{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
     passes = {f"pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
-    plain = {"scan_digits", "numbers", "mark_starts", "fill_starts"}
+    plain = {"scan_digits", "numbers", "mark_starts", "fill_starts", "ticks"}
     for kernel in of_types | of_words | passes | plain:
         assert f".text.gpuagg_{kernel}\0".encode() in code
+
+
+SELECTS = (KERNELS / "select" / "entry.cuh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ctype", "ticks", "architecture"),
+    [
+        *((ctype, False, "sm_90") for ctype in ORDERED),
+        *(("f64", False, architecture) for architecture in ARCHITECTURES),
+        *(("i64", True, architecture) for architecture in ARCHITECTURES),
+    ],
+)
+def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
+    code = compile_source(selection.Selecting(ctype, ticks).source(), architecture)
+    kernels = set(re.findall(r"gpuagg_\w+(?=[(,])", SELECTS))
+    assert len(kernels) == 16
+    for kernel in kernels:
+        assert f".text.{kernel}\0".encode() in code
+
+
+def test_selecting_has_the_sizes_of_the_host() -> None:
+    for name in ("COUNT_THREADS", "COUNT_BLOCKS", "ONE_BLOCK_THREADS", "COUNT_ITEMS"):
+        assert f"constexpr u32 {name} = {getattr(selection, name)};" in SELECTS
+    sides = (KERNELS / "select" / "count.cuh").read_text()
+    assert f"constexpr u32 SIDES = {select_costs.SIDES};" in sides
 
 
 def test_the_table_is_complete() -> None:

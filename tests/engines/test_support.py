@@ -109,11 +109,32 @@ def test_one_pass_suffices(names: list[str], dtype: object, once: bool) -> None:
     assert support.one_pass(plan(names, dtype)) == once
 
 
+@pytest.mark.parametrize(
+    ("names", "dtype", "alone"),
+    [
+        (["median", "nunique"], np.dtype("float64"), True),
+        (["median"], np.dtype("timedelta64[ns]"), True),
+        (["nunique"], np.dtype(bool), True),
+        (["sum", "median"], np.dtype("float64"), False),
+        (["sum"], np.dtype("float64"), False),
+        (["nunique"], np.dtype(object), False),
+        (["nunique"], DecimalDtype(18), False),
+        (["median", "list"], np.dtype("int64"), False),
+        (["unique"], np.dtype("int64"), False),
+        (["value_counts"], np.dtype("int64"), False),
+    ],
+)
+def test_rows_suffice(names: list[str], dtype: object, alone: bool) -> None:
+    assert support.of_rows(plan(names, dtype)) == alone
+
+
 def test_unobserved_categories_need_all_groups() -> None:
     key = [Column("k", pd.CategoricalDtype(["a", "b"]))]
     assert support.one_pass(plan(["sum"], np.dtype("int64"), key))
     assert not support.one_pass(plan(["sum"], np.dtype("int64"), key, observed=False))
     assert support.one_pass(plan(["sum"], np.dtype("int64"), observed=False))
+    assert support.of_rows(plan(["median"], np.dtype("int64"), key))
+    assert not support.of_rows(plan(["median"], np.dtype("int64"), key, observed=False))
 
 
 def test_decimals_are_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

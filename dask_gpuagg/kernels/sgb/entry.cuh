@@ -34,8 +34,9 @@
         const void* words, const gpuagg::u32* starts, gpuagg::u32 groups, gpuagg::f64 q,       \
         gpuagg::u32 between, const __grid_constant__ gpuagg::Target to, gpuagg::u32* nulls) {  \
         using Word = gpuagg::Sortable<gpuagg::NAME>::Word;                                     \
-        gpuagg::quantiles<gpuagg::NAME>(static_cast<const Word*>(words), starts, groups, q,    \
-                                        static_cast<gpuagg::Between>(between), to, nulls);     \
+        gpuagg::quantiles<gpuagg::NAME, gpuagg::Numbers>(                                      \
+            static_cast<const Word*>(words), starts, groups, q,                                \
+            static_cast<gpuagg::Between>(between), to, nulls);                                 \
     }
 
 extern "C" {
@@ -58,6 +59,14 @@ GPUAGG_OF_VALUES(u32)
 GPUAGG_OF_VALUES(u64)
 GPUAGG_OF_VALUES(f32)
 GPUAGG_OF_VALUES(f64)
+
+__global__ void __launch_bounds__(256)
+    gpuagg_ticks(const gpuagg::u64* words, const gpuagg::u32* starts, gpuagg::u32 groups,
+                 gpuagg::f64 q, gpuagg::u32 between, const __grid_constant__ gpuagg::Target to,
+                 gpuagg::u32* nulls) {
+    gpuagg::quantiles<gpuagg::i64, gpuagg::Ticks>(words, starts, groups, q,
+                                                  static_cast<gpuagg::Between>(between), to, nulls);
+}
 
 __global__ void __launch_bounds__(gpuagg::DIGITS)
     gpuagg_scan_digits(gpuagg::u32* counts, gpuagg::u32 rows, gpuagg::u32* same) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "output/output.cuh"
+#include "output/quantile.cuh"
 #include "sgb/order.cuh"
 
 namespace gpuagg {
@@ -57,10 +58,8 @@ __device__ __forceinline__ void fill_starts(const u32* of_row, u32 rows, u32 gro
     }
 }
 
-enum class Between : u32 { linear, lower, higher, midpoint, nearest };
-
-// As libcudf's: of ranks from 0 to n - 1, in float64 whatever the values are.
-template <class T>
+// H: what lies between two values.
+template <class T, class H>
 __device__ void quantiles(const typename Sortable<T>::Word* words, const u32* starts, u32 groups,
                           f64 q, Between between, const Target& to, u32* nulls) {
     const u32 lane = threadIdx.x % WARP;
@@ -68,30 +67,18 @@ __device__ void quantiles(const typename Sortable<T>::Word* words, const u32* st
     for (u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
         const u32 group = static_cast<u32>(base) + lane;
         const bool is_group = group < groups;
-        f64 made = 0.0;
+        typename H::template Made<T> made{};
         bool valid = false;
         if (is_group) {
             const u32 first = starts[group];
             const u32 n = starts[group + 1] - first;
             valid = n > 0;
             if (valid) {
-                const f64 at = q * static_cast<f64>(n - 1);
+                const RankOf place(q, n);
                 const auto value = [&](f64 rank) {
-                    return static_cast<f64>(Sortable<T>::back(words[first + static_cast<u32>(rank)]));
+                    return Sortable<T>::back(words[first + static_cast<u32>(rank)]);
                 };
-                const f64 share = at - floor(at);
-                switch (between) {
-                    case Between::lower: made = value(floor(at)); break;
-                    case Between::higher: made = value(ceil(at)); break;
-                    case Between::nearest: made = value(rint(at)); break;
-                    case Between::midpoint:
-                        made = value(floor(at)) * 0.5 + value(ceil(at)) * 0.5;
-                        break;
-                    default: {
-                        const f64 low = value(floor(at));
-                        made = share == 0.0 ? low : (1.0 - share) * low + share * value(ceil(at));
-                    }
-                }
+                made = H::between(value(place.lower), value(place.upper), place, q, between);
             }
         }
         const u32 missing = __ballot_sync(ALL_LANES, is_group && !valid);

@@ -1,0 +1,339 @@
+"""Quantiles and distinct values without a sort, against pandas and against sorted rows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_gpuagg.cuda import select_costs as costs
+from tests.device.test_kernels import columns_of
+from tests.device.test_sgb import BETWEEN, DTYPES, ROWS, compare, encoded, keys_of, values_of
+
+SHAPES = ["uniform", "sorted", "zipf"]
+QUANTILES = (0.0, 0.01, 0.37, 0.5, 1.0)
+
+
+def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any]:
+    """The keys of the groups, and the rows to be selected from or sorted."""
+    from dask_gpuagg.engines.sorted import SortedRows
+
+    keys, codes = encoded(frame, ["k"])
+    return keys["k"], SortedRows(codes, len(keys), stopwatch, how)
+
+
+def column_of(values: Any) -> Any:
+    """A column in which NaN stays NaN."""
+    import cudf
+
+    return cudf.Series(values, nan_as_null=False).to_pylibcudf()[0]
+
+
+def bits_of(column: Any) -> list[Any]:
+    """Values of a column, floats by their bits so that NaN and both zeros are told apart."""
+    values = column.to_arrow().to_pylist()
+    return [None if v is None else np.float64(v).tobytes() if isinstance(v, float) else v
+            for v in values]  # fmt: skip
+
+
+# ---- quantiles -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quantiles(dtype: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
+    keys, rows = rows_of(frame, "select")
+    (column,) = columns_of(frame, ["v"])
+    grouped = frame.astype({"v": "Float64"}).groupby("k").v
+    for q, between in itertools.product(QUANTILES, BETWEEN):
+        compare(rows.quantile(column, q, between), keys, grouped.quantile(q, between))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("groups", [1, 2, 100, 1_000, 3_000, 9_000, 20_000, 65_536])
+def test_medians(groups: int, shape: str) -> None:
+    """Counts in shared memory of several blocks and of one, and in global memory."""
+    rng = np.random.default_rng(groups)
+    n = 2_000_000
+    frame = pd.DataFrame({"k": keys_of(shape, groups, n, rng), "v": rng.normal(0, 1e6, n)})
+    frame["v"] = frame["v"].astype("Float64").mask(rng.random(n) < 0.1)
+    keys, rows = rows_of(frame, "select")
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
+
+
+SPECIAL = {
+    "equal": [7.25],
+    "few": [1.0, 2.0, 3.0],
+    "zeros": [0.0, -0.0],
+    "odd": [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -5e-324, 1.5, -1e300],
+}
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its words are sorted, or are a large block's."""
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    monkeypatch.setattr(costs, "WIDE_GROUP", 0 if wide else 2**31)
+    rng = np.random.default_rng(14)
+    keys_ = np.where(rng.random(ROWS) < 0.9, 7, rng.integers(0, 200, ROWS))
+    frame = pd.DataFrame({"k": keys_, "v": rng.normal(size=ROWS)})
+    stopwatch = Stopwatch()
+    keys, rows = rows_of(frame, "select", stopwatch)
+    (column,) = columns_of(frame, ["v"])
+    for q in (0.5, 0.9):
+        compare(rows.quantile(column, q, "linear"), keys, frame.groupby("k").v.quantile(q))
+    names = stopwatch.milliseconds()
+    assert ("read_ranks" in names) == wide
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("groups", [1, 300])
+def test_special_values_as_sorted(groups: int, name: str) -> None:
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"k": rng.integers(0, groups, ROWS)})
+    column = column_of(rng.choice(np.array(SPECIAL[name]), ROWS))
+    (_, ours), (_, theirs) = rows_of(frame, "select"), rows_of(frame, "sort")
+    for q, between in itertools.product(QUANTILES, BETWEEN):
+        made = [rows.quantile(column, q, between) for rows in (ours, theirs)]
+        assert bits_of(made[0]) == bits_of(made[1]), (q, between)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "Int8", "UInt8", "Int32"])
+def test_ends_of_integers_as_sorted(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    limits = np.iinfo(dtype.lower())
+    values = rng.choice(np.array([limits.min, limits.max, 0, 1], dtype.lower()), ROWS)
+    frame = pd.DataFrame({"k": rng.integers(0, 9, ROWS), "v": values})
+    (column,) = columns_of(frame, ["v"])
+    (_, ours), (_, theirs) = rows_of(frame, "select"), rows_of(frame, "sort")
+    for q, between in itertools.product(QUANTILES, BETWEEN):
+        made = [rows.quantile(column, q, between) for rows in (ours, theirs)]
+        assert bits_of(made[0]) == bits_of(made[1]), (q, between)
+    assert bits_of(ours.nunique(column)) == bits_of(theirs.nunique(column))
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[us]"])
+@pytest.mark.parametrize("how", ["select", "sort"])
+def test_ticks(how: str, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    ticks = (1 << 61) + rng.integers(-(1 << 40), 1 << 40, ROWS)
+    frame = pd.DataFrame({"k": rng.integers(0, 200, ROWS), "v": ticks.view(dtype)})
+    frame["v"] = frame["v"].mask((rng.random(ROWS) < 0.2) | (frame["k"] == 3))
+    keys, rows = rows_of(frame, how)
+    (column,) = columns_of(frame, ["v"])
+    valid = frame["v"].notna().to_numpy()
+    of_group = pd.Series(ticks[valid]).groupby(frame["k"].to_numpy()[valid])
+    ordered = {key: np.sort(values.to_numpy()) for key, values in of_group}
+    for q, between in itertools.product((0.0, 0.25, 0.5, 1.0), BETWEEN):
+        ours = rows.quantile(column, q, between)
+        assert ours.type() == column.type()
+        made = dict(zip(keys, ours.to_arrow().cast(pa.int64()).to_pylist(), strict=True))
+        assert made.pop(3) is None
+        assert made == {key: tick_of(values, q, between) for key, values in ordered.items()}
+
+
+def tick_of(ordered: Any, q: float, between: str) -> int:
+    at = q * (len(ordered) - 1)
+    low, high = int(ordered[int(np.floor(at))]), int(ordered[int(np.ceil(at))])
+    share, gap = at - np.floor(at), high - low
+    steps = {
+        "lower": 0,
+        "higher": gap,
+        "midpoint": gap // 2,
+        "nearest": gap if share > 0.5 or (share == 0.5 and q > 0.5) else 0,
+        "linear": int(gap * share),
+    }
+    return low + steps[between]
+
+
+def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    monkeypatch.setattr(costs, "ERRORS", 0.0)
+    monkeypatch.setattr(costs, "SPARE", 0.0)
+    # the room is for wide brackets
+    monkeypatch.setattr(costs, "room_of", lambda rows, groups, stride: rows)
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
+    stopwatch = Stopwatch()
+    keys, rows = rows_of(frame, "select", stopwatch)
+    (column,) = columns_of(frame, ["v"])
+    for q in (0.1, 0.5):
+        compare(rows.quantile(column, q, "linear"), keys, frame.groupby("k").v.quantile(q))
+    assert "count_in_blocks" in stopwatch.milliseconds()
+
+
+def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    monkeypatch.setattr(costs, "room_of", lambda rows, groups, stride: 10)
+    rng = np.random.default_rng(6)
+    frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
+    stopwatch = Stopwatch()
+    keys, rows = rows_of(frame, "select", stopwatch)
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
+    assert "quantiles_f64" in stopwatch.milliseconds()
+
+
+def test_a_slice_of_a_column() -> None:
+    import pylibcudf as plc
+
+    rng = np.random.default_rng(7)
+    v = values_of("Int32", ROWS + 77, 0.3, rng)
+    frame = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": v[77:].reset_index(drop=True)})
+    keys, rows = rows_of(frame, "select")
+    (longer,) = columns_of(pd.DataFrame({"v": v}), ["v"])
+    (column,) = plc.copying.slice(longer, [77, ROWS + 77])
+    expected = frame.astype({"v": "Float64"}).groupby("k").v.median()
+    compare(rows.quantile(column, 0.5, "linear"), keys, expected)
+    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+@pytest.mark.parametrize("skips_nan", [False, True])
+def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
+    """Each chunk has counts of its own, as one on another device would."""
+    import cupy as cp
+    from pylibcudf.utils import _get_stream
+
+    from dask_gpuagg.cuda import selection, sorting
+    from dask_gpuagg.cuda.call import Column
+    from dask_gpuagg.engines.layout import view_of
+
+    rng = np.random.default_rng(8)
+    groups, n, q = 300, 60_000, 0.3
+    parts, chunks, held = [], [], []
+    for _ in range(3):
+        v = rng.normal(size=n)
+        v[rng.random(n) < 0.1] = np.nan
+        parts.append(pd.DataFrame({"k": rng.integers(-1, groups, n), "v": v}))
+        column, codes = column_of(v), cp.asarray(parts[-1]["k"].to_numpy(np.int32))
+        held.append((column, codes))
+        view = view_of(column)
+        place = Column(view.data, view.mask, view.offset)
+        chunks.append(selection.Chunk(place, codes.data.ptr, n, groups, int(skips_nan)))
+    selector = selection.Selector(sorting.launcher(_get_stream()), "f64", groups, q)
+    brackets = selector.aim(chunks, 8)
+    kept = selector.candidates(3 * n)
+    counts = [selector.counts() for _ in chunks]
+    for chunk, own in zip(chunks, counts, strict=True):
+        selector.count(chunk, brackets, own, kept)
+    arrays = [cp.ndarray(costs.SIDES * groups, cp.uint64, cp.cuda.MemoryPointer(
+        cp.cuda.UnownedMemory(own.ptr, own.size, own), 0)) for own in counts]  # fmt: skip
+    arrays[0] += arrays[1] + arrays[2]
+    tally = selector.narrow(counts[0], brackets, kept)
+    assert tally.missed == 0
+    assert 0 < tally.kept < 3 * n / 2
+    selector.pick(kept, tally.kept)
+    data, _, nulls = selector.made("lower")
+    assert nulls == 0
+    frame = pd.concat(parts)
+    frame = frame[frame["k"] >= 0]
+    # pandas leaves NaN out; as a value it is the largest
+    values = frame["v"] if skips_nan else frame["v"].fillna(1e9)
+    expected = values.groupby(frame["k"]).quantile(q, interpolation="lower")
+    made = np.frombuffer(data.tobytes(), np.float64)[:groups]
+    assert (made == expected.to_numpy()).all()
+
+
+# ---- distinct values -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nunique(dtype: str, share: float) -> None:
+    rng = np.random.default_rng(9)
+    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
+    keys, rows = rows_of(frame, "select")
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+@pytest.mark.parametrize("distinct", [1, 10, 5_000, 2_000_000])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("groups", [1, 1_000, 20_000])
+def test_nunique_of_shapes(groups: int, shape: str, distinct: int) -> None:
+    rng = np.random.default_rng(groups)
+    n = 2_000_000
+    values = rng.integers(-(2**62), 2**62, distinct)[rng.integers(0, distinct, n)]
+    frame = pd.DataFrame({"k": keys_of(shape, groups, n, rng), "v": values})
+    keys, rows = rows_of(frame, "select")
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_distinct_special_values_as_sorted(name: str) -> None:
+    rng = np.random.default_rng(10)
+    frame = pd.DataFrame({"k": rng.integers(0, 3_000, ROWS)})
+    column = column_of(rng.choice(np.array(SPECIAL[name]), ROWS))
+    (_, ours), (_, theirs) = rows_of(frame, "select"), rows_of(frame, "sort")
+    assert bits_of(ours.nunique(column)) == bits_of(theirs.nunique(column))
+
+
+def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "TABLE_BYTES", 4_096)
+    rng = np.random.default_rng(11)
+    frame = pd.DataFrame({"k": rng.integers(0, 5, ROWS), "v": rng.normal(size=ROWS)})
+    keys, rows = rows_of(frame, "select")
+    (column,) = columns_of(frame, ["v"])
+    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
+
+
+# ---- who is chosen, and whole queries ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "selected"), [(costs.ROWS_FROM, True), (100_000, False)])
+def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None:
+    from dask_gpuagg.cuda.driver import Stopwatch
+
+    rng = np.random.default_rng(12)
+    frame = pd.DataFrame({"k": rng.integers(0, 64, rows), "v": rng.normal(size=rows)})
+    stopwatch = Stopwatch()
+    _, of_rows = rows_of(frame, "auto", stopwatch)
+    (column,) = columns_of(frame, ["v"])
+    of_rows.quantile(column, 0.5, "linear")
+    names = stopwatch.milliseconds()
+    assert ("count_in_blocks" in names, "quantiles_f64" in names) == (selected, not selected)
+    of_rows.nunique(column)
+    names = stopwatch.milliseconds()
+    assert ("count_parts" in names, "count_distinct_8" in names) == (selected, not selected)
+
+
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_collections(npartitions: int, raising: None) -> None:
+    import cudf
+    import dask_cudf
+
+    rng = np.random.default_rng(13)
+    n = costs.ROWS_FROM + 1
+    frame = pd.DataFrame(
+        {
+            "k": pd.Series(rng.integers(0, 100, n)).astype("Int32").mask(rng.random(n) < 0.01),
+            "v": pd.Series(rng.normal(size=n)).astype("Float64").mask(rng.random(n) < 0.1),
+            "i": rng.integers(0, 1_000_000, n),
+            # so few ticks that the float64 of pandas holds them
+            "t": np.datetime64(0, "ns") + rng.integers(0, 10**12, n),
+        }
+    )
+    gdf = cudf.DataFrame(frame)
+    ours = dask_cudf.from_cudf(gdf, npartitions=npartitions).groupby("k", sort=True)
+    theirs = frame.groupby("k", sort=True)
+    medians = ours[["v", "i"]].median().compute().to_pandas()
+    np.testing.assert_allclose(medians, theirs[["v", "i"]].median().astype(float), rtol=1e-12)
+    distinct = ours["i"].nunique().compute().to_pandas()
+    assert (distinct.to_numpy() == theirs["i"].nunique().to_numpy()).all()
+    spec = {"t": "median", "v": ["median", "nunique"]}
+    mixed = ours.agg(spec).compute().to_pandas()
+    ticks = frame["t"].astype("int64").groupby(frame["k"])
+    low, high = (ticks.quantile(0.5, interpolation=side).to_numpy() for side in BETWEEN[1:3])
+    assert (mixed["t", "median"].to_numpy().astype("int64") == low + (high - low) // 2).all()
+    assert (mixed["v", "nunique"].to_numpy() == theirs["v"].nunique().to_numpy()).all()
