@@ -14,7 +14,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
-from dask_gpuagg.engines.support import one_pass
+from dask_gpuagg.engines.support import of_rows, one_pass
 from dask_gpuagg.engines.unify import DTYPES, differing, unify
 from dask_gpuagg.plan import Plan
 
@@ -170,7 +170,8 @@ def finished_of(parts: Sequence[Part], plan: Plan, meta: Any) -> Any:
     engine = engine_of(parts[0].keys[0])
     runs = _stackable(parts, plan, engine)
     device = engine_name(parts[0].keys[0]) == DEVICE
-    if device and len(runs) == 1 and runs[0][0].dtypes is None and one_pass(plan):
+    at_once = device and (one_pass(plan) or of_rows(plan))
+    if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
         try:
             whole = stacked(runs[0], engine)
             return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))

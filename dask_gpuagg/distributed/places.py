@@ -95,6 +95,7 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
 def device_bytes() -> int:
     """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
     import cupy  # only such workers have it
+    import dask_cudf  # noqa: F401  tells Dask the bytes of partitions, which it takes for few before
 
     return int(cupy.cuda.Device().mem_info[1])
 

@@ -231,7 +231,7 @@ def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, sha
     rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
     groups, numbering = _numbered(_keys_of(rows), not plan.dropna)
     numberings = {} if numbering is None else {"rows": numbering}
-    made = _with_outputs(groups, {"rows": rows}, plan, shape, numberings)
+    made = _with_outputs(groups, {"rows": rows}, plan, shape.index, numberings)
     return shaped(made, plan, of_plan(shape, plan))
 
 

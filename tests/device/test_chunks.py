@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +28,7 @@ QUERIES = {
     "labels": lambda d: d.groupby("k").v.agg("idxmax"),
     "categories": lambda d: d.groupby("c").v.sum(),
     "unobserved": lambda d: d.groupby("c", observed=False).v.sum(),
-    "times": lambda d: d.groupby("t").agg({"v": "sum", "t": "count"}),
+    "times": lambda d: d.groupby("t").agg({"v": "sum", "i": "count"}),
     "series as key": lambda d: d.groupby(d.k % 7).v.sum(),
     "filtered": lambda d: d[d.v > 0.5].assign(z=d.v * 2).groupby("k").z.sum(),
     "values": lambda d: d.groupby("k").c.agg("value_counts"),
@@ -84,7 +83,7 @@ def inputs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     # a partition whose integers are floats, one that is empty, one whose nulls are its own
     odd = held.map_partitions(_odd, meta=held._meta).persist()
     wait([held, odd])
-    files = dd.read_parquet(folder, blocksize=None)
+    files = dask_cudf.read_parquet(folder, blocksize=None)
     return {"persisted": held, "unlike its metadata": odd, "files": files}
 
 
@@ -100,8 +99,10 @@ def _odd(part: Any) -> Any:
 
 def _sorted(result: Any) -> pd.DataFrame:
     plain = result.to_pandas() if hasattr(result, "to_pandas") else result
-    table = (plain.to_frame() if plain.ndim == 1 else plain).reset_index()
-    table.columns = [str(label) for label in table.columns]
+    table = plain.to_frame() if plain.ndim == 1 else plain
+    table = table.set_axis([f"o{i}" for i in range(table.shape[1])], axis=1)
+    table.index = table.index.set_names([f"k{i}" for i in range(table.index.nlevels)])
+    table = table.reset_index()
     return table.sort_values(list(table.columns), ignore_index=True)
 
 
