@@ -18,16 +18,12 @@ from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
-from dask_gpuagg.engines.finish import (
-    categories_of,
-    finish_groups,
-    finish_matrix,
-    finish_values,
-    sort_order,
-)
+from dask_gpuagg.engines.conform import categories_of
+from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
-from dask_gpuagg.engines.reduce import Fields, Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.engines.stacking import is_categorical, stack, stack_series
 from dask_gpuagg.engines.unify import as_found, common_dtype, retyped, unmasked
 from dask_gpuagg.engines.unobserved import complete, expected_groups

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.reduce import UPDATES, Fields, Reducer, extreme
+from dask_gpuagg.engines.reduce import UPDATES, extreme
+from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.states import STATES
 
 
