@@ -160,6 +160,10 @@ EXCEPTIONS: dict[str, Callable[[list[pd.Series]], bool]] = {
 }
 
 
+# kinds that may stand where pandas makes Python objects of them
+_NUMBERS = ("int", "float", "bool", "complex")
+
+
 def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
     """Of several dtypes: the same kind in another width, unit or layout, or objects of that kind.
 
@@ -171,7 +175,7 @@ def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
     if len({_written(part.dtype) for part in column}) == 1:
         return False
     kinds = {_kind(dtype) for dtype in theirs}
-    return _kind(have) in kinds or (_kind(have) in ("int", "float", "bool") and "object" in kinds)
+    return _kind(have) in kinds or (_kind(have) in _NUMBERS and "object" in kinds)
 
 
 def _kind(dtype: str) -> str:

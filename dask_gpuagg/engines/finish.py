@@ -15,6 +15,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.conform import DECIMAL_DIGITS, categories_of, conform, natural_dtype
 from dask_gpuagg.engines.grouping import group
 from dask_gpuagg.engines.reducer import Fields, Reducer
+from dask_gpuagg.engines.unify import complex_objects
 from dask_gpuagg.plan import Output, Plan
 
 Floats = npt.NDArray[np.float64]
@@ -254,6 +255,8 @@ def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 
 
 def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    if values.dtype == object:  # truths beside numbers, of several partitions
+        values = complex_objects(values)
     return reducer.by(values).median().array
 
 

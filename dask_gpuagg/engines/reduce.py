@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.dtypes import dtype_class, is_complex, is_plain
 from dask_gpuagg.engines import fused
 from dask_gpuagg.engines.grouping import take
 from dask_gpuagg.engines.reducer import Fields, Reducer
@@ -60,9 +60,7 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
 
 
 def _floats(values: pd.Series) -> npt.NDArray[np.float64]:
-    """The values in float64, nulls as NaN."""
-    if getattr(values.dtype, "kind", "") == "c":
-        raise TypeError(f"complex values, where the metadata promised real ones: {values.name!r}")
+    """The values in float64, nulls as NaN; of complex ones the real parts, as pandas warns."""
     if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
         return np.asarray(values.to_numpy(dtype=np.float64))
     return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -88,6 +86,8 @@ def _isum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _integer_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
+    if is_complex(values.dtype):
+        return np.asarray(reducer.sum(values))
     sums: npt.NDArray[Any] | None = reducer.fused(values, "sum")
     return reducer.sum(_integers(values, 0)) if sums is None else sums
 
@@ -106,7 +106,9 @@ def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
     return {"sum": reducer.shared("fsum", lambda v: _float_sums(reducer, v), values)}
 
 
-def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
+def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
+    if is_complex(values.dtype):
+        return np.asarray(reducer.sum(values))
     if _cannot_wrap(values):  # the integer sum is exact, and may be wanted anyway
         return np.asarray(_isum(reducer, values)["sum"], dtype=np.float64)
     sums: npt.NDArray[np.float64] | None = None
@@ -141,14 +143,26 @@ def _concat(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
+    if is_complex(values.dtype):
+        return {"prod": products(reducer, values)}
     return {"prod": reducer.by(_integers(values, 1)).prod().to_numpy()}
 
 
 def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
+    if is_complex(values.dtype):
+        return {"prod": products(reducer, values)}
     filled = _filled(values, 1.0)
     if filled is not None:
-        return {"prod": reducer.by(filled).prod(skipna=False).to_numpy()}
-    return {"prod": reducer.by(pd.Series(_floats(values))).prod().to_numpy()}
+        return {"prod": products(reducer, filled, skipna=False)}
+    return {"prod": products(reducer, pd.Series(_floats(values)))}
+
+
+def products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.NDArray[Any]:
+    """Products of numbers; of complex ones as Python objects, pandas having no other."""
+    if is_complex(values.dtype):
+        made = reducer.by(values.astype(object)).prod(skipna=skipna)
+        return np.asarray(made, dtype=values.dtype)
+    return np.asarray(reducer.by(values).prod(skipna=skipna))
 
 
 def _extremum(function: str) -> Callable[[Reducer, pd.Series], Fields]:
@@ -188,6 +202,8 @@ def _truth(function: str) -> Callable[[Reducer, pd.Series], Fields]:
 
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
+    if is_complex(values.dtype):
+        values = pd.Series(_floats(values))
     floats = values if fused.reads(values.dtype) else pd.Series(_floats(values))
     n = _count(reducer, values)["n"]
     with np.errstate(invalid="ignore", divide="ignore"):
