@@ -151,7 +151,7 @@ def finalize(
         if name.startswith("pairs"):
             stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
     expected: list[Any] = []
-    if not plan.observed and plan.shape == "groups":
+    if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
         if plan.drops_late:
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
