@@ -10,20 +10,22 @@ import pandas as pd
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.plan import Output
 
 # a decimal256 has at most 76 digits; as many again keep a quotient exact enough to round
 DECIMAL_DIGITS = 152
 
 
-def natural_dtype(output: Output, dtype: Any) -> Any:
+def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
     """The dtype that pandas gives an aggregation of a column of this dtype.
 
     Parameters
     ----------
     output : Output
     dtype : dtype
+    promised : dtype
+        Of the output, by the metadata. Stock Dask's lists are Arrow's beside a median only.
 
     Returns
     -------
@@ -32,6 +34,8 @@ def natural_dtype(output: Output, dtype: Any) -> Any:
         keeps the dtype that it was made in.
     """
     rule = None if output.custom else REGISTRY[output.aggregation].result
+    if isinstance(promised, pd.ArrowDtype) and output.aggregation == "list":
+        return list_dtype(dtype)
     if dtype_class(dtype) in ("object", "category"):
         return None
     if rule == "same":
@@ -44,6 +48,18 @@ def natural_dtype(output: Output, dtype: Any) -> Any:
         return method(**dict(output.parameters)).dtype
     except (TypeError, NotImplementedError, ArithmeticError):  # what pandas refuses by dtype
         return None
+
+
+def list_dtype(dtype: Any) -> Any:
+    """The dtype that pandas gives lists of values of a dtype: Arrow's where the values are.
+
+    Those of decimals are Python objects, as pandas takes their precision from the values. pandas
+    3.0 cannot make those of categories.
+    """
+    if is_plain(dtype) or dtype_class(dtype) in ("category", "decimal"):
+        return np.dtype(object)
+    row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
+    return row.groupby([0]).agg(list).dtype
 
 
 def conform(values: Any, dtype: Any, output: Output) -> Any:
@@ -66,7 +82,9 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if narrow and series.isna().any() and isinstance(dtype, np.dtype):
         return _with_nan(series)  # a null has no place in the promised dtype
     if rule == "object" and isinstance(dtype, pd.ArrowDtype):
-        return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
+        # metadata made by pandas: list<...>[pyarrow], whose nulls Arrow takes for None alone
+        lists = [[None if v is pd.NA else v for v in values] for values in series]
+        return pd.array(lists, dtype=dtype)
     if output.kind is Kind.WHOLE and series.dtype == np.float64 and _is_narrow_float(dtype):
         return series.array  # pandas' medians of float16 are float64, whatever the metadata says
     if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):

@@ -12,7 +12,12 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.conform import DECIMAL_DIGITS, categories_of, conform, natural_dtype
+from dask_gpuagg.engines.conform import (
+    DECIMAL_DIGITS,
+    categories_of,
+    conform,
+    natural_dtype,
+)
 from dask_gpuagg.engines.grouping import group
 from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.engines.unify import complex_objects
@@ -58,7 +63,8 @@ def finish_groups(
             column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
             values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
         if output.column in plan.found:
-            dtype = natural_dtype(output, plan.columns[output.column].dtype)
+            found = plan.columns[output.column].dtype
+            dtype = natural_dtype(output, found, dtype)
         column = conform(values, dtype, output)
         columns[i] = pd.Series(column, index=index)
         if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,14 @@ def partial(
     dict of str to DataFrame
         The tables named by ``plan.tables``.
     """
+    given, promised = keys, plan.keys
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
         categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
+        given, promised = keys, (*plan.keys, *plan.columns)
         if wanted:
             valid = np.logical_and.reduce([k.notna() for k in wanted])
             keys, index = [k[valid] for k in keys], index[valid]
@@ -76,6 +79,9 @@ def partial(
         columns = [c[groups.kept] for c in columns]
         index = index[groups.kept]
         keys = [k[groups.kept] for k in keys]
+    if groups.n == 0:
+        keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        groups = replace(groups, keys=[key.array for key in keys])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
@@ -256,6 +262,14 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     order = np.sort(first)
     columns = _key_columns([k.array.take(order) for k in keys])
     return _table(columns | {"v": values.array.take(order)})
+
+
+def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
+    """A key of a partition that has no group: a column without a value tells no dtype."""
+    kinds = {dtype_class(key.dtype), dtype_class(promised.dtype)}
+    if "category" in kinds or not key.isna().all():
+        return key.iloc[:0]
+    return pd.Series([], dtype=promised.dtype)
 
 
 def _as_promised(key: Any, promised: Column) -> Any:

@@ -65,3 +65,23 @@ def test_extremes_beside_a_median_are_planned(kind: str):
     with dask_gpuagg.enabled():
         query = in_pieces([frame]).groupby("k").agg({"x": "median", "d": "max"})
         assert dask_gpuagg.why_not(query) == []
+
+
+@pytest.mark.parametrize("found", ["int64[pyarrow]", "int32[pyarrow]", "double[pyarrow]"])
+@pytest.mark.parametrize(
+    "promised", ["int64[pyarrow]", "string[pyarrow]", "timestamp[us][pyarrow]"]
+)
+def test_lists_beside_a_median(promised: str, found: str):
+    """They are Arrow's where the column is, as in pandas; stock Dask's alone are objects."""
+    numbers = pd.Series([1, 2, 3, 4], dtype="Int64")
+    first = pd.DataFrame({"k": [0, 1, 0, 1], "x": [1, 2, 3, 4], "d": numbers.astype(promised)})
+    held = numbers.mask(numbers > 3).astype(found if promised.startswith("int") else promised)
+    second = first.assign(d=held)
+    pieces = [first, second.set_axis(range(4, 8))]
+    for plan in ({}, {"split_out": 2}):
+        judge(
+            lambda f, **o: f.groupby("k").agg({"x": "median", "d": list}, **o),
+            lambda: in_pieces(pieces, first.iloc[:0]),
+            pieces,
+            plan,
+        )
