@@ -217,9 +217,10 @@ def _written(dtype: Any) -> str:
 EXCEPTIONS: dict[str, Callable[[list[pd.Series]], bool]] = {
     # the dtype for all rows in one frame
     "pandas": lambda column: True,
-    # the dtype that a lazy result says of itself
+    # the dtype that a lazy result says of itself; objects may all be of the promised kind
     "promised": lambda column: (
-        any(_written(part.dtype).startswith("category") for part in column)
+        all(part.dtype == object for part in column)
+        or any(_written(part.dtype).startswith("category") for part in column)
         or len({_written(part.dtype) for part in column}) > 1
         or not any(part.notna().any() for part in column)
     ),

@@ -38,6 +38,9 @@ __all__ = [
 
 Partial = dict[str, pd.DataFrame]
 
+# what is left of a column's dtype where it holds nothing
+_OF_NOTHING = (np.dtype(object), np.dtype("float64"))
+
 
 def partial(
     keys: Sequence[pd.Series],
@@ -163,7 +166,8 @@ def finalize(
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
     # of value_counts the value is the last key
-    keys = [_as_promised(*pair) for pair in zip(groups.keys, plan.keys, strict=False)]
+    levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
+    keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
     if plan.shape == "values":
         keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
     n = groups.n
@@ -265,25 +269,27 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
-    """A key of a partition that has no group: a column without a value tells no dtype."""
-    kinds = {dtype_class(key.dtype), dtype_class(promised.dtype)}
-    if "category" in kinds or not key.isna().all():
+    """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
+    telling = key.dtype not in _OF_NOTHING or not key.isna().all()
+    if telling or dtype_class(promised.dtype) == "category":
         return key.iloc[:0]
     return pd.Series([], dtype=promised.dtype)
 
 
-def _as_promised(key: Any, promised: Column) -> Any:
+def _as_promised(key: Any, promised: Column, level: Any) -> Any:
     """A key of the groups, with categories only where the metadata has them.
 
     Outputs of one result may have met different partitions: those that hold categories, text or
-    Python objects. They have to agree, or Dask cannot concatenate them.
+    Python objects. They have to agree, or Dask cannot concatenate them. ``level`` is the dtype of
+    the result's index by its metadata: that of ``unique`` has lost the categories.
     """
     wanted = dtype_class(promised.dtype)
     found = dtype_class(key.dtype)
     if len(key) == 0 and found != "category":
         return pd.Series(key).astype(promised.dtype).array
     if wanted == "category":
-        return key if found == "category" else categories_of(key, promised.dtype)
+        kept = found == "category" or dtype_class(level) != "category"
+        return key if kept else categories_of(key, promised.dtype)
     if found == "category":
         return pd.Series(key).astype(key.categories.dtype).array
     if found != "object" or wanted == "object":

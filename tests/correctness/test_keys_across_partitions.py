@@ -170,3 +170,20 @@ def as_they_are(pieces: list[pd.DataFrame], meta: pd.DataFrame) -> Any:
     """The partitions under this metadata, none of them converted to what it says."""
     with dask.config.set({"dataframe.convert-string": False}):
         return in_pieces(pieces, meta)
+
+
+@pytest.mark.parametrize("name", ["unique", "max"])
+def test_categories_beside_text_are_what_the_result_promises(name: str):
+    """Dask's metadata of ``unique`` has no categories, that of other methods has them."""
+    pieces = [
+        pd.DataFrame({"k": pd.Series(["a", "b"], dtype="category"), "x": [1, 2]}),
+        pd.DataFrame({"k": pd.Series(["a"], dtype="str"), "x": [3]}),
+    ]
+    lazy = getattr(as_they_are(pieces, pieces[0].iloc[:0]).groupby("k", observed=True).x, name)()
+    assert (lazy.compute().index.dtype == "category") == (lazy._meta.index.dtype == "category")
+
+
+def test_keys_of_a_partition_without_rows_have_their_width():
+    pieces = [pd.DataFrame({"k": pd.Series(k, dtype="float32"), "x": k}) for k in ([0.5], [])]
+    meta = pd.DataFrame({"k": pd.Series([], dtype="float64"), "x": pd.Series([], dtype="float64")})
+    assert as_they_are(pieces, meta).groupby("k").x.max().compute().index.dtype == "float32"
