@@ -38,9 +38,6 @@ __all__ = [
 
 Partial = dict[str, pd.DataFrame]
 
-# what is left of a column's dtype where it holds nothing
-_OF_NOTHING = (np.dtype(object), np.dtype("float64"))
-
 
 def partial(
     keys: Sequence[pd.Series],
@@ -270,8 +267,9 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
     """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
-    telling = key.dtype not in _OF_NOTHING or not key.isna().all()
-    if telling or dtype_class(promised.dtype) == "category":
+    found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
+    nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
+    if not nothing or wanted in (found, "category"):
         return key.iloc[:0]
     return pd.Series([], dtype=promised.dtype)
 

@@ -158,6 +158,7 @@ def test_a_partition_of_null_keys_tells_no_dtype(promised: str, query: str, plan
     pieces = [
         pd.DataFrame({"j": 1, "k": pd.Series([0, 1, 1]).astype(promised), "x": [1, 2, 4]}),
         pd.DataFrame({"j": 1, "k": [np.nan, np.nan], "x": [3, 3]}),
+        pd.DataFrame({"j": 1, "k": pd.Series([np.nan], dtype="float32"), "x": [3]}),
         pd.DataFrame({"j": 1, "k": pd.Series([None], dtype=object), "x": [3]}),
     ]
     frame = as_they_are(pieces, pieces[0].iloc[:0])
