@@ -242,6 +242,9 @@ def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
     if len({_written(part.dtype) for part in column}) == 1:
         return False
     kinds = {_kind(dtype) for dtype in theirs}
+    # truths beside a null, of which pandas' concatenation makes floats in some frames
+    if have == "object" and any(part.dtype == bool for part in column):
+        return "float" in kinds
     return _kind(have) in kinds or (_kind(have) in _NUMBERS and "object" in kinds)
 
 
