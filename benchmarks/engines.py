@@ -22,7 +22,8 @@ import pyarrow as pa
 from benchmarks.datagen import Parameters, generate
 from benchmarks.machine import provenance
 from dask_gpuagg.engines.grouping import group
-from dask_gpuagg.engines.reduce import Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Reducer
 
 KEYS = {
     "int, 100 groups": ["id4"],

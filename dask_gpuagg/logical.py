@@ -125,7 +125,7 @@ def read(expr: Any) -> Query:
         # stock Dask's answer has no groups
         raise Unsupported("no column is left to aggregate", name)
     if name in ("cov", "corr"):
-        if not flags["observed"]:
+        if not flags["observed"] and engine_name(expr.frame._meta) == DEVICE:
             raise Unsupported(f"{name} with observed=False", name)
         of_label = {c.label: c for c in columns}
         wanted = [of_label[label] for label in expr._meta.columns]

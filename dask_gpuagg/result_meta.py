@@ -11,6 +11,7 @@ from dask.dataframe.dispatch import meta_nonempty
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.device_meta import beside, empty_matrix, is_known, on_host
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.conform import list_dtype
 from dask_gpuagg.plan import CustomFunctions, Requested
 
 
@@ -114,9 +115,8 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
         # the objects of Dask's non-empty metadata can be neither added nor compared
         return grouped.first().iloc[:0]
     if request.aggregation == "list":
-        # lists of any dtype are Python objects, as in stock Dask; pandas 3.0 cannot make those of
-        # categories
-        made = grouped.size().astype(object)
+        index = grouped.size().index[:0]
+        made = pd.Series([], index=index, dtype=list_dtype(grouped.obj.dtype))
     elif dtype_class(grouped.obj.dtype) == "decimal" and _keeps_moments(request.aggregation):
         # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
         made = grouped.size().astype("double[pyarrow]")

@@ -137,8 +137,11 @@ def _plain(value: Any) -> Any:
 def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> None:
     """Assert equal nulls and equal values, floats within the tolerances."""
     have_null, expected_null = got.isna().to_numpy(), want.isna().to_numpy()
-    text = f"column {label!r}:\n{got}\ninstead of\n{want}"
-    assert (have_null == expected_null).all(), text
+
+    def text() -> str:  # of two columns that are equal it would cost more than to compare them
+        return f"column {label!r}:\n{got}\ninstead of\n{want}"
+
+    assert (have_null == expected_null).all(), text()
     valid = ~expected_null
     if any(map(_is_float, (got, want))) and all(map(_is_numeric, (got, want))):
         a = got[valid].to_numpy(dtype=np.float64)
@@ -146,9 +149,9 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
         bound = np.broadcast_to(atol, valid.shape)[valid]
         with np.errstate(invalid="ignore"):
             close = (a == b) | (np.abs(a - b) <= rtol * np.abs(b) + bound)
-        assert close.all(), text
+        assert close.all(), text()
         return
-    assert _values(got[valid]) == _values(want[valid]), text
+    assert _values(got[valid]) == _values(want[valid]), text()
 
 
 def _values(column: pd.Series) -> list[Any]:

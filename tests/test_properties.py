@@ -144,7 +144,7 @@ def test_matrices_agree_with_pandas(case: Case, name: str, data: Any):
     frame = case.frame[case.keys].assign(x=x.where(x < 8), y=y, z=np.arange(n) % 4 / 2)
     # pandas cannot put a matrix under a null key, nor make one of nothing
     assume(len(frame.dropna(subset=case.keys)))
-    case = replace(case, frame=frame, dropna=True, observed=True)
+    case = replace(case, frame=frame, dropna=True)
     want = getattr(case.groupby(case.collection().compute()), name)()
     for options in ({}, {"split_out": 3}):
         lazy = getattr(case.groupby(case.collection()), name)(**options)

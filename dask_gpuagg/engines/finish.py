@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from dask.dataframe.dispatch import meta_nonempty
 
-from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.conform import (
+    DECIMAL_DIGITS,
+    categories_of,
+    conform,
+    natural_dtype,
+)
 from dask_gpuagg.engines.grouping import group
-from dask_gpuagg.engines.reduce import Fields, Reducer
+from dask_gpuagg.engines.reducer import Fields, Reducer
+from dask_gpuagg.engines.unify import complex_objects
 from dask_gpuagg.plan import Output, Plan
 
 Floats = npt.NDArray[np.float64]
-
-# a decimal256 has at most 76 digits; as many again keep a quotient exact enough to round
-_DECIMAL_DIGITS = 152
 
 
 def finish_groups(
@@ -60,7 +63,8 @@ def finish_groups(
             column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
             values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
         if output.column in plan.found:
-            dtype = natural_dtype(output, plan.columns[output.column].dtype)
+            found = plan.columns[output.column].dtype
+            dtype = natural_dtype(output, found, dtype)
         column = conform(values, dtype, output)
         columns[i] = pd.Series(column, index=index)
         if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
@@ -126,20 +130,6 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns)
 
 
-def categories_of(values: Any, promised: Any) -> pd.Categorical:
-    """Values as categories of the plainest dtype that holds them.
-
-    Parameters
-    ----------
-    values : array
-        Of partitions that did not hold categories, though the metadata promised them.
-    promised : CategoricalDtype
-    """
-    series = pd.Series(values)
-    distinct = pd.Index(series.dropna().unique().tolist())
-    return pd.Categorical(series, categories=distinct if len(distinct) else promised.categories[:0])
-
-
 def make_index(keys: list[Any], names: Any) -> pd.Index:
     """Index of the groups; a MultiIndex for several keys."""
     if len(keys) == 1:
@@ -164,109 +154,6 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             size = len(uniques)
         ranks.append(np.where(codes < 0, size, codes))
     return ranks
-
-
-def natural_dtype(output: Output, dtype: Any) -> Any:
-    """The dtype that pandas gives an aggregation of a column of this dtype.
-
-    Parameters
-    ----------
-    output : Output
-    dtype : dtype
-
-    Returns
-    -------
-    dtype, or None
-        ``None`` where it is that of the values, or pandas has no such aggregation: the output
-        keeps the dtype that it was made in.
-    """
-    rule = None if output.custom else REGISTRY[output.aggregation].result
-    if dtype_class(dtype) in ("object", "category"):
-        return None
-    if rule == "same":
-        return dtype
-    if rule not in ("sum", "float", "count", "bool"):
-        return None
-    row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
-    try:
-        method = getattr(row.groupby([0]), output.aggregation)
-        return method(**dict(output.parameters)).dtype
-    except (TypeError, NotImplementedError, ArithmeticError):  # what pandas refuses by dtype
-        return None
-
-
-def conform(values: Any, dtype: Any, output: Output) -> Any:
-    """Give an output the dtype that the metadata promises, where no value is lost by it.
-
-    ``None`` for the dtype leaves the output as it is.
-    """
-    series = pd.Series(values)
-    if dtype is None or series.dtype == dtype:
-        return series.array
-    if series.dtype == object and dtype_class(dtype) == "decimal":
-        return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
-    rule = "same" if output.custom else REGISTRY[output.aggregation].result
-    if rule == "same" and dtype_class(series.dtype) == "object" and not output.custom:
-        return series.array  # truths beside numbers, of several partitions
-    narrow = dtype_class(dtype) in ("int", "uint", "bool")
-    if rule == "sum" and narrow:
-        # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit
-        return _narrowed(series, dtype)
-    if narrow and series.isna().any() and isinstance(dtype, np.dtype):
-        return _with_nan(series)  # a null has no place in the promised dtype
-    if rule == "object" and isinstance(dtype, pd.ArrowDtype):
-        return pd.array(list(series), dtype=dtype)  # metadata made by pandas: list<...>[pyarrow]
-    if output.kind is Kind.WHOLE and series.dtype == np.float64 and _is_narrow_float(dtype):
-        return series.array  # pandas' medians of float16 are float64, whatever the metadata says
-    if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):
-        return series.array
-    if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
-        return series.array  # categories are known only now
-    return series.astype(dtype).array
-
-
-def _is_narrow_float(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize < 8
-
-
-def _with_nan(series: pd.Series) -> Any:
-    """Masked values of which some are null, as Python objects: no plain dtype holds both.
-
-    They come from partitions that held objects, of which pandas would have made objects too.
-    """
-    if isinstance(series.dtype, np.dtype):
-        return series.array
-    return series.astype(object).where(series.notna(), None).array
-
-
-def _rounded(value: Any, dtype: Any) -> Any:
-    """A decimal at the scale of a dtype, halves away from zero as pandas rounds them."""
-    if value is None:
-        return None
-    unit = decimal.Decimal(1).scaleb(-dtype.pyarrow_dtype.scale)
-    with decimal.localcontext(prec=_DECIMAL_DIGITS):
-        return value.quantize(unit, rounding=decimal.ROUND_HALF_UP)
-
-
-def _narrowed(series: pd.Series, dtype: Any) -> Any:
-    numpy_dtype = _numpy_dtype(dtype)
-    limits = np.iinfo(numpy_dtype) if numpy_dtype.kind in "iu" else None
-    fits = limits is not None and (
-        len(series) == 0 or (series.min() >= limits.min and series.max() <= limits.max)
-    )
-    if fits:
-        return series.astype(dtype).array
-    # the 64-bit relative of the promised dtype: Int64 for Int8, int64[pyarrow] for int8[pyarrow]
-    wide = "uint64" if series.dtype.kind == "u" else "int64"
-    if isinstance(dtype, pd.ArrowDtype):
-        return series.astype(f"{wide}[pyarrow]").array
-    if not isinstance(dtype, np.dtype):
-        return series.astype(wide.replace("i", "I", 1).replace("uI", "UI")).array
-    return series.array
-
-
-def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.numpy_dtype)
 
 
 def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
@@ -311,7 +198,7 @@ def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
 def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
     """Exact quotients as Python decimals; ``conform`` rounds them to the result's scale."""
     means = np.empty(len(n), dtype=object)
-    with decimal.localcontext(prec=_DECIMAL_DIGITS):
+    with decimal.localcontext(prec=DECIMAL_DIGITS):
         for i, (total, count) in enumerate(zip(sums, n, strict=True)):
             means[i] = total / int(count) if count else None
     return means
@@ -374,6 +261,8 @@ def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 
 
 def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    if values.dtype == object:  # truths beside numbers, of several partitions
+        values = complex_objects(values)
     return reducer.by(values).median().array
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,12 @@ from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
-from dask_gpuagg.engines.finish import (
-    categories_of,
-    finish_groups,
-    finish_matrix,
-    finish_values,
-    sort_order,
-)
+from dask_gpuagg.engines.conform import categories_of
+from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
 from dask_gpuagg.engines.merging import merge
-from dask_gpuagg.engines.reduce import Fields, Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.engines.stacking import (
     bytes_of,
     divided,
@@ -72,12 +69,14 @@ def partial(
     dict of str to DataFrame
         The tables named by ``plan.tables``.
     """
+    given, promised = keys, plan.keys
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
         categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
+        given, promised = keys, (*plan.keys, *plan.columns)
         if wanted:
             valid = np.logical_and.reduce([k.notna() for k in wanted])
             keys, index = [k[valid] for k in keys], index[valid]
@@ -87,6 +86,9 @@ def partial(
         columns = [c[groups.kept] for c in columns]
         index = index[groups.kept]
         keys = [k[groups.kept] for k in keys]
+    if groups.n == 0:
+        keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        groups = replace(groups, keys=[key.array for key in keys])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
@@ -162,13 +164,14 @@ def finalize(
         if name.startswith("pairs"):
             stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
     expected: list[Any] = []
-    if not plan.observed and plan.shape == "groups":
+    if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
         if plan.drops_late:
             stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
     groups = group(_keys_together(stacked), dropna=False)
     # of value_counts the value is the last key
-    keys = [_as_promised(*pair) for pair in zip(groups.keys, plan.keys, strict=False)]
+    levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
+    keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
     if plan.shape == "values":
         keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
     n = groups.n
@@ -269,18 +272,29 @@ def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     return _table(columns | {"v": values.array.take(order)})
 
 
-def _as_promised(key: Any, promised: Column) -> Any:
+def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
+    """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
+    found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
+    nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
+    if not nothing or wanted in (found, "category"):
+        return key.iloc[:0]
+    return pd.Series([], dtype=promised.dtype)
+
+
+def _as_promised(key: Any, promised: Column, level: Any) -> Any:
     """A key of the groups, with categories only where the metadata has them.
 
     Outputs of one result may have met different partitions: those that hold categories, text or
-    Python objects. They have to agree, or Dask cannot concatenate them.
+    Python objects. They have to agree, or Dask cannot concatenate them. ``level`` is the dtype of
+    the result's index by its metadata: that of ``unique`` has lost the categories.
     """
     wanted = dtype_class(promised.dtype)
     found = dtype_class(key.dtype)
     if len(key) == 0 and found != "category":
         return pd.Series(key).astype(promised.dtype).array
     if wanted == "category":
-        return key if found == "category" else categories_of(key, promised.dtype)
+        kept = found == "category" or dtype_class(level) != "category"
+        return key if kept else categories_of(key, promised.dtype)
     if found == "category":
         return pd.Series(key).astype(key.categories.dtype).array
     if found != "object" or wanted == "object":

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.reduce import UPDATES, Fields, Reducer, extreme
+from dask_gpuagg.dtypes import dtype_class, is_complex
+from dask_gpuagg.engines.reduce import UPDATES, extreme, products
+from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.states import STATES
 
 
@@ -33,7 +34,8 @@ def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
 
 
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
-    if dtype_class(values.dtype) not in ("bool", "int", "uint", "float"):
+    numbers = dtype_class(values.dtype) in ("bool", "int", "uint", "float")
+    if not (numbers or is_complex(values.dtype)):
         # sums of decimals beside sums of floats
         values = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan))
     # an inf - inf of a partition is NaN and has to stay NaN: partial sums are never skipped
@@ -45,7 +47,7 @@ def _merge_sum(field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
 
 
 def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    return {"prod": reducer.by(fields["prod"]).prod(skipna=False).to_numpy()}
+    return {"prod": products(reducer, fields["prod"], skipna=False)}
 
 
 def _merge_like_update(state: str, field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:

@@ -11,13 +11,14 @@ concatenation would have them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class, ticks_of
+from dask_gpuagg.dtypes import dtype_class, is_complex, ticks_of
 from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
@@ -71,6 +72,10 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
 
     A null among them is what kept them from a plain dtype.
     """
+    if dtype_class(promised) in _NUMERIC:
+        values = complex_objects(values)
+        if is_complex(values.dtype):
+            return values, values.dtype
     try:
         inferred = pd.Series(pd.array(values.tolist()), values.index, name=values.name)
     except OverflowError:  # integers beyond 64 bits
@@ -82,6 +87,16 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
             return exact, promised
     return inferred, inferred.dtype
+
+
+def complex_objects(values: pd.Series) -> pd.Series:
+    """Python objects as complex numbers, where all are numbers and some of them complex."""
+    found = [v for v in values if not pd.isna(v)]
+    if not any(isinstance(v, complex | np.complexfloating) for v in found):
+        return values
+    if not all(isinstance(v, Number | np.bool_) for v in found):
+        return values
+    return values.where(values.notna(), np.nan).astype("complex128")
 
 
 def nullable(dtype: Any) -> Any:
@@ -249,11 +264,13 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
     distinct = list(dict.fromkeys(dtypes))
     if len(distinct) == 1:
         return distinct[0]
-    classes = {dtype_class(dtype) for dtype in distinct}
+    classes = {"complex" if is_complex(dtype) else dtype_class(dtype) for dtype in distinct}
     if classes == {"category"}:
         return distinct[0]
     if classes == {"decimal"}:
         return _common_decimal(distinct)
+    if "complex" in classes and classes <= {"complex", *_NUMERIC}:
+        return np.dtype("complex128")
     plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in distinct]
     together = pd.concat([pd.Series([], dtype=dtype) for dtype in plain]).dtype
     if dtype_class(together) == "object" and classes <= _NUMERIC:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 
 from tests.data import in_pieces, partitioned
 from tests.deviations import Deviating, deviating, thirds
-from tests.judging import judge
+from tests.judging import judge_plans
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -31,11 +31,11 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
 @settings(max_examples=settings.default.max_examples * 3 // 4)
 @given(deviating())
-def test_random_partitions(plan: str, case: Deviating):
-    judge(case.query, case.collection, case.pieces, PLANS[plan], case.ordered)
+def test_random_partitions(case: Deviating):
+    frame = case.collection()
+    judge_plans(case.query, lambda: frame, case.pieces, list(PLANS.values()), case.ordered)
 
 
 _rng = np.random.default_rng(14)
@@ -165,5 +165,5 @@ def test_pipelines(source: str, query: str, tmp_path: Path):
     with dask.config.set({"dataframe.parquet.minimum-partition-size": 1}):
         collection = SOURCES[source](tmp_path)
         pieces = [part.compute() for part in collection.partitions]
-        for plan in ("default", "tasks"):
-            judge(QUERIES[query], lambda: collection, pieces, PLANS[plan])
+        plans = [PLANS["default"], PLANS["tasks"]]
+        judge_plans(QUERIES[query], lambda: collection, pieces, plans)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
-from tests.comparison import compare
+from tests.comparison import compare, keys_of
 from tests.data import KEYS, ROWS, arrow, in_pieces, partitioned
 
 pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
@@ -259,6 +259,39 @@ def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, 
         return grouped.agg({"y": ["sum", "count"]}, **options(f, split_out=split_out))
 
     compare(query, partitioned(data, 2))
+
+
+@pytest.mark.parametrize("split_out", [1, 3])
+@pytest.mark.parametrize("by", ["c", ["c", "p"], ["p", "c"]], ids=str)
+@pytest.mark.parametrize("name", ["cov", "corr"])
+def test_matrices_of_groups_that_no_row_has(name: str, by: Any, split_out: int):
+    data = pd.DataFrame(
+        {
+            "c": pd.Categorical([*"abacab", None, "a"], categories=list("dabcz")),
+            "p": [0, 1, 0, 1, 2, 0, 1, 2],
+            "x": [1.0, None, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+            "y": [1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 1.0, 2.0],
+        }
+    )
+
+    def query(f: Any) -> Any:
+        grouped = f.groupby(by, observed=False)[["x", "y"]]
+        return getattr(grouped, name)(**options(f, split_out=split_out))
+
+    compare(query, partitioned(data, 3))
+
+
+def test_a_matrix_under_a_null_key():
+    """pandas makes the matrices of all levels, and then fails at the null one."""
+    data = pd.DataFrame(
+        {
+            "c": pd.Categorical(["a", None, "a"], categories=["a", "z"]),
+            "p": [0, 0, 0],
+            "x": [1.0, 2.0, 4.0],
+        }
+    )
+    lazy = partitioned(data, 2).groupby(["c", "p"], observed=False, dropna=False)[["x"]].cov()
+    assert keys_of(lazy.compute().index) == [("a", 0, "x"), (None, 0, "x"), ("z", 0, "x")]
 
 
 JOINED = {

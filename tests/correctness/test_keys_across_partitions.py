@@ -150,7 +150,41 @@ def test_equal_numbers_of_several_dtypes_are_one_group(promised: str, forms: lis
             assert sums == {0: len(forms), 1: 6 * len(forms)}
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("query", ["partials", "distinct", "rows", "two keys"])
+@pytest.mark.parametrize("promised", ["int64", "int8", "Int64", "int64[pyarrow]", "bool"])
+def test_a_partition_of_null_keys_tells_no_dtype(promised: str, query: str, plan: str):
+    """Its rows leave; floats, which hold the nulls, would make floats of the other keys."""
+    pieces = [
+        pd.DataFrame({"j": 1, "k": pd.Series([0, 1, 1]).astype(promised), "x": [1, 2, 4]}),
+        pd.DataFrame({"j": 1, "k": [np.nan, np.nan], "x": [3, 3]}),
+        pd.DataFrame({"j": 1, "k": pd.Series([np.nan], dtype="float32"), "x": [3]}),
+        pd.DataFrame({"j": 1, "k": pd.Series([None], dtype=object), "x": [3]}),
+    ]
+    frame = as_they_are(pieces, pieces[0].iloc[:0])
+    got = QUERIES[query](frame, flags={}, **PLANS[plan]).compute()
+    assert got.index.get_level_values("k").dtype == promised
+    assert sorted(got.index.get_level_values("k")) == [0, 1]
+
+
 def as_they_are(pieces: list[pd.DataFrame], meta: pd.DataFrame) -> Any:
     """The partitions under this metadata, none of them converted to what it says."""
     with dask.config.set({"dataframe.convert-string": False}):
         return in_pieces(pieces, meta)
+
+
+@pytest.mark.parametrize("name", ["unique", "max"])
+def test_categories_beside_text_are_what_the_result_promises(name: str):
+    """Dask's metadata of ``unique`` has no categories, that of other methods has them."""
+    pieces = [
+        pd.DataFrame({"k": pd.Series(["a", "b"], dtype="category"), "x": [1, 2]}),
+        pd.DataFrame({"k": pd.Series(["a"], dtype="str"), "x": [3]}),
+    ]
+    lazy = getattr(as_they_are(pieces, pieces[0].iloc[:0]).groupby("k", observed=True).x, name)()
+    assert (lazy.compute().index.dtype == "category") == (lazy._meta.index.dtype == "category")
+
+
+def test_keys_of_a_partition_without_rows_have_their_width():
+    pieces = [pd.DataFrame({"k": pd.Series(k, dtype="float32"), "x": k}) for k in ([0.5], [])]
+    meta = pd.DataFrame({"k": pd.Series([], dtype="float64"), "x": pd.Series([], dtype="float64")})
+    assert as_they_are(pieces, meta).groupby("k").x.max().compute().index.dtype == "float32"

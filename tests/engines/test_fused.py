@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.engines import fused, loops, numbering, strings
 from dask_gpuagg.engines.grouping import group
-from dask_gpuagg.engines.reduce import Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Reducer
 
 GROUPS = 5
 ALL = ("count", "sum", "min", "max", "m2")
@@ -236,7 +237,8 @@ def test_groups_of_several_keys(keys):
 def test_threads_may_compile_at_once():
     code = """
 import threading, numpy as np, pandas as pd
-from dask_gpuagg.engines.reduce import Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Reducer
 values = pd.Series(np.ones(60_000)); codes = np.arange(60_000) % 7; sums = []
 def work():
     sums.append(update(Reducer(codes, 7), "fsum", [values], values.index)["sum"].sum())
@@ -251,7 +253,8 @@ def test_few_rows_need_no_numba():
     code = """
 import sys, pandas as pd
 from dask_gpuagg.engines.grouping import group
-from dask_gpuagg.engines.reduce import Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Reducer
 column = pd.Series(["id1", "id2"] * 1000, dtype="str"); groups = group([column], dropna=True)
 update(Reducer(groups.codes, groups.n), "count", [column], column.index)
 assert "numba" not in sys.modules

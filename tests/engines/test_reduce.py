@@ -17,7 +17,8 @@ from dask_gpuagg.aggregations import REGISTRY, STATES
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.grouping import group
 from dask_gpuagg.engines.merging import merge
-from dask_gpuagg.engines.reduce import Fields, Reducer, update
+from dask_gpuagg.engines.reduce import update
+from dask_gpuagg.engines.reducer import Fields, Reducer
 
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e9 + 1, 1e9 + 2, np.inf, -np.inf, 0.1])
 _TICKS = st.integers(-(10**17), 10**17)

@@ -55,6 +55,14 @@ class TestAsFound:
     def test_a_column_without_values_has_none_either(self, promised: str, held: str):
         self.check(pd.Series([None, None], [3, 4], dtype=object), promised, held, promised)
 
+    @pytest.mark.parametrize("promised", ["int64", "float64", "bool", "Int64"])
+    def test_complex_objects_are_numbers(self, promised: str):
+        values = pd.Series([1j, None, 2, True], [1, 2, 3, 4], dtype=object)
+        self.check(values, promised, "complex128", "complex128")
+
+    def test_complex_numbers_beside_text_are_objects(self):
+        self.check(pd.Series([1j, "1"], dtype=object), "float64", object, object)
+
     def test_times_without_a_value_have_their_unit(self):
         values = pd.Series([None], dtype="datetime64[s]")
         self.check(values, "datetime64[us]", "datetime64[s]", "datetime64[s]")
@@ -116,6 +124,10 @@ class TestAsFound:
         (["category", "str"], "str"),
         ([DECIMAL[12, 2], DECIMAL[14, 3]], DECIMAL[14, 3]),
         ([DECIMAL[14, 3], DECIMAL[15, 3]], DECIMAL[15, 3]),
+        (["int64", "bool", "complex64"], "complex128"),
+        (["Int64", "complex128"], "complex128"),
+        (["complex64", "complex64"], "complex64"),
+        (["complex128", "str"], object),
     ],
     ids=str,
 )
