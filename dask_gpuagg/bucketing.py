@@ -12,7 +12,7 @@ from typing import Any
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph
 
-from dask_gpuagg.distributed.places import Place, Places, WorkerSize, ask
+from dask_gpuagg.distributed.places import GOOD_FOR, Place, Places, WorkerSize, ask
 from dask_gpuagg.distributed.preflight import current_client
 from dask_gpuagg.settings import settings
 
@@ -24,8 +24,6 @@ HOST_BYTES = 32 << 20
 # Partitions that a task reads, one after the other: what is lost with a worker is read again.
 PARTITIONS_OF_A_READER = 128
 
-# how long an answer about places is good: planning asks more than once for the same query
-_GOOD_FOR = 1.0
 _recent: OrderedDict[tuple[Any, str], tuple[float, Places]] = OrderedDict()
 _REMEMBERED = 16
 _lock = Lock()
@@ -54,7 +52,7 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
     with _lock:
         asked, known = _recent.get(name, (-math.inf, Places({}, {})))
-    if time.monotonic() - asked < _GOOD_FOR:
+    if time.monotonic() - asked < GOOD_FOR:
         return known
     known = ask(client, keys, device)
     if len(known.of_key) < len(set(keys)):

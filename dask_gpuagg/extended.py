@@ -20,6 +20,7 @@ from dask.dataframe.dask_expr._repartition import Repartition
 from dask_gpuagg.device_meta import numeric_labels
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.functions import Parameters
+from dask_gpuagg.metadata_cache import remembered
 from dask_gpuagg.plan import Requested, Unsupported
 from dask_gpuagg.result_meta import matrix_meta, outputs_meta, shaped
 from dask_gpuagg.specification import Guard, Specification, read_specification, value_columns
@@ -273,17 +274,30 @@ def extend_method(
     return _node(groupby, spec, flags, stock, result)
 
 
+def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
+    """The empty outputs of a specification, and the result that is made of them."""
+
+    def make() -> tuple[Any, Any]:
+        outputs = outputs_meta(groupby, spec.requested + spec.counted)
+        labels = [r.label for r in spec.requested]
+        if spec.scalar and spec.requested[0].aggregation == "value_counts":
+            labels = ["count"]  # pandas' name for it
+        return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
+
+    if engine_name(groupby.obj._meta) != DEVICE:
+        return make()
+    flags = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
+    found: tuple[Any, Any] = remembered((groupby.obj.expr, list(groupby.by), flags, spec), make)
+    return found
+
+
 def _node(
     groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any, result: Any = None
 ) -> ExtendedAggregation:
     requested = spec.requested + spec.counted
     outputs = None
     if result is None:
-        outputs = outputs_meta(groupby, requested)
-        labels = [r.label for r in spec.requested]
-        if spec.scalar and spec.requested[0].aggregation == "value_counts":
-            labels = ["count"]  # pandas' name for it
-        result = shaped(outputs, labels, spec.scalar, spec.levels)
+        outputs, result = _metadata(groupby, spec)
     if stock is not None and stock.ndim > result.ndim:
         stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
     return ExtendedAggregation(

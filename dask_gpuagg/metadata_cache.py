@@ -34,34 +34,39 @@ def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
         Dask's own.
     self : Expr
     """
-    key = _key(self) if engine_name(self.frame._meta) == DEVICE else None
-    if key is None:
+    if engine_name(self.frame._meta) != DEVICE:
         return original(self)
+    names = [*self._parameters, *[None] * (len(self.operands) - len(self._parameters))]
+    pairs = zip(names, self.operands, strict=True)
+    relevant = [(name, operand) for name, operand in pairs if name not in _IRRELEVANT]
+    return remembered((type(self), relevant), lambda: original(self))
+
+
+def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
+    """What a function makes, or made before of the same.
+
+    Parameters
+    ----------
+    depends_on : object
+        Tuples, lists and dictionaries of expressions, whose schema counts, and of values. What
+        cannot be compared is made each time.
+    make : callable
+    """
+    try:
+        key = _frozen(depends_on)
+        hash(key)
+    except TypeError:
+        return make()
     with _lock:
         if key in _known:
             _known.move_to_end(key)
             return _known[key]
-    made = original(self)
+    made = make()
     with _lock:
         _known[key] = made
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     return made
-
-
-def _key(node: Any) -> Hashable | None:
-    """What a node's metadata depends on; ``None`` if that cannot be compared."""
-    parts: list[Any] = [type(node)]
-    names = [*node._parameters, *[None] * (len(node.operands) - len(node._parameters))]
-    try:
-        for name, operand in zip(names, node.operands, strict=True):
-            if name not in _IRRELEVANT:
-                parts += (name, _frozen(operand))
-        key = tuple(parts)
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 def _frozen(operand: Any) -> Hashable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +62,11 @@ class Places:
     workers: Mapping[str, WorkerSize]
 
 
+# per client: when the scheduler was asked last, and the workers that it had
+_seen: weakref.WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = weakref.WeakKeyDictionary()
+# how long an answer about places is good: planning asks more than once for the same query
+GOOD_FOR = 1.0
+
 # per client: the device memory of its workers, by address
 _device_memory: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
@@ -79,7 +86,8 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     -------
     Places
     """
-    held, workers = client.run_on_scheduler(look_up, list(keys))
+    held, workers, everyone = client.run_on_scheduler(look_up, list(keys))
+    _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     memory = _device_memory.setdefault(client, {})
     new = [address for address in workers if address not in memory] if device else []
@@ -92,6 +100,12 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     return Places(of_key, sizes)
 
 
+def seen_workers(client: Any) -> frozenset[str] | None:
+    """All workers of a cluster, if the scheduler was asked a moment ago; else ``None``."""
+    asked, workers = _seen.get(client, (-math.inf, frozenset()))
+    return workers if time.monotonic() - asked < GOOD_FOR else None
+
+
 def device_bytes() -> int:
     """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
     import cupy  # only such workers have it
@@ -102,12 +116,12 @@ def device_bytes() -> int:
 
 def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
-) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]]]:
+) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], list[str]]:
     """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
     sizes = {a: (worker.nthreads, worker.memory_limit or 0) for a, worker in running.items()}
-    return held, sizes
+    return held, sizes, list(dask_scheduler.workers)
 
 
 def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from dask_gpuagg._version import __version__
+from dask_gpuagg.distributed.places import seen_workers
 
 # evaluated on the other side as text: a function of this package could not be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
@@ -45,7 +46,9 @@ def cluster_problem() -> str | None:
         if client in _checked:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
-    workers = frozenset(client.scheduler_info(n_workers=-1)["workers"])
+    workers = seen_workers(client)
+    if workers is None:
+        workers = frozenset(client.scheduler_info(n_workers=-1)["workers"])
     if client in _checked and workers <= _checked[client]:
         return None
     return _check_now(client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ QUERIES = {
     "times": lambda d: d.groupby("t").agg({"v": "sum", "i": "count"}),
     "series as key": lambda d: d.groupby(d.k % 7).v.sum(),
     "filtered": lambda d: d[d.v > 0.5].assign(z=d.v * 2).groupby("k").z.sum(),
-    "values": lambda d: d.groupby("k").c.agg("value_counts"),
+    "values": lambda d: d.groupby("k").c.value_counts(),
     "matrix": lambda d: d.groupby("k")[["v", "row"]].corr(),
     "several outputs": lambda d: d.groupby("k").v.sum(split_out=3),
     "many groups": lambda d: d.groupby("row").agg({"v": ["sum", "max"]}),
@@ -65,6 +66,8 @@ def client() -> Iterator[Any]:
         dask.config.set({"gpuagg.fallback": "raise"}),
         dask_gpuagg.enabled(),
     ):
+        # tells workers how many bytes partitions have
+        made.run(importlib.import_module, "dask_cudf")
         yield made
 
 
