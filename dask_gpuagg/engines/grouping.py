@@ -104,6 +104,26 @@ def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
     return Groups(codes, len(present[0]), keys, kept)
 
 
+def pair_codes(codes: Codes, n: int, values: Encoded) -> Codes:
+    """One integer per row, the same for two rows where group and value are.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+    values : Encoded
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    of_value, size = _nulls_last(values), values.size + values.has_null
+    if n * size > _WIDEST:
+        of_value, present = densify(of_value, size)
+        size = len(present)
+    return codes.astype(np.int64) * size + of_value
+
+
 def _nulls_last(encoded: Encoded) -> Codes:
     if not encoded.has_null:
         return encoded.codes

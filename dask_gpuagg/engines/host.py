@@ -18,6 +18,7 @@ from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
+from dask_gpuagg.engines.distinct import first_rows
 from dask_gpuagg.engines.finish import (
     categories_of,
     finish_groups,
@@ -94,7 +95,7 @@ def partial(
             fields |= {f"s{i}.{name}": values for name, values in state.items()}
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
-        tables[f"pairs{c}"] = _distinct(keys, columns[c])
+        tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         tables["rows"] = _table(_key_columns([k.array for k in keys]) | whole)
@@ -122,7 +123,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
             stacked = _table(_key_columns(groups.keys) | fields)
         elif name.startswith("pairs"):
-            stacked = _distinct(keys, stacked["v"])
+            stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
         tables[name] = stacked
     return tables
 
@@ -151,9 +152,6 @@ def finalize(
     DataFrame or Series
     """
     stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
-    for name in stacked:
-        if name.startswith("pairs"):
-            stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
     expected: list[Any] = []
     if not plan.observed and plan.shape == "groups":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
@@ -170,6 +168,11 @@ def finalize(
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
+    for name in (name for name in stacked if name.startswith("pairs")):
+        rows = first_rows(codes[name], n, stacked[name]["v"])
+        if len(rows) < len(codes[name]):
+            stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
+            codes[name] = codes[name].take(rows)
     reducers = {name: Reducer(codes[name], n) for name in stacked}
     fields = {}
     if plan.grouped:
@@ -252,14 +255,15 @@ def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
             reducer.expect(use.state, columns[c])
 
 
-def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
+def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     """Distinct (key, value) pairs in order of appearance; a null value is a value."""
-    groups = group([*keys, values], dropna=False)
-    rows = np.arange(len(groups.codes))
-    first = Reducer(groups.codes, groups.n).first_row(rows)
-    order = np.sort(first)
-    columns = _key_columns([k.array.take(order) for k in keys])
-    return _table(columns | {"v": values.array.take(order)})
+    rows = first_rows(groups.codes, groups.n, values)
+    columns = [*keys, values]
+    if len(rows) == len(values):
+        *arrays, array = (column.array for column in columns)
+    else:
+        *arrays, array = (column.array.take(rows) for column in columns)
+    return _table(_key_columns(arrays) | {"v": array})
 
 
 def _as_promised(key: Any, promised: Column) -> Any:
