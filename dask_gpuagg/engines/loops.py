@@ -162,7 +162,7 @@ def first_of_slots(
         seen[word] = old | (np.uint64(1) << bit)
         # always stored: a branch would be mispredicted
         rows[found] = i
-        found += 1 - np.int64((old >> bit) & np.uint64(1))
+        found += int((old >> bit) & np.uint64(1) == 0)
     return found
 
 
