@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 # millisecond per partition. The same bound whether they are loaded or not: the partial of a
 # partition is to be the same in every process, to the last bit.
 LEAST_ROWS = 50_000
+# where pandas reduces many columns in one call, which it does as quickly up to here
+_FEW_ROWS = 10_000
 # rows that are converted at a time, where codes or values have another dtype
 _BLOCK = 1 << 16
 _MOST = np.iinfo(np.int32).max
@@ -37,15 +39,20 @@ FIELDS = {
 """By state of the registry, the fields of one column that it is made of."""
 
 
-def usable(rows: int, slots: int = 0) -> bool:
+def usable(rows: int, slots: int = 0, columns: int = 1) -> bool:
     """Whether the loops take so many rows, with numbers below ``slots``.
 
     Parameters
     ----------
     rows : int
     slots : int
+    columns : int
+        That are read. Several save as much together as one of more rows, if there are not so few
+        rows that the calls of the loops are all of the time.
     """
-    if not LEAST_ROWS <= rows <= _MOST or slots > _MOST:
+    if rows < LEAST_ROWS and (rows < _FEW_ROWS or rows * columns < LEAST_ROWS):
+        return False
+    if max(rows, slots) > _MOST:
         return False
     import numba
 

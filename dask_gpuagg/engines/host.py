@@ -27,7 +27,7 @@ from dask_gpuagg.engines.finish import (
     sort_order,
 )
 from dask_gpuagg.engines.grouping import Groups, group
-from dask_gpuagg.engines.merging import merge
+from dask_gpuagg.engines.merging import expect, merge
 from dask_gpuagg.engines.reduce import Fields, Reducer, update
 from dask_gpuagg.engines.stacking import is_categorical, stack, stack_series
 from dask_gpuagg.engines.unify import as_found, common_dtype, retyped, unmasked
@@ -223,11 +223,16 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 
 def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     merged: Fields = {}
+    fields = [
+        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields}
+        for i, use in enumerate(plan.states)
+    ]
+    for use, of_state in zip(plan.states, fields, strict=True):
+        expect(reducer, use.state, of_state)
     for i, use in enumerate(plan.states):
         prefix = f"s{i}."
         if use.custom is None:
-            fields = {f: table[prefix + f] for f in STATES[use.state].fields}
-            state = merge(reducer, use.state, fields)
+            state = merge(reducer, use.state, fields[i])
         else:
             names = [c for c in table.columns if c.startswith(prefix)]
             level = pd.Index(reducer.codes)

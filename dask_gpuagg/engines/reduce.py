@@ -20,7 +20,7 @@ import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
-from dask_gpuagg.engines import fused
+from dask_gpuagg.engines import batches, fused
 from dask_gpuagg.engines.grouping import Codes, take
 
 Fields = dict[str, Any]
@@ -43,6 +43,7 @@ class Reducer:
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._fused: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
         self._expected: dict[int, tuple[Any, set[str]]] = {}
+        self._batched: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def shared(self, what: str, make: Callable[[Any], Any], values: Any) -> Any:
         """``make(values)``, computed once for all states that ask for it."""
@@ -73,12 +74,27 @@ class Reducer:
     def sum(self, values: pd.Series, skipna: bool = True) -> Any:
         """Sum of each group, in 64 bits; that of no values is 0."""
         sums = self.fused(values, "sum", skipna)
-        return self.by(values).sum(skipna=skipna).to_numpy() if sums is None else sums
+        return self.reduced("sum", values, skipna=skipna) if sums is None else sums
+
+    def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
+        """``by(values)`` reduced, along with the other columns of which the same is expected."""
+        if not batches.joins(values.dtype):
+            return getattr(self.by(values), how)(**options).array
+        key = how, *options.items()
+        if (*key, id(values)) not in self._batched:
+            field = "m2" if how == "var" else how
+            others = [v for v, fields in self._expected.values() if field in fields]
+            columns = batches.together(values, others)
+            made = batches.reduce(columns, self._grouper, how, options)
+            for column, result in zip(columns, made, strict=True):
+                self._batched[*key, id(column)] = column, result
+        return self._batched[*key, id(values)][1]
 
     @cached_property
     def _small_codes(self) -> npt.NDArray[np.int32] | None:
         """The codes as the compiled loops take them, or ``None`` where those do not run."""
-        if not fused.usable(len(self.codes), self.n):
+        columns = sum(bool(f) and fused.reads(v.dtype) for v, f in self._expected.values())
+        if not fused.usable(len(self.codes), self.n, columns):
             return None
         return fused.frozen(self.codes, np.int32)
 
@@ -173,7 +189,8 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
     """The values in int64 or uint64, nulls replaced by an identity."""
     wide = "uint64" if dtype_class(values.dtype) == "uint" else "int64"
     if isinstance(values.dtype, np.dtype):
-        return values.astype(wide)
+        # the column itself if it can be: it is known by its identity
+        return values if values.dtype == wide else values.astype(wide)
     if dtype_class(values.dtype) == "bool":
         values = values.astype("boolean")  # Arrow's own refuses a fill value that is no bool
     return pd.Series(values.to_numpy(dtype=wide, na_value=fill))
@@ -238,7 +255,12 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[np.float64]:
     filled = _filled(values, 0.0)
     if filled is not None:
         return np.asarray(reducer.sum(filled, skipna=False))
-    return np.asarray(reducer.sum(pd.Series(_floats(values))))
+    return np.asarray(reducer.sum(_float_series(values)))
+
+
+def _float_series(values: pd.Series) -> pd.Series:
+    """The values in float64, nulls as NaN; the column itself if it can be."""
+    return values if values.dtype == np.float64 else pd.Series(_floats(values))
 
 
 def _filled(values: pd.Series, null: float) -> pd.Series | None:
@@ -278,7 +300,7 @@ def _extremum(function: str) -> Callable[[Reducer, pd.Series], Fields]:
         best = reducer.fused(values, function)
         if best is not None:
             return {function: best}
-        return {function: getattr(reducer.by(values), function)().array}
+        return {function: reducer.reduced(function, values)}
 
     return extremum
 
@@ -315,8 +337,8 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     # Welford's, here and in pandas, so a constant gives exactly 0
     m2 = reducer.fused(floats, "m2")
     if m2 is None:
-        floats = pd.Series(_floats(values))
-        m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
+        floats = _float_series(values)
+        m2 = reducer.reduced("var", floats, ddof=0) * n
     # a NaN that is a value, and not a null, makes the whole group NaN
     m2 = np.where(np.isnan(mean), np.nan, m2)
     constant = (m2 == 0) & (n > 1)
