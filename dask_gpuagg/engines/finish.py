@@ -51,7 +51,7 @@ def finish_groups(
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
-    columns = {}
+    columns: dict[int, Any] = {}
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, fields, index)
@@ -62,6 +62,9 @@ def finish_groups(
         if output.column in plan.found:
             dtype = natural_dtype(output, plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
+        if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
+            columns[i] = column
+            continue
         columns[i] = pd.Series(column, index=index)
         if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
             # Python objects that all are strings stay objects
@@ -200,6 +203,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
 
     ``None`` for the dtype leaves the output as it is.
     """
+    if isinstance(values, np.ndarray) and values.dtype == dtype and dtype.kind in "iuf":
+        return values
     series = pd.Series(values)
     if dtype is None or series.dtype == dtype:
         return series.array

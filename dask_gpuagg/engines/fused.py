@@ -101,15 +101,18 @@ def count(codes: Array, n: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _lanes(codes: Array, n: int) -> int:
-    """Several, if a row is often of the same group as the row before: sorted keys, few groups."""
+def lanes_of(codes: Array, n: int) -> int:
+    """Accumulators of a group that are the fastest: several for sorted keys, or few groups.
+
+    For then a row is often of the same group as the row before.
+    """
     rows = np.arange(0, len(codes) - 1, 1 + len(codes) // _SAMPLE)
     follows = np.count_nonzero(codes[rows] == codes[rows + 1]) > len(rows) / 8
     return _LANES if follows and n < len(codes) // 64 else 1
 
 
 def reduce(
-    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool
+    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool, lanes: int
 ) -> dict[str, Array]:
     """Reduce one column to all wanted fields.
 
@@ -122,6 +125,8 @@ def reduce(
         Of ``count``, ``sum``, ``min``, ``max`` and ``m2``.
     skipna : bool
         Whether NaN is null; otherwise a sum with one is NaN.
+    lanes : int
+        Accumulators of each group, a power of two; ``lanes_of`` the codes are the fastest.
 
     Returns
     -------
@@ -131,15 +136,15 @@ def reduce(
         64 bits and wraps; every other sum is in float64.
     """
     if values.dtype.kind == "f":
-        return _floats(codes, n, values, wanted, skipna)
+        return _floats(codes, n, values, wanted, skipna, lanes)
     fields = _integers(codes, n, values, wanted)
     if "m2" in wanted:
-        fields |= _floats(codes, n, values, ("m2",), skipna)
+        fields |= _floats(codes, n, values, ("m2",), skipna, lanes)
     return fields
 
 
 def _floats(
-    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool
+    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool, lanes: int
 ) -> dict[str, Array]:
     from dask_gpuagg.engines import loops
 
@@ -152,7 +157,6 @@ def _floats(
     }
     extremes = "min" in wanted or "max" in wanted
     last = max(loops.MAX if extremes else loops.COUNT, *(places[field] for field in wanted))
-    lanes = _lanes(codes, n)
     acc = np.zeros((n * lanes, last + 1))
     if extremes:
         acc[:, loops.MIN : loops.MAX + 1] = np.inf, -np.inf

@@ -42,6 +42,10 @@ __all__ = [
 
 Partial = dict[str, pd.DataFrame]
 
+# from so many columns of a table on, they are joined in memory by their dtypes
+_JOINED_COLUMNS = 5
+_JOINED_VALUES = 1 << 20
+
 
 def partial(
     keys: Sequence[pd.Series],
@@ -316,7 +320,10 @@ def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
 
 
 def _table(columns: dict[str, Any]) -> pd.DataFrame:
-    return pd.DataFrame(columns, copy=False)
+    # columns of one dtype next to each other are stacked, and sent, by one call
+    rows = len(next(iter(columns.values())))
+    joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
+    return pd.DataFrame(columns, copy=joined)
 
 
 def _dtypes(plan: Plan) -> list[Any]:

@@ -67,7 +67,9 @@ class Reducer:
             _, expected = self._expected.get(id(values), (values, set()))
             # what was asked for and could not be made is not tried again
             wanted = {field} | (expected - fields.keys())
-            made = fused.reduce(self._small_codes, self.n, values.to_numpy(), wanted, skipna)
+            made = fused.reduce(
+                self._small_codes, self.n, values.to_numpy(), wanted, skipna, self._lanes
+            )
             fields |= dict.fromkeys(wanted) | made
         return fields[field]
 
@@ -97,6 +99,10 @@ class Reducer:
         if not fused.usable(len(self.codes), self.n, columns):
             return None
         return fused.frozen(self.codes, np.int32)
+
+    @cached_property
+    def _lanes(self) -> int:
+        return fused.lanes_of(self._small_codes, self.n)
 
     @cached_property
     def _grouper(self) -> Any:
@@ -313,8 +319,12 @@ def _arrow_compares(dtype: Any) -> bool:
 
 def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
     def select(reducer: Reducer, values: pd.Series) -> Fields:
-        rows = np.flatnonzero(_valid(values))
-        chosen = reducer.first_row(rows) if function == "first" else reducer.last_row(rows)
+        valid = _valid(values)
+        choose = reducer.first_row if function == "first" else reducer.last_row
+        if valid.all():  # the same rows of every such column
+            chosen = reducer.shared(function, lambda v: choose(np.arange(len(valid))), None)
+        else:
+            chosen = choose(np.flatnonzero(valid))
         array = values.to_numpy() if is_plain(values.dtype) else values.array
         return {function: take(array, chosen)}
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import subprocess
 import sys
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -45,10 +43,8 @@ def reduced(
     lanes: int | None = None,
 ) -> dict[str, Any]:
     codes = fused.frozen(codes, np.int32)
-    with contextlib.ExitStack() as stack:
-        if lanes is not None:
-            stack.enter_context(mock.patch.object(fused, "_lanes", return_value=lanes))
-        return fused.reduce(codes, n, values, wanted, skipna)
+    lanes = fused.lanes_of(codes, n) if lanes is None else lanes
+    return fused.reduce(codes, n, values, wanted, skipna, lanes)
 
 
 def split(rows: list[tuple[int, Any]], dtype: str) -> tuple[Any, Any]:
@@ -151,7 +147,7 @@ def test_sums_are_compensated(lanes):
     ],
 )
 def test_lanes(codes, lanes):
-    assert fused._lanes(codes, codes.max() + 1) == lanes
+    assert fused.lanes_of(codes, codes.max() + 1) == lanes
 
 
 @pytest.mark.parametrize("layout", ["strided", "read-only", "byte-swapped", "long"])
