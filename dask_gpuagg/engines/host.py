@@ -102,7 +102,8 @@ def partial(
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
-        tables["rows"] = _table(_key_columns([k.array for k in keys]) | whole)
+        rows = _key_columns([k.array for k in keys]) | whole
+        tables["rows"] = pd.DataFrame(rows, copy=False)
     return tables
 
 

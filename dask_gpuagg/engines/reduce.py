@@ -102,7 +102,7 @@ class Reducer:
 
     @cached_property
     def _lanes(self) -> int:
-        return fused.lanes_of(self._small_codes, self.n)
+        return 1 if self._small_codes is None else fused.lanes_of(self._small_codes, self.n)
 
     @cached_property
     def _grouper(self) -> Any:
