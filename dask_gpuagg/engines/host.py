@@ -45,6 +45,8 @@ Partial = dict[str, pd.DataFrame]
 # from so many columns of a table on, they are joined in memory by their dtypes
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
+# NumPy sorts integers of 16 bits by radix
+_RADIX_SORTED = 1 << 16
 
 
 def partial(
@@ -206,8 +208,14 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        keys = _keys_of(table)[: len(plan.keys)]
-        of_row = bucket_of([k.array for k in keys], _dtypes(plan), buckets)
+        keys = [k.array for k in _keys_of(table)[: len(plan.keys)]]
+        if name == "groups":
+            of_row = bucket_of(keys, _dtypes(plan), buckets)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            of_row = bucket_of(groups.keys, _dtypes(plan), buckets).take(groups.codes)
+        if buckets <= _RADIX_SORTED:
+            of_row = of_row.astype(np.uint16)
         order = np.argsort(of_row, kind="stable")
         ends = np.cumsum(np.bincount(of_row, minlength=buckets))
         starts = [0, *ends[:-1]]
