@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import fused
+from dask_gpuagg.engines import fused, numbering
 from dask_gpuagg.engines.grouping import Codes, encode, pair_codes
 
 Bits = npt.NDArray[np.int64]
@@ -51,10 +51,8 @@ def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]
         seen = np.zeros(slots // 64 + 1, np.uint64)
         found = loops.first_of_slots(codes, bits, low, high - low + 1, seen, rows)
     else:
-        # at most half of the slots are taken
-        width = (2 * len(codes) - 1).bit_length()
-        table = np.zeros(1 << width, np.int32)
-        found = loops.first_of_pairs(codes, bits, table, 64 - width, rows)
+        table, shift = numbering.hash_table(len(codes))
+        found = loops.first_of_pairs(codes, bits, table, shift, rows)
     return rows[:found]
 
 

@@ -199,6 +199,8 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
         number = np.empty(size, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
         number[present] = np.arange(len(present))
         return number.take(codes), present
+    if fused.usable(len(codes)):
+        return numbering.number_hashed(codes.astype(np.int64, copy=False))
     if len(codes) > _MANY_ROWS and _looks_distinct(codes):
         # sorting is vectorised and reads in order; a hash table of this size misses the cache
         present, dense = np.unique(codes, return_inverse=True)
@@ -253,7 +255,7 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
     low, high = int(values.min()), int(values.max())
     span = high - low + 1
     if not _addresses(span, len(values)):
-        return _encode_any(values)
+        return _encode_wide(values)
     dtype = values.dtype
     # uint64 stays as it is: a value beyond int64 minus the lowest one fits either way
     wide = np.dtype(dtype if dtype.itemsize == 8 else np.int64)
@@ -265,6 +267,16 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
         return _numbered(numbering.number(values, low, span), decode)
     shifted = values.astype(wide, copy=False) - wide.type(low)
     return Encoded(shifted.astype(np.int64, copy=False), span, decode, False)
+
+
+def _encode_wide(values: npt.NDArray[Any]) -> Encoded:
+    """Integers of too wide a range for direct addressing."""
+    dtype = values.dtype
+    if not fused.usable(len(values)):
+        return _encode_any(values)
+    wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    numbered = numbering.number_hashed(values.astype(wide, copy=False).view(np.int64))
+    return _numbered(numbered, lambda w: w.view(wide).astype(dtype, copy=False))
 
 
 def _encode_packed(column: pd.Series) -> Encoded | None:

@@ -207,6 +207,33 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
     return found
 
 
+@compiled
+def number_hashed(values: Array, table: Array, shift: int, present: Array, codes: Array) -> int:
+    """Number distinct integers in order of appearance, by hashing.
+
+    ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus a number;
+    ``present`` holds the integer of every number. Returns how many there are.
+    """
+    found = 0
+    last = np.uint64(len(table) - 1)
+    for i in range(len(values)):
+        value = values[i]
+        slot = _mixed(0, value) >> np.uint64(shift)
+        while True:
+            number = table[slot]
+            if number == 0:
+                present[found] = value
+                found += 1
+                table[slot] = found
+                codes[i] = found - 1
+                break
+            if present[np.uint64(number - 1)] == value:
+                codes[i] = number - 1
+                break
+            slot = (slot + np.uint64(1)) & last
+    return found
+
+
 # rows of a step of the string loops: their temporaries stay in the first-level cache
 _STEP = 1024
 
