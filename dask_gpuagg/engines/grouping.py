@@ -3,7 +3,8 @@
 This is where a host group-by spends most of its time, so it is done once per partition and
 everything else works on the dense numbers. Three encodings, cheapest first:
 
-* integers of a narrow range and categorical codes are used as they are (direct addressing);
+* integers of a narrow range and categorical codes are used as they are (direct addressing), others
+  hashed by a compiled loop if there are many;
 * strings of one length are packed into integers (``strings.py``) and go the same way;
 * everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
 
@@ -32,9 +33,6 @@ _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
-# from here on nearly distinct codes are sorted rather than hashed
-_MANY_ROWS = 1 << 18
-_SAMPLE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +199,8 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
         return number.take(codes), present
     if fused.usable(len(codes)):
         return numbering.number_hashed(codes.astype(np.int64, copy=False))
-    if len(codes) > _MANY_ROWS and _looks_distinct(codes):
-        # sorting is vectorised and reads in order; a hash table of this size misses the cache
-        present, dense = np.unique(codes, return_inverse=True)
-    else:
-        dense, present = pd.factorize(codes)
+    dense, present = pd.factorize(codes)
     return dense, present
-
-
-def _looks_distinct(codes: Codes) -> bool:
-    sample = codes[:: len(codes) // _SAMPLE]
-    return len(np.unique(sample)) > 0.9 * len(sample)
 
 
 def encode(column: pd.Series) -> Encoded:

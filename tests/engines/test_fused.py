@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -253,6 +254,28 @@ update(Reducer(groups.codes, groups.n), "count", [column], column.index)
 assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_columns_make_up_for_few_rows():
+    few = fused.LEAST_ROWS // 4
+    assert not fused.usable(few, columns=3)
+    assert fused.usable(few, columns=4)
+    assert not fused.usable(1000, columns=1000)
+
+
+def test_wide_partitions_are_reduced_by_the_loops():
+    rng = np.random.default_rng(0)
+    rows = fused.LEAST_ROWS // 4
+    columns = [pd.Series(rng.random(rows)) for _ in range(4)]
+    codes = rng.integers(0, 9, rows)
+    reducer = Reducer(codes, 9)
+    for column in columns:
+        reducer.expect("fsum", column)
+    with mock.patch.object(fused, "reduce", wraps=fused.reduce) as reduce:
+        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
+    assert reduce.call_count == 4
+    expected = [c.groupby(codes).sum().to_numpy() for c in columns]
+    np.testing.assert_allclose(sums, expected, rtol=1e-14)
 
 
 def test_without_the_compiler_pandas_reduces(monkeypatch):
