@@ -203,7 +203,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
 
     ``None`` for the dtype leaves the output as it is.
     """
-    if isinstance(values, np.ndarray) and values.dtype == dtype and dtype.kind in "iuf":
+    plain = isinstance(values, np.ndarray) and isinstance(dtype, np.dtype) and dtype.kind in "iuf"
+    if plain and values.dtype == dtype:
         return values
     series = pd.Series(values)
     if dtype is None or series.dtype == dtype:
