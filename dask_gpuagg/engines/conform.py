@@ -67,6 +67,9 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
 
     ``None`` for the dtype leaves the output as it is.
     """
+    plain = isinstance(values, np.ndarray) and isinstance(dtype, np.dtype) and dtype.kind in "iuf"
+    if plain and values.dtype == dtype:
+        return values
     series = pd.Series(values)
     if dtype is None or series.dtype == dtype:
         return series.array

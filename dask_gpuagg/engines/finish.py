@@ -54,7 +54,7 @@ def finish_groups(
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
-    columns = {}
+    columns: dict[int, Any] = {}
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, fields, index)
@@ -66,6 +66,9 @@ def finish_groups(
             found = plan.columns[output.column].dtype
             dtype = natural_dtype(output, found, dtype)
         column = conform(values, dtype, output)
+        if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
+            columns[i] = column
+            continue
         columns[i] = pd.Series(column, index=index)
         if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
             # Python objects that all are strings stay objects

@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 # millisecond per partition. The same bound whether they are loaded or not: the partial of a
 # partition is to be the same in every process, to the last bit.
 LEAST_ROWS = 50_000
+# where pandas reduces many columns in one call, which it does as quickly up to here
+_FEW_ROWS = 10_000
 # rows that are converted at a time, where codes or values have another dtype
 _BLOCK = 1 << 16
 _MOST = np.iinfo(np.int32).max
@@ -37,15 +39,20 @@ FIELDS = {
 """By state of the registry, the fields of one column that it is made of."""
 
 
-def usable(rows: int, slots: int = 0) -> bool:
+def usable(rows: int, slots: int = 0, columns: int = 1) -> bool:
     """Whether the loops take so many rows, with numbers below ``slots``.
 
     Parameters
     ----------
     rows : int
     slots : int
+    columns : int
+        That are read. Several save as much together as one of more rows, if there are not so few
+        rows that the calls of the loops are all of the time.
     """
-    if not LEAST_ROWS <= rows <= _MOST or slots > _MOST:
+    if rows < LEAST_ROWS and (rows < _FEW_ROWS or rows * columns < LEAST_ROWS):
+        return False
+    if max(rows, slots) > _MOST:
         return False
     import numba
 
@@ -94,15 +101,18 @@ def count(codes: Array, n: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _lanes(codes: Array, n: int) -> int:
-    """Several, if a row is often of the same group as the row before: sorted keys, few groups."""
+def lanes_of(codes: Array, n: int) -> int:
+    """Accumulators of a group that are the fastest: several for sorted keys, or few groups.
+
+    For then a row is often of the same group as the row before.
+    """
     rows = np.arange(0, len(codes) - 1, 1 + len(codes) // _SAMPLE)
     follows = np.count_nonzero(codes[rows] == codes[rows + 1]) > len(rows) / 8
     return _LANES if follows and n < len(codes) // 64 else 1
 
 
 def reduce(
-    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool
+    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool, lanes: int
 ) -> dict[str, Array]:
     """Reduce one column to all wanted fields.
 
@@ -115,6 +125,8 @@ def reduce(
         Of ``count``, ``sum``, ``min``, ``max`` and ``m2``.
     skipna : bool
         Whether NaN is null; otherwise a sum with one is NaN.
+    lanes : int
+        Accumulators of each group, a power of two; ``lanes_of`` the codes are the fastest.
 
     Returns
     -------
@@ -124,15 +136,15 @@ def reduce(
         64 bits and wraps; every other sum is in float64.
     """
     if values.dtype.kind == "f":
-        return _floats(codes, n, values, wanted, skipna)
+        return _floats(codes, n, values, wanted, skipna, lanes)
     fields = _integers(codes, n, values, wanted)
     if "m2" in wanted:
-        fields |= _floats(codes, n, values, ("m2",), skipna)
+        fields |= _floats(codes, n, values, ("m2",), skipna, lanes)
     return fields
 
 
 def _floats(
-    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool
+    codes: Array, n: int, values: Array, wanted: Collection[str], skipna: bool, lanes: int
 ) -> dict[str, Array]:
     from dask_gpuagg.engines import loops
 
@@ -145,7 +157,6 @@ def _floats(
     }
     extremes = "min" in wanted or "max" in wanted
     last = max(loops.MAX if extremes else loops.COUNT, *(places[field] for field in wanted))
-    lanes = _lanes(codes, n)
     acc = np.zeros((n * lanes, last + 1))
     if extremes:
         acc[:, loops.MIN : loops.MAX + 1] = np.inf, -np.inf

@@ -3,7 +3,8 @@
 This is where a host group-by spends most of its time, so it is done once per partition and
 everything else works on the dense numbers. Three encodings, cheapest first:
 
-* integers of a narrow range and categorical codes are used as they are (direct addressing);
+* integers of a narrow range and categorical codes are used as they are (direct addressing), others
+  hashed by a compiled loop if there are many;
 * strings of one length are packed into integers (``strings.py``) and go the same way;
 * everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
 
@@ -32,9 +33,6 @@ _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
-# from here on nearly distinct codes are sorted rather than hashed
-_MANY_ROWS = 1 << 18
-_SAMPLE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,26 @@ def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
         for e, c in zip(encoded, present, strict=True)
     ]
     return Groups(codes, len(present[0]), keys, kept)
+
+
+def pair_codes(codes: Codes, n: int, values: Encoded) -> Codes:
+    """One integer per row, the same for two rows where group and value are.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+    values : Encoded
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    of_value, size = _nulls_last(values), values.size + values.has_null
+    if n * size > _WIDEST:
+        of_value, present = densify(of_value, size)
+        size = len(present)
+    return codes.astype(np.int64) * size + of_value
 
 
 def _nulls_last(encoded: Encoded) -> Codes:
@@ -179,17 +197,10 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
         number = np.empty(size, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
         number[present] = np.arange(len(present))
         return number.take(codes), present
-    if len(codes) > _MANY_ROWS and _looks_distinct(codes):
-        # sorting is vectorised and reads in order; a hash table of this size misses the cache
-        present, dense = np.unique(codes, return_inverse=True)
-    else:
-        dense, present = pd.factorize(codes)
+    if fused.usable(len(codes)):
+        return numbering.number_hashed(codes.astype(np.int64, copy=False))
+    dense, present = pd.factorize(codes)
     return dense, present
-
-
-def _looks_distinct(codes: Codes) -> bool:
-    sample = codes[:: len(codes) // _SAMPLE]
-    return len(np.unique(sample)) > 0.9 * len(sample)
 
 
 def encode(column: pd.Series) -> Encoded:
@@ -233,7 +244,7 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
     low, high = int(values.min()), int(values.max())
     span = high - low + 1
     if not _addresses(span, len(values)):
-        return _encode_any(values)
+        return _encode_wide(values)
     dtype = values.dtype
     # uint64 stays as it is: a value beyond int64 minus the lowest one fits either way
     wide = np.dtype(dtype if dtype.itemsize == 8 else np.int64)
@@ -245,6 +256,16 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
         return _numbered(numbering.number(values, low, span), decode)
     shifted = values.astype(wide, copy=False) - wide.type(low)
     return Encoded(shifted.astype(np.int64, copy=False), span, decode, False)
+
+
+def _encode_wide(values: npt.NDArray[Any]) -> Encoded:
+    """Integers of too wide a range for direct addressing."""
+    dtype = values.dtype
+    if not fused.usable(len(values)):
+        return _encode_any(values)
+    wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    numbered = numbering.number_hashed(values.astype(wide, copy=False).view(np.int64))
+    return _numbered(numbered, lambda w: w.view(wide).astype(dtype, copy=False))
 
 
 def _encode_packed(column: pd.Series) -> Encoded | None:

@@ -20,9 +20,10 @@ from dask.dataframe.dispatch import concat as dask_concat
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.buckets import bucket_of
 from dask_gpuagg.engines.conform import categories_of
+from dask_gpuagg.engines.distinct import first_rows
 from dask_gpuagg.engines.finish import finish_groups, finish_matrix, finish_values, sort_order
 from dask_gpuagg.engines.grouping import Groups, group
-from dask_gpuagg.engines.merging import merge
+from dask_gpuagg.engines.merging import expect, merge
 from dask_gpuagg.engines.reduce import update
 from dask_gpuagg.engines.reducer import Fields, Reducer
 from dask_gpuagg.engines.stacking import (
@@ -44,6 +45,12 @@ __all__ = [
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
+
+# from so many columns of a table on, they are joined in memory by their dtypes
+_JOINED_COLUMNS = 5
+_JOINED_VALUES = 1 << 20
+# NumPy sorts integers of 16 bits by radix
+_RADIX_SORTED = 1 << 16
 
 
 def partial(
@@ -103,10 +110,11 @@ def partial(
             fields |= {f"s{i}.{name}": values for name, values in state.items()}
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
-        tables[f"pairs{c}"] = _distinct(keys, columns[c])
+        tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
-        tables["rows"] = _table(_key_columns([k.array for k in keys]) | whole)
+        rows = _key_columns([k.array for k in keys]) | whole
+        tables["rows"] = pd.DataFrame(rows, copy=False)
     return tables
 
 
@@ -131,7 +139,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
             stacked = _table(_key_columns(groups.keys) | fields)
         elif name.startswith("pairs"):
-            stacked = _distinct(keys, stacked["v"])
+            stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
         tables[name] = stacked
     return tables
 
@@ -160,9 +168,6 @@ def finalize(
     DataFrame or Series
     """
     stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
-    for name in stacked:
-        if name.startswith("pairs"):
-            stacked[name] = _distinct(_keys_of(stacked[name]), stacked[name]["v"])
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
@@ -180,6 +185,11 @@ def finalize(
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
+    for name in (name for name in stacked if name.startswith("pairs")):
+        rows = first_rows(codes[name], n, stacked[name]["v"])
+        if len(rows) < len(codes[name]):
+            stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
+            codes[name] = codes[name].take(rows)
     reducers = {name: Reducer(codes[name], n) for name in stacked}
     fields = {}
     if plan.grouped:
@@ -208,8 +218,14 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        keys = _keys_of(table)[: len(plan.keys)]
-        of_row = bucket_of([k.array for k in keys], _dtypes(plan), buckets)
+        keys = [k.array for k in _keys_of(table)[: len(plan.keys)]]
+        if name == "groups":
+            of_row = bucket_of(keys, _dtypes(plan), buckets)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            of_row = bucket_of(groups.keys, _dtypes(plan), buckets).take(groups.codes)
+        if buckets <= _RADIX_SORTED:
+            of_row = of_row.astype(np.uint16)
         order = np.argsort(of_row, kind="stable")
         ends = np.cumsum(np.bincount(of_row, minlength=buckets))
         starts = [0, *ends[:-1]]
@@ -230,11 +246,16 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 
 def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     merged: Fields = {}
+    fields = [
+        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields}
+        for i, use in enumerate(plan.states)
+    ]
+    for use, of_state in zip(plan.states, fields, strict=True):
+        expect(reducer, use.state, of_state)
     for i, use in enumerate(plan.states):
         prefix = f"s{i}."
         if use.custom is None:
-            fields = {f: table[prefix + f] for f in STATES[use.state].fields}
-            state = merge(reducer, use.state, fields)
+            state = merge(reducer, use.state, fields[i])
         else:
             names = [c for c in table.columns if c.startswith(prefix)]
             level = pd.Index(reducer.codes)
@@ -262,14 +283,15 @@ def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
             reducer.expect(use.state, columns[c])
 
 
-def _distinct(keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
+def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     """Distinct (key, value) pairs in order of appearance; a null value is a value."""
-    groups = group([*keys, values], dropna=False)
-    rows = np.arange(len(groups.codes))
-    first = Reducer(groups.codes, groups.n).first_row(rows)
-    order = np.sort(first)
-    columns = _key_columns([k.array.take(order) for k in keys])
-    return _table(columns | {"v": values.array.take(order)})
+    rows = first_rows(groups.codes, groups.n, values)
+    columns = [*keys, values]
+    if len(rows) == len(values):
+        *arrays, array = (column.array for column in columns)
+    else:
+        *arrays, array = (column.array.take(rows) for column in columns)
+    return _table(_key_columns(arrays) | {"v": array})
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
@@ -328,7 +350,10 @@ def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
 
 
 def _table(columns: dict[str, Any]) -> pd.DataFrame:
-    return pd.DataFrame(columns, copy=False)
+    # columns of one dtype next to each other are stacked, and sent, by one call
+    rows = len(next(iter(columns.values())))
+    joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
+    return pd.DataFrame(columns, copy=joined)
 
 
 def _dtypes(plan: Plan) -> list[Any]:

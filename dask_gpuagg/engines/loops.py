@@ -146,6 +146,94 @@ def number_pairs(
     return found
 
 
+@compiled
+def first_of_slots(
+    codes: Array, values: Array, low: int, span: int, seen: Array, rows: Array
+) -> int:
+    """Find the first row of each distinct pair; returns how many ``rows`` were written.
+
+    ``seen`` has one bit, initially 0, for each ``code * span + value - low``.
+    """
+    found = 0
+    for i in range(len(codes)):
+        slot = np.uint64(codes[i] * span + (values[i] - low))
+        word, bit = slot >> np.uint64(6), slot & np.uint64(63)
+        old = seen[word]
+        seen[word] = old | (np.uint64(1) << bit)
+        # always stored: a branch would be mispredicted
+        rows[found] = i
+        found += int((old >> bit) & np.uint64(1) == 0)
+    return found
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIXER = np.uint64(0xBF58476D1CE4E5B9)
+
+
+@compiled
+def _mixed(code: int, bits: int) -> Any:
+    """A hash whose highest bits depend on all bits: the mixing of Steele, Lea, Flood 2014."""
+    h = np.uint64(bits) + np.uint64(code) * _GOLDEN
+    h ^= h >> np.uint64(32)
+    h *= _MIXER
+    h ^= h >> np.uint64(29)
+    return h * _GOLDEN
+
+
+@compiled
+def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Array) -> int:
+    """Find the first row of each distinct pair; returns how many ``rows`` were written.
+
+    ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus the row
+    of a pair. Row numbers instead of pairs keep it small: most look-ups that leave the cache are
+    those of pairs that are new, which read nothing else.
+    """
+    found = 0
+    last = np.uint64(len(table) - 1)
+    for i in range(len(codes)):
+        code, of_row = codes[i], bits[i]
+        slot = _mixed(code, of_row) >> np.uint64(shift)
+        while True:
+            row = table[slot]
+            if row == 0:
+                table[slot] = i + 1
+                rows[found] = i
+                found += 1
+                break
+            first = np.uint64(row - 1)
+            if bits[first] == of_row and codes[first] == code:
+                break
+            slot = (slot + np.uint64(1)) & last
+    return found
+
+
+@compiled
+def number_hashed(values: Array, table: Array, shift: int, present: Array, codes: Array) -> int:
+    """Number distinct integers in order of appearance, by hashing.
+
+    ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus a number;
+    ``present`` holds the integer of every number. Returns how many there are.
+    """
+    found = 0
+    last = np.uint64(len(table) - 1)
+    for i in range(len(values)):
+        value = values[i]
+        slot = _mixed(0, value) >> np.uint64(shift)
+        while True:
+            number = table[slot]
+            if number == 0:
+                present[found] = value
+                found += 1
+                table[slot] = found
+                codes[i] = found - 1
+                break
+            if present[np.uint64(number - 1)] == value:
+                codes[i] = number - 1
+                break
+            slot = (slot + np.uint64(1)) & last
+    return found
+
+
 # rows of a step of the string loops: their temporaries stay in the first-level cache
 _STEP = 1024
 

@@ -33,6 +33,16 @@ def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
     return _MERGES[state](reducer, fields)
 
 
+def expect(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> None:
+    """Announce a merge, so that fields of several states are merged together."""
+    if state in _EXTREMES:
+        reducer.expect(state, fields[state])
+    elif state == "moments":
+        reducer.expect("isum", fields["n"])
+    elif state in _SUMS:
+        reducer.expect("isum", fields[STATES[state].fields[0]])
+
+
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
     numbers = dtype_class(values.dtype) in ("bool", "int", "uint", "float")
     if not (numbers or is_complex(values.dtype)):
@@ -105,8 +115,11 @@ def _merge_extreme(state: str) -> Callable[[Reducer, dict[str, pd.Series]], Fiel
     return merge_extreme
 
 
+_SUMS = ("size", "count", "isum", "fsum")
+_EXTREMES = ("min", "max")
+
 _MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
-    **{name: _merge_sum(STATES[name].fields[0]) for name in ("size", "count", "isum", "fsum")},
+    **{name: _merge_sum(STATES[name].fields[0]) for name in _SUMS},
     "osum": _merge_like_update("osum", "sum"),
     "concat": _merge_like_update("concat", "sum"),
     "iprod": _merge_prod,

@@ -1,4 +1,4 @@
-"""Dense numbers by the compiled loops: one read of a key column, addressed directly.
+"""Dense numbers by the compiled loops: one read of a key column, addressed directly or hashed.
 
 Each function returns the number of every row, in order of appearance, and the code of every
 number. Callers ask ``fused.usable`` first.
@@ -100,6 +100,28 @@ def number(values: Array, low: int, size: int) -> Numbered:
             block.view(np.int64), low, made.slots, made.present, found, codes
         )
     return made.numbered(found)
+
+
+def number_hashed(values: Array) -> Numbered:
+    """Number distinct integers of any range.
+
+    Parameters
+    ----------
+    values : ndarray of int64, shape (rows,)
+    """
+    from dask_gpuagg.engines import loops
+
+    rows = len(values)
+    table, shift = hash_table(rows)
+    present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
+    found = loops.number_hashed(fused.frozen(values, np.int64), table, shift, present, codes)
+    return codes, present[:found].copy()
+
+
+def hash_table(rows: int) -> tuple[npt.NDArray[np.int32], int]:
+    """Slots of a hash table for rows, at most half of which are taken, and the loops' shift."""
+    width = max(2 * rows - 1, 1).bit_length()
+    return np.zeros(1 << width, np.int32), 64 - width
 
 
 def number_pairs(left: Array, right: Array, radix: int, size: int) -> Numbered:

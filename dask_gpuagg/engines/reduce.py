@@ -53,7 +53,8 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
     """The values in int64 or uint64, nulls replaced by an identity."""
     wide = "uint64" if dtype_class(values.dtype) == "uint" else "int64"
     if isinstance(values.dtype, np.dtype):
-        return values.astype(wide)
+        # the column itself if it can be: it is known by its identity
+        return values if values.dtype == wide else values.astype(wide)
     if dtype_class(values.dtype) == "bool":
         values = values.astype("boolean")  # Arrow's own refuses a fill value that is no bool
     return pd.Series(values.to_numpy(dtype=wide, na_value=fill))
@@ -120,7 +121,12 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
     filled = _filled(values, 0.0)
     if filled is not None:
         return np.asarray(reducer.sum(filled, skipna=False))
-    return np.asarray(reducer.sum(pd.Series(_floats(values))))
+    return np.asarray(reducer.sum(_float_series(values)))
+
+
+def _float_series(values: pd.Series) -> pd.Series:
+    """The values in float64, nulls as NaN; the column itself if it can be."""
+    return values if values.dtype == np.float64 else pd.Series(_floats(values))
 
 
 def _filled(values: pd.Series, null: float) -> pd.Series | None:
@@ -172,7 +178,7 @@ def _extremum(function: str) -> Callable[[Reducer, pd.Series], Fields]:
         best = reducer.fused(values, function)
         if best is not None:
             return {function: best}
-        return {function: getattr(reducer.by(values), function)().array}
+        return {function: reducer.reduced(function, values)}
 
     return extremum
 
@@ -185,8 +191,12 @@ def _arrow_compares(dtype: Any) -> bool:
 
 def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
     def select(reducer: Reducer, values: pd.Series) -> Fields:
-        rows = np.flatnonzero(_valid(values))
-        chosen = reducer.first_row(rows) if function == "first" else reducer.last_row(rows)
+        valid = _valid(values)
+        choose = reducer.first_row if function == "first" else reducer.last_row
+        if valid.all():  # the same rows of every such column
+            chosen = reducer.shared(function, lambda v: choose(np.arange(len(valid))), None)
+        else:
+            chosen = choose(np.flatnonzero(valid))
         array = values.to_numpy() if is_plain(values.dtype) else values.array
         return {function: take(array, chosen)}
 
@@ -211,8 +221,8 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     # Welford's, here and in pandas, so a constant gives exactly 0
     m2 = reducer.fused(floats, "m2")
     if m2 is None:
-        floats = pd.Series(_floats(values))
-        m2 = reducer.by(floats).var(ddof=0).to_numpy() * n
+        floats = _float_series(values)
+        m2 = reducer.reduced("var", floats, ddof=0) * n
     # a NaN that is a value, and not a null, makes the whole group NaN
     m2 = np.where(np.isnan(mean), np.nan, m2)
     constant = (m2 == 0) & (n > 1)

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.engines import fused
+from dask_gpuagg.engines import batches, fused
 from dask_gpuagg.engines.grouping import Codes
 
 Fields = dict[str, Any]
@@ -35,6 +35,7 @@ class Reducer:
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._fused: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
         self._expected: dict[int, tuple[Any, set[str]]] = {}
+        self._batched: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def shared(self, what: str, make: Callable[[Any], Any], values: Any) -> Any:
         """``make(values)``, computed once for all states that ask for it."""
@@ -58,21 +59,42 @@ class Reducer:
             _, expected = self._expected.get(id(values), (values, set()))
             # what was asked for and could not be made is not tried again
             wanted = {field} | (expected - fields.keys())
-            made = fused.reduce(self._small_codes, self.n, values.to_numpy(), wanted, skipna)
+            made = fused.reduce(
+                self._small_codes, self.n, values.to_numpy(), wanted, skipna, self._lanes
+            )
             fields |= dict.fromkeys(wanted) | made
         return fields[field]
 
     def sum(self, values: pd.Series, skipna: bool = True) -> Any:
         """Sum of each group, in 64 bits; that of no values is 0."""
         sums = self.fused(values, "sum", skipna)
-        return self.by(values).sum(skipna=skipna).to_numpy() if sums is None else sums
+        return self.reduced("sum", values, skipna=skipna) if sums is None else sums
+
+    def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
+        """``by(values)`` reduced, along with the other columns of which the same is expected."""
+        if not batches.joins(values.dtype):
+            return getattr(self.by(values), how)(**options).array
+        key = how, *options.items()
+        if (*key, id(values)) not in self._batched:
+            field = "m2" if how == "var" else how
+            others = [v for v, fields in self._expected.values() if field in fields]
+            columns = batches.together(values, others)
+            made = batches.reduce(columns, self._grouper, how, options)
+            for column, result in zip(columns, made, strict=True):
+                self._batched[*key, id(column)] = column, result
+        return self._batched[*key, id(values)][1]
 
     @cached_property
     def _small_codes(self) -> npt.NDArray[np.int32] | None:
         """The codes as the compiled loops take them, or ``None`` where those do not run."""
-        if not fused.usable(len(self.codes), self.n):
+        columns = sum(bool(f) and fused.reads(v.dtype) for v, f in self._expected.values())
+        if not fused.usable(len(self.codes), self.n, columns):
             return None
         return fused.frozen(self.codes, np.int32)
+
+    @cached_property
+    def _lanes(self) -> int:
+        return 1 if self._small_codes is None else fused.lanes_of(self._small_codes, self.n)
 
     @cached_property
     def _grouper(self) -> Any:

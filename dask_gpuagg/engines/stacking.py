@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,10 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
         return tables[0]
     # fields without a row must not widen the others'
     filled = [t for t in tables if len(t)] or tables[:1]
+    dtypes = list(tables[0].dtypes)
+    # no dtype needs a closer look if all are the same, and none is of categories
+    if not _holds_categories(dtypes) and all(list(t.dtypes) == dtypes for t in tables[1:]):
+        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     columns = {
         # keys have the dtype of all partitions, and the categories of all
         name: _telling([t[name] for t in (tables if name.startswith("k") else filled)])
@@ -40,7 +44,7 @@ def _telling(columns: list[pd.Series]) -> list[pd.Series]:
     return [c for c in columns if len(c) or dtype_class(c.dtype) != "object"] or columns[:1]
 
 
-def _holds_categories(dtypes: set[Any]) -> bool:
+def _holds_categories(dtypes: Iterable[Any]) -> bool:
     return any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
 
 

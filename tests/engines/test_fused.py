@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import subprocess
 import sys
@@ -46,10 +45,8 @@ def reduced(
     lanes: int | None = None,
 ) -> dict[str, Any]:
     codes = fused.frozen(codes, np.int32)
-    with contextlib.ExitStack() as stack:
-        if lanes is not None:
-            stack.enter_context(mock.patch.object(fused, "_lanes", return_value=lanes))
-        return fused.reduce(codes, n, values, wanted, skipna)
+    lanes = fused.lanes_of(codes, n) if lanes is None else lanes
+    return fused.reduce(codes, n, values, wanted, skipna, lanes)
 
 
 def split(rows: list[tuple[int, Any]], dtype: str) -> tuple[Any, Any]:
@@ -152,7 +149,7 @@ def test_sums_are_compensated(lanes):
     ],
 )
 def test_lanes(codes, lanes):
-    assert fused._lanes(codes, codes.max() + 1) == lanes
+    assert fused.lanes_of(codes, codes.max() + 1) == lanes
 
 
 @pytest.mark.parametrize("layout", ["strided", "read-only", "byte-swapped", "long"])
@@ -260,6 +257,28 @@ update(Reducer(groups.codes, groups.n), "count", [column], column.index)
 assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_columns_make_up_for_few_rows():
+    few = fused.LEAST_ROWS // 4
+    assert not fused.usable(few, columns=3)
+    assert fused.usable(few, columns=4)
+    assert not fused.usable(1000, columns=1000)
+
+
+def test_wide_partitions_are_reduced_by_the_loops():
+    rng = np.random.default_rng(0)
+    rows = fused.LEAST_ROWS // 4
+    columns = [pd.Series(rng.random(rows)) for _ in range(4)]
+    codes = rng.integers(0, 9, rows)
+    reducer = Reducer(codes, 9)
+    for column in columns:
+        reducer.expect("fsum", column)
+    with mock.patch.object(fused, "reduce", wraps=fused.reduce) as reduce:
+        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
+    assert reduce.call_count == 4
+    expected = [c.groupby(codes).sum().to_numpy() for c in columns]
+    np.testing.assert_allclose(sums, expected, rtol=1e-14)
 
 
 def test_without_the_compiler_pandas_reduces(monkeypatch):

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.engines import host
+from dask_gpuagg.engines.finish import conform
 from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
 
@@ -207,3 +208,11 @@ def test_no_rows_at_all(function):
     for parts in (partials, [host.combine(partials, plan)]):
         got = host.finalize(parts, plan, expected.iloc[:0])
         pd.testing.assert_frame_equal(got, expected, check_names=False)
+
+
+@pytest.mark.parametrize("dtype", [None, np.dtype("float64")])
+def test_values_of_the_promised_dtype_or_of_no_promised_one_stay_as_they_are(dtype):
+    values = np.array([1.5, np.nan])
+    output = plan_of({"v": ["mean"]}).outputs[0]
+    # NumPy takes None for float64
+    np.testing.assert_array_equal(np.asarray(conform(values, dtype, output)), values)

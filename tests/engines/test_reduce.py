@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.aggregations import REGISTRY, STATES
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import batches
 from dask_gpuagg.engines.grouping import group
 from dask_gpuagg.engines.merging import merge
 from dask_gpuagg.engines.reduce import update
@@ -239,3 +241,48 @@ class TestReducer:
 
     def test_first_row(self):
         assert Reducer(self.codes, 4).first_row(np.array([1, 2, 3])).tolist() == [1, -1, 2, -1]
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "uint64", "int8"])
+    @pytest.mark.parametrize("how", ["sum", "min", "max", "var"])
+    def test_columns_reduced_together_are_those_reduced_alone(self, how, dtype):
+        rng = np.random.default_rng(0)
+        codes = rng.integers(0, 7, 200)
+        columns = [pd.Series(rng.integers(0, 100, 200)).astype(dtype) for _ in range(4)]
+        if dtype.startswith("float"):
+            columns[1][5] = np.nan
+        together = Reducer(codes, 8)
+        for column in columns:
+            together.expect("moments" if how in ("sum", "var") else how, column)
+        for column in columns:
+            got = together.reduced(how, column)
+            alone = Reducer(codes, 8).reduced(how, column)
+            assert got.dtype == alone.dtype
+            np.testing.assert_array_equal(got, alone)
+
+    def test_pandas_is_called_once_for_columns_of_one_dtype(self):
+        columns = [pd.Series([1.0, 2.0, 3.0, i]) for i in range(3)]
+        columns.append(pd.Series([1, 2, 3, 4]))
+        reducer = Reducer(self.codes, 3)
+        for column in columns:
+            reducer.expect("fsum", column)
+        with mock.patch.object(batches, "reduce", wraps=batches.reduce) as reduce:
+            sums = [reducer.sum(column).tolist() for column in columns]
+        assert [len(call.args[0]) for call in reduce.call_args_list] == [3, 1]
+        assert sums == [[2.0 + i, 0, 4] for i in range(3)] + [[6, 0, 4]]
+
+    def test_a_batch_holds_so_many_values_only(self, monkeypatch):
+        monkeypatch.setattr(batches, "_MOST_VALUES", 8)
+        columns = [pd.Series([1.0, 2.0, 3.0, 4.0]) for _ in range(3)]
+        assert len(batches.together(columns[2], columns)) == 2
+        assert batches.together(columns[2], columns)[0] is columns[2]
+        monkeypatch.setattr(batches, "_MOST_VALUES", 1)
+        assert len(batches.together(columns[2], columns)) == 1
+
+    @pytest.mark.parametrize("function", ["first", "last"])
+    def test_columns_with_nulls_choose_rows_of_their_own(self, function):
+        columns = [pd.Series([1.0, 2.0, 3.0, 4.0]), pd.Series([np.nan, 2.0, 3.0, np.nan])]
+        reducer = Reducer(self.codes, 3)
+        got = [update(reducer, function, [c], c.index)[function].tolist() for c in columns]
+        whole = [2.0, 1.0] if function == "first" else [4.0, 3.0]
+        assert [got[0][0], got[0][2]] == whole
+        assert [got[1][0], got[1][2]] == [2.0, 3.0]
