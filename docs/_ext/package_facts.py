@@ -3,7 +3,8 @@
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
 configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``grid.md``,
-``first_use.md`` and ``choice.md`` from the committed results of the benchmarks.
+``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the committed results of the
+benchmarks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
 _GRID = _KERNELS.parent / "grid.json"
+_WHOLE_QUERIES = _KERNELS.parent / "end_to_end.json"
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
@@ -104,6 +106,35 @@ def kernels(text: str) -> str:
             f"| {wall['ours frame']:.2f}, {wall['cudf frame']:.2f} "
             f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
         )
+    return "\n".join(lines)
+
+
+def whole_queries(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/end_to_end.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By input, query and groups: milliseconds of tuned stock, ours and the floor, and how many
+        times longer stock takes.
+    """
+    names = {"stock-tuned": "stock, tuned", "ours": "ours", "floor": "floor"}
+    lines = ["| input | query | groups | " + " | ".join(names.values()) + " | stock / ours |"]
+    lines.append("|" + " --- |" * (4 + len(names)))
+    for cell in json.loads(text)["cells"]:
+        medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in names]
+        times = " | ".join("" if ms is None else f"{ms:,.0f}" for ms in medians)
+        ratio = cell.get("ratios", {}).get("stock-tuned")
+        shown = "" if ratio is None else f"{ratio:.1f}"
+        source = f"{cell['rows']:,} rows, {cell['partitions']} partitions"
+        if cell["input"] != "persisted":
+            source = f"{cell['rows']:,} rows in Parquet files"
+        lines.append(f"| {source} | {cell['query']} | {cell['groups']:,} | {times} | {shown} |")
     return "\n".join(lines)
 
 
@@ -238,6 +269,7 @@ def _write(app: Sphinx) -> None:
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
         "grid.md": grid(_GRID.read_text(encoding="utf-8")),
+        "whole_queries.md": whole_queries(_WHOLE_QUERIES.read_text(encoding="utf-8")),
         "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
         "choice.md": expectations(choice.RESULT),
     }
