@@ -11,8 +11,8 @@ from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg import logical
 from dask_gpuagg.activation import looking_on
-from dask_gpuagg.distributed.preflight import cluster_problem
-from dask_gpuagg.engines import engine_name
+from dask_gpuagg.distributed.preflight import cluster_problem, current_client
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planner import chunks_of, route
 from dask_gpuagg.report import Reason
@@ -44,6 +44,8 @@ class Explained:
         Why stock Dask runs it; empty otherwise.
     chunks : str
         How many partitions a task takes; empty where each has a task of its own.
+    transfer : str
+        How partials get from GPU to GPU, if there are several and they take the slow way.
     runs : tuple of Run
         What this process's device did for such a plan lately, one for each partition and merge,
         the oldest first.
@@ -55,6 +57,7 @@ class Explained:
     decision: Decision | None
     reasons: tuple[Reason, ...] = ()
     chunks: str = ""
+    transfer: str = ""
     runs: tuple[Run, ...] = ()
 
     def __str__(self) -> str:
@@ -66,6 +69,8 @@ class Explained:
             if self.chunks:
                 lines.append(f"chunks   {self.chunks}")
             lines.append(f"merge    {self.decision}")
+            if self.transfer:
+                lines.append(f"transfer {self.transfer}")
         lines += [f"because  {reason}" for reason in self.reasons]
         if len(self.runs) > _SHOWN:
             lines.append(f"ran      {len(self.runs) - _SHOWN:,} earlier, then")
@@ -124,8 +129,22 @@ def _explained(node: Any, problem: str | None) -> Explained:
     decision = route(query, node)
     chunks = chunks_of(query)
     described = "" if chunks is None else str(chunks)
+    several = engine == DEVICE and chunks is not None and chunks.workers > 1
+    transfer = _transfer() if several else ""
     runs = last_runs(query.plan)
-    return Explained(what, engine, query.plan, decision, chunks=described, runs=runs)
+    return Explained(what, engine, query.plan, decision, (), described, transfer, runs)
+
+
+def _transfer() -> str:
+    """What there is to say of the way between the workers of the current cluster."""
+    client = current_client()
+    protocol = "" if client is None else client.scheduler.address.partition("://")[0]
+    if protocol not in ("tcp", "tls"):
+        return ""
+    return (
+        f"partials go from GPU to GPU through host memory ({protocol}); a cluster that is started "
+        'with protocol="ucx" moves them directly'
+    )
 
 
 def why_not(query: Any, spec: Any = None) -> list[Reason]:
