@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.chunks import Chunks
 from dask_gpuagg.engines import HOST, engine_name, engine_of
+from dask_gpuagg.metadata_cache import pickled
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.tasks import (
     gpuagg_chunk,
@@ -193,7 +195,7 @@ def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) ->
 
 
 class Promised:
-    """The metadata of a result; the scheduler and the tasks get what the engine reads of it.
+    """The metadata of a result; tasks get what the engine reads of it.
 
     Parameters
     ----------
@@ -211,17 +213,22 @@ class Promised:
         return ("dask_gpuagg.Promised", tokenize(self.sent))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Received, (self.sent,)
+        return _Received, (self.sent, None if self.sent is self.meta else pickled(self.meta))
 
 
 class _Received:
-    """What arrives of ``Promised``."""
+    """What arrives of ``Promised``: cuDF's metadata as bytes, which few nodes above will read."""
 
-    def __init__(self, sent: Any) -> None:
-        self.meta = self.sent = sent
+    def __init__(self, sent: Any, data: bytes | None) -> None:
+        self.sent = sent
+        self._data = data
+
+    @functools.cached_property
+    def meta(self) -> Any:
+        return self.sent if self._data is None else pickle.loads(self._data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Received, (self.sent,)
+        return _Received, (self.sent, self._data)
 
 
 class _Reduction(_Quiet):

@@ -7,6 +7,7 @@ task graph. It depends on the dtypes of the input and on what was asked for alon
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
@@ -21,6 +22,7 @@ from dask_gpuagg.engines import DEVICE, engine_name
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
 
 _known: OrderedDict[Hashable, Any] = OrderedDict()
+_bytes: OrderedDict[int, tuple[Any, bytes]] = OrderedDict()
 _REMEMBERED = 512
 _lock = Lock()
 
@@ -66,6 +68,21 @@ def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
         _known[key] = made
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
+    return made
+
+
+def pickled(meta: Any) -> bytes:
+    """Metadata as bytes, which are remembered as long as the metadata is asked for again."""
+    with _lock:
+        # kept with its bytes, so that its identity is not given away again
+        known = _bytes.get(id(meta))
+    if known is not None:
+        return known[1]
+    made = pickle.dumps(meta, protocol=pickle.HIGHEST_PROTOCOL)
+    with _lock:
+        _bytes[id(meta)] = meta, made
+        while len(_bytes) > _REMEMBERED:
+            _bytes.popitem(last=False)
     return made
 
 
