@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
-# More groups, or fewer rows of each, are sorted: there a sample tells too little of a group.
+# More groups are sorted, and so are groups of fewer bytes of values on average: there a sample
+# tells too little of a group, and narrow values sort in few passes. One H200, 50 million rows: at
+# 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
+# rows 1.19 and 1.97.
 GROUPS_AT_MOST = 1 << 16
-ROWS_OF_A_GROUP = 512
+BYTES_OF_A_GROUP = 16 << 10
 # Fewer rows are sorted in the time that the launches of a selection take.
 ROWS_FROM = 1 << 21
 
@@ -33,29 +36,40 @@ PART_ROWS = 2048
 PART_STRIDE = 64
 # Values of fewer bytes are so few that their sort has few passes and some parts most of the rows.
 DIVIDED_BYTES = 4
+# Distinct values of so few bytes, in fewer groups, are sorted. One H200, 50 million int32: in one
+# group 1.80 ms sorted and 3.36 in parts, in 1,000 groups 2.96 and 2.17.
+NARROW_BYTES = 4
+GROUPS_OF_NARROW = 100
 # Bytes of the table of a part.
 TABLE_BYTES = 64 << 10
 # A part is one block's. Wider ones, as a share of all rows, would take longer than a sort.
 WIDEST_PART = 1 / 16
 
 
-def selects(rows: int, groups: int) -> bool:
+def selects(rows: int, groups: int, width: int) -> bool:
     """Whether a quantile of each group is selected.
 
     Parameters
     ----------
     rows, groups : int
+    width : int
+        Bytes of a value.
 
     Returns
     -------
     bool
     """
-    return 0 < groups <= GROUPS_AT_MOST and rows >= ROWS_FROM and rows >= ROWS_OF_A_GROUP * groups
+    return (
+        0 < groups <= GROUPS_AT_MOST
+        and rows >= ROWS_FROM
+        and rows * width >= BYTES_OF_A_GROUP * groups
+    )
 
 
 def divides(rows: int, groups: int, width: int) -> bool:
     """Whether distinct values of ``width`` bytes are counted in parts."""
-    return 0 < groups <= GROUPS_AT_MOST and rows >= ROWS_FROM and width >= DIVIDED_BYTES
+    fewest = GROUPS_OF_NARROW if width <= NARROW_BYTES else 1
+    return fewest <= groups <= GROUPS_AT_MOST and rows >= ROWS_FROM and width >= DIVIDED_BYTES
 
 
 def stride_of(rows: int, groups: int) -> int:

@@ -147,8 +147,8 @@ class SortedRows:
             float64, or of the column's type for datetimes and durations: whole ticks.
         """
         ticks = column.type().id() in _TICKS
-        made = None
-        if self._unsorted(column, select_costs.selects(self._rows, self._groups)):
+        made, width = None, TYPE_BYTES[_sortable(column)]
+        if self._unsorted(column, select_costs.selects(self._rows, self._groups, width)):
             made = self._selected(column, q, interpolation, ticks)
         if made is None:
             segments = self._values(column)

@@ -290,7 +290,7 @@ def test_uneven_groups_have_no_more_inside() -> None:
 SIZES = [(n, g) for n in (2**21, 5 * 10**7, 10**9) for g in (1, 100, 10_000, 65_536)]
 
 
-@pytest.mark.parametrize(("rows_", "groups"), [s for s in SIZES if costs.selects(*s)])
+@pytest.mark.parametrize(("rows_", "groups"), [s for s in SIZES if costs.selects(*s, 8)])
 def test_the_stride_makes_least_work(rows_: int, groups: int) -> None:
     def work(stride: int) -> float:
         return 1 / stride + costs.inside(rows_, groups, stride)
@@ -304,24 +304,56 @@ def test_the_stride_makes_least_work(rows_: int, groups: int) -> None:
 
 @pytest.mark.parametrize(("rows_", "groups"), SIZES)
 def test_selection_is_chosen_where_it_handles_few_rows(rows_: int, groups: int) -> None:
-    if not costs.selects(rows_, groups):
-        assert rows_ < costs.ROWS_OF_A_GROUP * groups
+    if not costs.selects(rows_, groups, 8):
+        assert 8 * rows_ < costs.BYTES_OF_A_GROUP * groups
         return
     stride = costs.stride_of(rows_, groups)
     assert 1 / stride + costs.inside(rows_, groups, stride) < 0.75
     # candidates with room, each in two arrays, take less than sorting all rows does
-    assert costs.room_of(rows_, groups, stride) < 0.6 * rows_
+    assert costs.room_of(rows_, groups, stride) < 0.5 * rows_
 
 
 def test_what_is_sorted() -> None:
     most = 10**9
-    assert not costs.selects(most, 0)
-    assert not costs.selects(most, costs.GROUPS_AT_MOST + 1)
-    assert not costs.selects(costs.ROWS_FROM - 1, 1)
-    assert costs.selects(costs.ROWS_FROM, 1)
-    assert not costs.divides(most, 10, 2)
+    assert not costs.selects(most, 0, 8)
+    assert not costs.selects(most, costs.GROUPS_AT_MOST + 1, 8)
+    assert not costs.selects(costs.ROWS_FROM - 1, 1, 8)
+    assert costs.selects(costs.ROWS_FROM, 1, 8)
+    assert not costs.divides(most, 0, 8)
+    assert not costs.divides(most, 1_000, 2)
     assert not costs.divides(most, costs.GROUPS_AT_MOST + 1, 8)
     assert costs.divides(most, costs.GROUPS_AT_MOST, 4)
+
+
+# Milliseconds on one H200: selected or in parts, and sorted.
+MEDIANS = [
+    *((50_000_000, 1, 8, 1.51, 5.14), (50_000_000, 1_000, 8, 1.22, 6.21)),
+    *((50_000_000, 10_000, 8, 2.21, 6.22), (50_000_000, 65_000, 8, 7.55, 6.36)),
+    *((50_000_000, 1, 4, 1.18, 1.64), (50_000_000, 1_000, 4, 1.20, 2.56)),
+    *((50_000_000, 10_000, 4, 1.79, 2.54), (50_000_000, 65_000, 4, 5.07, 2.58)),
+    *((10**9, 1_000, 8, 8.29, 111.0), (10**9, 65_000, 8, 29.3, 112.0)),
+]
+DISTINCT = [
+    *((50_000_000, 1, 8, 3.95, 6.48), (50_000_000, 1_000, 8, 2.60, 6.65)),
+    *((50_000_000, 10_000, 8, 2.60, 6.52), (50_000_000, 65_000, 8, 2.89, 6.42)),
+    *((50_000_000, 1, 4, 3.36, 1.80), (50_000_000, 1_000, 4, 2.17, 2.96)),
+    *((50_000_000, 10_000, 4, 2.34, 2.75), (50_000_000, 65_000, 4, 2.51, 2.73)),
+    *((10**9, 1_000, 4, 42.4, 51.5), (10**9, 65_000, 4, 44.0, 50.6)),
+]
+
+
+@pytest.mark.parametrize(("rows_", "groups", "width", "ours", "sort"), MEDIANS)
+def test_medians_are_made_the_faster_way(
+    rows_: int, groups: int, width: int, ours: float, sort: float
+) -> None:
+    assert costs.selects(rows_, groups, width) == (ours < sort)
+
+
+@pytest.mark.parametrize(("rows_", "groups", "width", "ours", "sort"), DISTINCT)
+def test_distinct_values_are_counted_the_faster_way(
+    rows_: int, groups: int, width: int, ours: float, sort: float
+) -> None:
+    assert costs.divides(rows_, groups, width) == (ours < sort)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 81, 82, 1000, 65_536])
