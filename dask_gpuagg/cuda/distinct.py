@@ -17,7 +17,6 @@ from dask_gpuagg.cuda.sorting import array_of
 # As in kernels/select/entry.cuh.
 _THREADS = 512
 _BLOCKS = 3
-_WARP = 32
 
 
 class _Seen(ctypes.Structure):
@@ -75,7 +74,7 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
     )
     made = array_of(on, groups, 8).buffer
     arguments = counts.pointer, firsts.pointer, ctypes.c_uint32(groups), ctypes.c_void_p(made.ptr)
-    on.launch("sum_parts", on.spread(groups, SMALL_BLOCK // _WARP), SMALL_BLOCK, *arguments)
+    on.launch("sum_parts", on.spread(groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     read_back(told.ptr, seen, on.handle)
     return None if seen.full else made
 

@@ -98,17 +98,12 @@ __device__ void count_parts(const W* words, const u32* starts, u32 parts, u32 sl
     }
 }
 
-// A warp for each group: one group may have all parts.
 GPUAGG_INLINE void sum_parts(const u32* counts, const u32* firsts, u32 groups, u64* to) {
-    const u32 lane = threadIdx.x % WARP;
-    const u32 warps = gridDim.x * (blockDim.x / WARP);
-    for (u64 g = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; g < groups; g += warps) {
+    const u32 stride = gridDim.x * blockDim.x;
+    for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         u64 sum = 0;
-        const u32 end = firsts[g + 1];
-        for (u32 part = firsts[g] + lane; part < end; part += WARP) sum += counts[part];
-#pragma unroll
-        for (u32 d = WARP / 2; d > 0; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-        if (lane == 0) to[g] = sum;
+        for (u32 part = firsts[g]; part < firsts[g + 1]; ++part) sum += counts[part];
+        to[g] = sum;
     }
 }
 

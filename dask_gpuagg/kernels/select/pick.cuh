@@ -10,9 +10,8 @@ namespace gpuagg {
 
 constexpr u32 PICK_BITS = 8;
 constexpr u32 PICK_DIGITS = 1u << PICK_BITS;
-// So few words are ranked by comparing them with each other, by one warp: the comparisons grow with the
-// square, and those of 200 words take longer than two more digits.
-constexpr u32 FEW = WARP;
+// So few words are ranked by comparing them with each other; a block has as many threads.
+constexpr u32 FEW = 256;
 
 template <class W> struct Picking {
     u32 counts[PICK_DIGITS];
@@ -69,8 +68,9 @@ template <class W> GPUAGG_INLINE void find_digit(u32 rank, Picking<W>& s) {
     s.inside = s.counts[digit];
 }
 
-// The word of a rank below n, after `find_bits`; all threads call it, and all get it.
+// The word of a rank below n; all threads call it, and all get it.
 template <class W> GPUAGG_INLINE W word_of_rank(const W* words, u32 n, u32 rank, Picking<W>& s) {
+    find_bits(words, n, s);
     W known = s.all;
     u32 open = bit_length(static_cast<W>(s.all ^ s.any)), inside = n;
     while (open > 0 && inside > FEW) {
@@ -149,7 +149,6 @@ __device__ void pick(const W* words, const u32* starts, const Ranks* ranks, u32 
         const W* mine = words + starts[g];
         const u32 n = starts[g + 1] - starts[g];
         const u32 first = wanted.low != NONE ? wanted.low : wanted.high;
-        find_bits(mine, n, s);
         const W word = word_of_rank(mine, n, first, s);
         W behind = word;
         if (wanted.high != NONE && wanted.high == first + 1) {
