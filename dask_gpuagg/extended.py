@@ -284,8 +284,6 @@ def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
             labels = ["count"]  # pandas' name for it
         return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
 
-    if engine_name(groupby.obj._meta) != DEVICE:
-        return make()
     flags = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
     found: tuple[Any, Any] = remembered((groupby.obj.expr, list(groupby.by), flags, spec), make)
     return found

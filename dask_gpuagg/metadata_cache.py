@@ -1,8 +1,8 @@
-"""Metadata of group-bys of cuDF collections, remembered by what they depend on.
+"""Metadata of group-bys, remembered by what it depends on.
 
-Dask makes the metadata of a group-by by running it on made-up rows: on a GPU that costs
-milliseconds, and the same again for each of the nodes that one query goes through on its way to a
-task graph. It depends on the dtypes of the input and on what was asked for alone.
+Dask makes the metadata of a group-by by running it on made-up rows: that costs milliseconds, and
+the same again for each of the nodes that one query goes through on its way to a task graph. It
+depends on the dtypes of the input and on what was asked for alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from dask._expr import Expr
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import HOST, engine_name
 
 # what does not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
@@ -36,7 +36,7 @@ def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
         Dask's own.
     self : Expr
     """
-    if engine_name(self.frame._meta) != DEVICE:
+    if engine_name(self.frame._meta) is None:
         return original(self)
     names = [*self._parameters, *[None] * (len(self.operands) - len(self._parameters))]
     pairs = zip(names, self.operands, strict=True)
@@ -62,13 +62,21 @@ def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
     with _lock:
         if key in _known:
             _known.move_to_end(key)
-            return _known[key]
+            return _own(_known[key])
     made = make()
     with _lock:
         _known[key] = made
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
-    return made
+    return _own(made)
+
+
+def _own(made: Any) -> Any:
+    """What is remembered, as an object that the caller may give other labels."""
+    if isinstance(made, tuple):
+        return tuple(map(_own, made))
+    # cuDF's copies cost as much as what is saved, and Dask gives its metadata no labels
+    return made.copy(deep=False) if engine_name(made) == HOST else made
 
 
 def pickled(meta: Any) -> bytes:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.states import STATES
@@ -154,6 +156,22 @@ class Plan:
     shape: str = "groups"
     found: frozenset[int] = frozenset()
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
+
+    def __dask_tokenize__(self) -> Any:
+        # as one text, of which Dask makes a hash much faster than of hundreds of small objects
+        dtypes = [column.dtype for column in (*self.keys, *self.columns)]
+        described = [str(d) if isinstance(d, np.dtype) else d for d in dtypes]
+        custom = [use.custom for use in self.states if use.custom]
+        text = repr((
+            [column.label for column in (*self.keys, *self.columns)],
+            [d for d in described if isinstance(d, str)],
+            len(self.keys),
+            [(use.state, use.columns) for use in self.states],
+            [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
+            (self.dropna, self.observed, self.sort, self.shape, sorted(self.found)),
+            self.settings,
+        ))  # fmt: skip
+        return ("dask_gpuagg.Plan", text, [d for d in described if not isinstance(d, str)], custom)
 
     def retyped(self, dtypes: Sequence[Any]) -> Plan:
         """The plan of the same outputs for columns of other dtypes than the promised ones.

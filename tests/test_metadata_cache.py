@@ -68,6 +68,13 @@ def test_functions_are_themselves() -> None:
     assert made_of((sum,), (max,), (lambda: 0,)) == 3
 
 
+def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
+    meta = pd.Series([], dtype="int64", name="v")
+    first = remembered(("a", "query"), lambda: meta)
+    first.name = "other"
+    assert remembered(("a", "query"), lambda: None).name == "v"
+
+
 def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_cache, "_REMEMBERED", 3)
     assert made_of(*[(i,) for i in range(10)]) == 20

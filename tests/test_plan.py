@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import dask.dataframe as dd
@@ -10,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from dask.base import tokenize
 
 from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
 from dask_gpuagg.functions import read_function
 from dask_gpuagg.plan import (
     Column,
+    CustomFunctions,
     Plan,
     Requested,
     Unsupported,
@@ -22,6 +25,7 @@ from dask_gpuagg.plan import (
     make_plan,
     reasons,
 )
+from dask_gpuagg.task_settings import TaskSettings
 
 KEY = Column("k", np.dtype("int64"))
 DTYPES = {
@@ -232,3 +236,44 @@ def test_a_dtype_outside_all_classes_is_refused():
     for name in REGISTRY:
         refused = reasons(columns, [Requested("c", name, "c")])
         assert bool(refused) is (name != "size"), name
+
+
+def test_tokens_differ_where_plans_do():
+    base = [("v", "sum"), ("w", "mean")]
+    columns = [Column("v", np.dtype("float64")), Column("w", np.dtype("float64"))]
+
+    def plan(pairs=base, key=KEY, of=columns, parameters=(), **flags) -> Plan:
+        asked = [Requested(column, name, column, parameters) for column, name in pairs]
+        return make_plan([key], of, asked, **(FLAGS | flags))
+
+    several = [
+        plan(),
+        plan(dropna=False),
+        plan(observed=False),
+        plan(sort=True),
+        plan([("v", "sum"), ("w", "max")]),
+        plan([("v", "var"), ("w", "var")]),
+        plan([("v", "var"), ("w", "var")], parameters=(("ddof", 0),)),
+        plan([("w", "mean"), ("v", "sum")]),
+        plan(key=Column("j", np.dtype("int64"))),
+        plan(key=Column("k", np.dtype("int32"))),
+        plan(key=Column("k", pd.CategoricalDtype(range(200)))),
+        plan(key=Column("k", pd.CategoricalDtype([*range(100), -1, *range(101, 200)]))),
+        plan(of=[columns[0], Column("w", np.dtype("float32"))]),
+        plan().retyped([np.dtype("float64"), np.dtype("int64")]),
+        replace(plan(), settings=TaskSettings("hgb", "warn")),
+    ]
+    tokens = [tokenize(one) for one in several]
+    assert len(set(tokens)) == len(several)
+    assert [tokenize(pickle.loads(pickle.dumps(one))) for one in several] == tokens
+
+
+def test_tokens_tell_users_functions_apart():
+    def plan(chunk) -> Plan:
+        custom = CustomFunctions("total", chunk, chunk, None)
+        asked = [Requested("v", "custom", "v", (), custom)]
+        columns = [Column("v", np.dtype("float64"))]
+        return make_plan([KEY], columns, asked, **FLAGS)
+
+    tokens = [tokenize(plan(f)) for f in (lambda s: s.sum(), lambda s: s.max(), len)]
+    assert len(set(tokens)) == 3
