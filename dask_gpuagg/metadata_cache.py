@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any
 
 from dask._expr import Expr
+from dask.dataframe.utils import is_dataframe_like, is_index_like, is_series_like
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import HOST, engine_name
@@ -108,14 +109,23 @@ def _frozen(operand: Any) -> Hashable:
 
 
 def _schema(meta: Any) -> Hashable:
-    index = meta.index
-    columns = [(meta.name, meta.dtype)] if meta.ndim == 1 else list(meta.dtypes.items())
-    names = () if meta.ndim == 1 else tuple(meta.columns.names)
+    if is_index_like(meta):
+        return _levels(meta)
+    if is_series_like(meta):
+        columns, names = [(meta.name, meta.dtype)], ()
+    elif is_dataframe_like(meta):
+        columns, names = list(meta.dtypes.items()), tuple(meta.columns.names)
+    else:
+        raise TypeError("a value that has no schema")
+    return (type(meta), names, _pairs(columns), _levels(meta.index))
+
+
+def _levels(index: Any) -> Hashable:
     levels = list(index.dtypes.items()) if index.nlevels > 1 else [(index.name, index.dtype)]
-    if any(dtype_class(dtype) == "category" for _, dtype in [*columns, *levels]):
-        raise TypeError("comparing categories costs as much as it saves")
-    return (type(meta), type(index), names, _pairs(columns), tuple(index.names), _pairs(levels))
+    return (type(index), tuple(index.names), _pairs(levels))
 
 
 def _pairs(columns: list[tuple[Any, Any]]) -> Hashable:
+    if any(dtype_class(dtype) == "category" for _, dtype in columns):
+        raise TypeError("comparing categories costs as much as it saves")
     return tuple((type(label), label, str(dtype), dtype) for label, dtype in columns)

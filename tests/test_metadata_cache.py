@@ -64,6 +64,13 @@ def test_what_cannot_be_compared_is_made_each_time() -> None:
     assert made_of((np.zeros(2),)) == 2
 
 
+def test_indexes_and_series_as_keys_have_a_schema() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1], "c": pd.Categorical(["a"])}), npartitions=1)
+    assert made_of((ddf.index.expr,), (ddf.k.expr,), (ddf.expr, ddf.index.expr)) == 4
+    assert made_of((ddf.index.expr,), (ddf.index.expr,)) == 0
+    assert made_of((ddf.k.sum().expr,)) == 2  # no frame
+
+
 def test_functions_are_themselves() -> None:
     assert made_of((sum,), (max,), (lambda: 0,)) == 3
 
