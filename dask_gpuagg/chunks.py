@@ -73,7 +73,7 @@ class Chunks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self))
+        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -84,6 +84,20 @@ class Chunks:
             f"{partitions} in {_counted(len(self), 'task')} on {_counted(self.workers, 'worker')}"
         )
         return f"{text}, {self.readers} read at a time" if self.readers else text
+
+    def futures(self) -> dict[Any, Any]:
+        """The futures that the tasks read, by key.
+
+        They belong to the graph: a delayed result, or a query that was sent elsewhere, may outlive
+        the collection that holds them here.
+        """
+        _, outside = _region([self.frame, *_expressions(self.by)])
+        return {
+            key: future
+            for node in outside
+            if isinstance(node, FromGraph)
+            for key, future in dict(node.operand("layer")).items()
+        }
 
     def parts(self, bucket: int) -> Parts:
         """What one chunk's task is made of.
@@ -143,12 +157,15 @@ class Sent:
     readers : int
     token : tuple
     text : str
+    held : dict
+        Its ``futures``.
     """
 
     made: tuple[Parts, ...]
     readers: int
     token: tuple[Any, ...]
     text: str
+    held: dict[Any, Any]
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return self.token
@@ -158,6 +175,10 @@ class Sent:
 
     def __str__(self) -> str:
         return self.text
+
+    def futures(self) -> dict[Any, Any]:
+        """The futures that the tasks read, by key; see ``Chunks.futures``."""
+        return dict(self.held)
 
     def parts(self, bucket: int) -> Parts:
         """What one chunk's task is made of; see ``Chunks.parts``."""

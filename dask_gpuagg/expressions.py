@@ -151,8 +151,11 @@ class GroupByChunks(_Quiet):
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(len(self.chunks))
 
-    def _layer(self) -> dict[Any, Task]:
-        return {(self._name, i): self._chunk((self._name, i), i) for i in range(len(self.chunks))}
+    def _layer(self) -> dict[Any, Any]:
+        layer: dict[Any, Any] = self.chunks.futures()
+        for i in range(len(self.chunks)):
+            layer[self._name, i] = self._chunk((self._name, i), i)
+        return layer
 
     def _chunk(self, key: Any, index: int) -> Task:
         return _chunk_task(key, gpuagg_chunk, self.chunks, index, plan=self.plan)
@@ -174,13 +177,15 @@ class GroupByChunkDirect(_Quiet):
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(self.outputs)
 
-    def _layer(self) -> dict[Any, Task]:
+    def _layer(self) -> dict[Any, Any]:
         key, given = (self._name, 0), {"plan": self.plan, "meta": self.promised.sent}
+        layer: dict[Any, Any] = self.chunks.futures()
         if self.outputs == 1:
-            return {key: _chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)}
+            layer[key] = _chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)
+            return layer
         whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
         given["outputs"] = self.outputs
-        layer = {whole: _chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)}
+        layer[whole] = _chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)
         for j in range(self.outputs):
             key = (self._name, j)
             layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
@@ -310,8 +315,8 @@ class GroupByChunkExchange(_Quiet):
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(self.outputs)
 
-    def _layer(self) -> dict[Any, Task]:
-        layer: dict[Any, Task] = {}
+    def _layer(self) -> dict[Any, Any]:
+        layer: dict[Any, Any] = self.chunks.futures()
         inputs, outputs, token = len(self.chunks), self.outputs, self.deterministic_token
         given = {"plan": self.plan, "outputs": outputs}
         for i in range(inputs):

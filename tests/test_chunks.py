@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import uuid
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,10 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask._task_spec import Task
 from dask.base import tokenize
-from distributed import Client, futures_of, wait
+from dask.dataframe.dask_expr import from_graph
+from distributed import Client, default_client, futures_of, wait
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,20 +55,22 @@ def frame(rows: int = 2400) -> pd.DataFrame:
 
 
 def held(client: Client, pdf: pd.DataFrame, workers: list[int]) -> Any:
-    """A persisted collection whose partitions lie on workers by number, in turn."""
+    """A persisted collection whose partitions lie on workers by number, in turn.
+
+    ``persist`` leaves to the scheduler where they lie, which may take an idle worker.
+    """
     addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    size = len(pdf) // PARTITIONS
-    futures = [
-        client.scatter(
-            pdf.iloc[i * size : (i + 1) * size],
+    size, name = len(pdf) // PARTITIONS, f"held-{uuid.uuid4().hex}"
+    futures = {
+        (name, i): client.submit(
+            pdf.iloc[i * size : (i + 1) * size].copy,
+            key=(name, i),
             workers=[addresses[workers[i % len(workers)]]],
-            hash=False,
         )
         for i in range(PARTITIONS)
-    ]
-    made = dd.from_delayed(futures, meta=pdf.iloc[:0], verify_meta=False).persist()
-    wait(made)
-    return made
+    }
+    wait(list(futures.values()))
+    return from_graph(futures, pdf.iloc[:0], (None,) * (PARTITIONS + 1), list(futures), "held")
 
 
 def nodes(query: Any, kind: type) -> list[Any]:
@@ -117,7 +123,9 @@ def test_one_worker_has_one_task(client: Client) -> None:
     query = held(client, frame(), [0]).groupby("k").v.sum()
     (node,) = nodes(query, GroupByChunkDirect)
     assert str(node.chunks) == "24 partitions in 1 task on 1 worker"
-    assert len(node._layer()) == 1
+    layer = node._layer()
+    assert [key for key, task in layer.items() if isinstance(task, Task)] == [(node._name, 0)]
+    assert layer.keys() - {(node._name, 0)} == {future.key for future in futures_of(query)}
     assert "24 partitions in 1 task on 1 worker" in str(dask_gpuagg.explain(query))
 
 
@@ -143,6 +151,40 @@ def test_a_chunk_travels_without_metadata(client: Client) -> None:
     assert not hasattr(again, "frame")
     assert (len(again), str(again), again.parts(0)) == (1, str(node.chunks), node.chunks.parts(0))
     assert tokenize(again) == tokenize(node.chunks)
+
+
+def delayed_partitions(query: Any) -> Any:
+    return query.to_delayed()
+
+
+def delayed_argument(query: Any) -> Any:
+    return dask.delayed(pd.Series.copy)(query)
+
+
+def sent_elsewhere(query: Any) -> Any:
+    import pickle
+
+    again = pickle.loads(pickle.dumps(query.optimize()))
+    for future in futures_of(again):  # as Client.get_dataset does
+        future.bind_client(default_client())
+    return again
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("workers", [[0], [0, 1]], ids=["one task", "several"])
+@pytest.mark.parametrize("kind", [delayed_partitions, delayed_argument, sent_elsewhere])
+def test_what_outlives_the_collection_holds_its_partitions(
+    client: Client, kind: Any, workers: list[int], outputs: int
+) -> None:
+    ddf = held(client, frame(), workers)
+    keys = [future.key for future in futures_of(ddf)]
+    later = kind(ddf.groupby("k").v.sum(split_out=outputs))
+    del ddf
+    gc.collect()
+    assert all(client.refcount[key] for key in keys)
+    found = client.gather(client.compute(later))
+    got = pd.concat(found) if isinstance(found, list) else found
+    same(got, frame().groupby("k").v.sum())
 
 
 @pytest.mark.parametrize(
