@@ -24,6 +24,9 @@ BIN := $(VENV)/bin
 # 10,000 tests, of which those that stock Dask fails on this machine do not count.
 UPSTREAM := dask.dataframe.dask_expr.tests dask.dataframe.tests.test_groupby
 
+# Slow tests (compiling every kernel) lie in few files: a process without work takes from the others.
+PYTEST := python -m pytest tests -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
 # The oldest release that dask_gpuagg/activation.py admits, and what is run there: whatever touches
 # Dask's internals, and Dask's own group-by tests of that release
 OLDEST := 2025.5.0
@@ -39,11 +42,11 @@ quickstart: $(VENV)/.stamp-examples
 	$(BIN)/python examples/quickstart.py
 
 test: lint
-	$(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/$(PYTEST)
 	$(BIN)/python -m tests.upstream -n $(JOBS) $(UPSTREAM)
 
 test-all: lint
-	$(BIN)/python -m pytest tests -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/$(PYTEST)
 	$(BIN)/python -m tests.upstream -n $(JOBS)
 
 test-oldest: $(VENV)-oldest/.stamp-oldest
