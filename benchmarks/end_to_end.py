@@ -32,7 +32,7 @@ from benchmarks.end_to_end_arms import (
 from benchmarks.end_to_end_cluster import Session, without_frames
 from benchmarks.end_to_end_measure import PARQUET, PERSISTED, Bench, Cell, measure
 from benchmarks.end_to_end_queries import DEVICE, HOST, QUERIES
-from benchmarks.host import list_of
+from benchmarks.host import list_of, write
 
 OUT = {
     DEVICE: Path("benchmarks/results/nvidia-h200/end_to_end.json"),
@@ -115,10 +115,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             if "error" in entry:
                 session.recover()
             results_file.add(results, entry)
-            results_file.write(results, options.out)
+            write(results, options.out)
             print(results_file.line(entry), flush=True)
         bench.let_go()
-    results_file.write(results, options.out)
+    write(results, options.out)
     left_out = results["runs"][-1]["left_out"]
     if left_out:
         print(f"left out at the deadline: {', '.join(left_out)}")

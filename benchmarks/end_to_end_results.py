@@ -76,14 +76,6 @@ def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def write(results: dict[str, Any], path: Path) -> None:
-    """Write the results so that an interrupted run leaves a whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(path)
-
-
 def line(entry: dict[str, Any]) -> str:
     """A cell as one line."""
     about = f"{entry['name']} {entry['workers']} worker(s) {entry['protocol']}:"

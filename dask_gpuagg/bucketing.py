@@ -13,7 +13,7 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph
 
 from dask_gpuagg.distributed.places import GOOD_FOR, Place, Places, WorkerSize, ask
-from dask_gpuagg.distributed.preflight import current_client
+from dask_gpuagg.distributed.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
 # A GPU's chunk is one call of the kernels, which work beside the partitions themselves.
@@ -47,7 +47,7 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     keys = [key for source in sources for key in source.operand("keys")]
     first = sources[0]
     client = dict(first.operand("layer"))[first.operand("keys")[0]].client
-    if client is None or client.asynchronous or client.status != "running":
+    if client is None or not _may_ask(client):
         return None
     name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
     with _lock:
@@ -157,9 +157,14 @@ def _divided(
 def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
     """The workers that a computation would use; ``None`` if there is no cluster, or none to ask."""
     client = current_client()
-    if client is None or client.asynchronous:
-        return None
-    return ask(client, [], device).workers
+    return ask(client, [], device).workers if client is not None and _may_ask(client) else None
+
+
+def _may_ask(client: Any) -> bool:
+    """Whether a scheduler can be asked for places: it has the package, as far as is known."""
+    if client.asynchronous or client.status != "running":
+        return False
+    return is_checked(client) or cluster_problem(client) is None
 
 
 def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:

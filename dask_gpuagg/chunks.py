@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dask._task_spec import Task
@@ -29,7 +30,8 @@ from dask_gpuagg.bucketing import (
 )
 from dask_gpuagg.settings import settings
 
-# functions of the user's may cost anything: each keeps a task of its own
+# functions of the user's may cost anything: each keeps a task of its own, and none is run to make a
+# decision
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
 # nodes of Dask's that read files, for which tasks of ours may read ahead
@@ -85,16 +87,29 @@ class Chunks:
         )
         return f"{text}, {self.readers} read at a time" if self.readers else text
 
+    @cached_property
+    def _region(self) -> tuple[list[Expr], list[Expr]]:
+        return _region([self.frame, *_expressions(self.by)])
+
+    @cached_property
+    def _alias(self) -> dict[Any, Any]:
+        # straight to the data: the tasks of a persisted collection are only other names for it
+        return {
+            (node._name, i): key
+            for node in self._region[1]
+            if isinstance(node, FromGraph)
+            for i, key in enumerate(node.operand("keys"))
+        }
+
     def futures(self) -> dict[Any, Any]:
         """The futures that the tasks read, by key.
 
         They belong to the graph: a delayed result, or a query that was sent elsewhere, may outlive
         the collection that holds them here.
         """
-        _, outside = _region([self.frame, *_expressions(self.by)])
         return {
             key: future
-            for node in outside
+            for node in self._region[1]
             if isinstance(node, FromGraph)
             for key, future in dict(node.operand("layer")).items()
         }
@@ -114,16 +129,8 @@ class Chunks:
         keys : tuple
             Of what the tasks read from outside.
         """
-        roots = (self.frame, *self.by)
-        inside, outside = _region([self.frame, *_expressions(self.by)])
-        nodes = {node._name: node for node in inside}
-        # straight to the data: the tasks of a persisted collection are only other names for it
-        alias = {
-            (node._name, i): key
-            for node in outside
-            if isinstance(node, FromGraph)
-            for i, key in enumerate(node.operand("keys"))
-        }
+        roots, alias = (self.frame, *self.by), self._alias
+        nodes = {node._name: node for node in self._region[0]}
         parts = []
         outer: dict[Any, None] = {}
         for index in self.buckets[bucket]:

@@ -154,15 +154,25 @@ class GroupByChunks(_Quiet):
     def _layer(self) -> dict[Any, Any]:
         layer: dict[Any, Any] = self.chunks.futures()
         for i in range(len(self.chunks)):
-            layer[self._name, i] = self._chunk((self._name, i), i)
+            key = (self._name, i)
+            layer[key] = _chunk_task(key, gpuagg_chunk, self.chunks, i, plan=self.plan)
         return layer
 
-    def _chunk(self, key: Any, index: int) -> Task:
-        return _chunk_task(key, gpuagg_chunk, self.chunks, index, plan=self.plan)
+
+class _Reduction(_Quiet):
+    """Shared by the nodes whose output is the user's result."""
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
 
 
-class GroupByChunkDirect(_Quiet):
-    """The only chunk made the outputs."""
+class _OfChunks(_Reduction):
+    """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
 
@@ -170,12 +180,14 @@ class GroupByChunkDirect(_Quiet):
     def _meta(self) -> Any:
         return self.promised.meta
 
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_direct-{self.deterministic_token}"
-
     def _divisions(self) -> tuple[None, ...]:
         return _unknown(self.outputs)
+
+
+class GroupByChunkDirect(_OfChunks):
+    """The only chunk made the outputs."""
+
+    _prefix = "gpuagg_direct"
 
     def _layer(self) -> dict[Any, Any]:
         key, given = (self._name, 0), {"plan": self.plan, "meta": self.promised.sent}
@@ -236,18 +248,6 @@ class _Received:
         return _Received, (self.sent, self._data)
 
 
-class _Reduction(_Quiet):
-    """Shared by the nodes whose output is the user's result."""
-
-    @property
-    def _meta(self) -> Any:
-        return self.operand("_meta")
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"{self._prefix}-{self.deterministic_token}"
-
-
 class GroupByTree(_Reduction, TreeReduce):
     """Partials combined ``split_every`` at a time, finalized into one output: Dask's own tree."""
 
@@ -299,21 +299,10 @@ class GroupByExchange(_Reduction):
         return layer
 
 
-class GroupByChunkExchange(_Quiet):
+class GroupByChunkExchange(_OfChunks):
     """Chunks reduced and split by key hash in one task; every output merges its pieces."""
 
-    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
-
-    @property
-    def _meta(self) -> Any:
-        return self.promised.meta
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_exchange-{self.deterministic_token}"
-
-    def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+    _prefix = "gpuagg_exchange"
 
     def _layer(self) -> dict[Any, Any]:
         layer: dict[Any, Any] = self.chunks.futures()

@@ -21,6 +21,7 @@ from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
 from dask_gpuagg.cardinality import Estimate, from_metadata, from_samples
+from dask_gpuagg.chunks import USER_FUNCTIONS
 from dask_gpuagg.distributed.preflight import cluster_problem, current_client
 from dask_gpuagg.expressions import GroupByPartial
 from dask_gpuagg.logical import Query
@@ -29,9 +30,6 @@ from dask_gpuagg.report import note_fallback
 from dask_gpuagg.settings import settings
 from dask_gpuagg.strategy import FEW_PARTITIONS
 from dask_gpuagg.tasks import gpuagg_partial
-
-# functions of the user's may cost anything: never run them to make a decision
-_USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
 _recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
@@ -101,7 +99,7 @@ def _rows(frame: Expr) -> int | None:
     """Rows of the input, where it is a filter or projection of a frame held in memory."""
     sources = [node for node in frame.walk() if isinstance(node, IO)]
     plain = all(
-        isinstance(n, E.Blockwise) and not isinstance(n, _USER_FUNCTIONS) for n in frame.walk()
+        isinstance(n, E.Blockwise) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
     )
     if not plain or not sources or not all(isinstance(s, FromPandas) for s in sources):
         return None
@@ -116,7 +114,7 @@ def _obstacle(query: Query) -> str | None:
         for node in root.walk():
             if isinstance(node, FromGraph) and not _holds_data(node):
                 return "the input is a graph of unknown cost"
-            if isinstance(node, _USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
+            if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
                 return f"the input is computed by {type(node).__name__}"
     client = current_client()
     if client is not None and client.asynchronous:

@@ -93,15 +93,16 @@ def partials_of_read(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) ->
     """
     made: list[Partial] = []
     gathered: list[Part] = []
-    left = 0
+    left = size = 0
     for frame, by in frames:
         gathered.append(part_of(frame, by, plan))
-        engine = engine_of(frame)
+        size += engine_of(frame).bytes_of(gathered[-1])
         del frame, by
-        if sum(map(engine.bytes_of, gathered)) < _BYTES_OF_A_CALL:
+        if size < _BYTES_OF_A_CALL:
             continue
         made += partials_of(gathered, plan)
         gathered.clear()
+        size = 0
         rows = sum(map(_rows, made))
         if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
             made = [combined(made, plan)]

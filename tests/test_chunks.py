@@ -242,7 +242,7 @@ def placed(draw: Any) -> tuple[list[Place | None], Places]:
     workers = [f"w{i}" for i in range(draw(st.integers(1, 4)))]
     place = st.builds(Place, st.sampled_from(workers), st.integers(0, 3 * HOST_BYTES))
     found = draw(st.lists(st.none() | place, min_size=1, max_size=40))
-    sizes = {w: WorkerSize(draw(st.integers(1, 4)), 0, DEVICE) for w in workers}
+    sizes = {w: WorkerSize(draw(st.integers(1, 4)), DEVICE) for w in workers}
     return found, Places({}, sizes)
 
 
@@ -270,7 +270,7 @@ def test_every_partition_is_in_one_chunk(
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_a_number_of_partitions_is_kept_to(partitions: int, most: int) -> None:
     found = [Place("w", 8)] * partitions
-    places = Places({}, {"w": WorkerSize(1, 0, 0)})
+    places = Places({}, {"w": WorkerSize(1, 0)})
     with dask.config.set({"gpuagg.chunk": most}):
         buckets = buckets_of(found, places, in_order=False, device=False)
     assert len(buckets) == -(-partitions // most)

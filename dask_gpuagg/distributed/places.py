@@ -35,14 +35,11 @@ class WorkerSize:
     Attributes
     ----------
     threads : int
-    memory : int
-        Bytes of host memory that it may take; 0 where it has no limit.
     device_memory : int
         Bytes of its GPU; 0 where it has none, or where that was not asked.
     """
 
     threads: int
-    memory: int
     device_memory: int
 
 
@@ -86,17 +83,14 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     -------
     Places
     """
-    held, workers, everyone = client.run_on_scheduler(look_up, list(keys))
+    held, threads, everyone = client.run_on_scheduler(look_up, list(keys))
     _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     memory = _device_memory.setdefault(client, {})
-    new = [address for address in workers if address not in memory] if device else []
+    new = [address for address in threads if address not in memory] if device else []
     if new:
         memory.update(client.run(device_bytes, workers=new))
-    sizes = {
-        address: WorkerSize(threads, limit, memory.get(address, 0))
-        for address, (threads, limit) in workers.items()
-    }
+    sizes = {worker: WorkerSize(n, memory.get(worker, 0)) for worker, n in threads.items()}
     return Places(of_key, sizes)
 
 
@@ -116,12 +110,12 @@ def device_bytes() -> int:
 
 def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
-) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], list[str]]:
+) -> tuple[list[tuple[str, int] | None], dict[str, int], list[str]]:
     """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
-    sizes = {a: (worker.nthreads, worker.memory_limit or 0) for a, worker in running.items()}
-    return held, sizes, list(dask_scheduler.workers)
+    threads = {address: worker.nthreads for address, worker in running.items()}
+    return held, threads, list(dask_scheduler.workers)
 
 
 def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -31,15 +31,20 @@ def current_client() -> Any | None:
         return None
 
 
-def cluster_problem() -> str | None:
-    """Why the current cluster cannot run planned queries.
+def cluster_problem(client: Any | None = None) -> str | None:
+    """Why a cluster cannot run planned queries.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        The current client by default.
 
     Returns
     -------
     str or None
         ``None`` when there is no cluster or nothing is wrong with it.
     """
-    client = current_client()
+    client = client or current_client()
     if client is None:
         return None
     if client.asynchronous:
@@ -52,6 +57,11 @@ def cluster_problem() -> str | None:
     if client in _checked and workers <= _checked[client]:
         return None
     return _check_now(client)
+
+
+def is_checked(client: Any) -> bool:
+    """Whether the scheduler and all workers of a client were found to be fine once."""
+    return client in _checked
 
 
 def check_cluster(client: Any | None = None) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe.dask_expr._shuffle import P2PShuffle
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
 from dask_gpuagg.report import FallbackWarning, UnsupportedGroupBy, tally
@@ -159,6 +159,17 @@ class TestUnlikeWorkers:
             assert words in dask_gpuagg.why_not(query)[0].reason
         same(got, data.groupby("k").v.max())
 
+    def test_a_persisted_collection_runs_stock_and_says_why(self, small):
+        data = frame().assign(kind="persisted")
+        ddf = dd.from_pandas(data, npartitions=4).persist()
+        wait(ddf)
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.warns(FallbackWarning, match="cannot import"),
+        ):
+            got = small.compute(ddf.groupby("k").v.max()).result(timeout=60)
+        same(got, data.groupby("k").v.max())
+
     def test_no_sample_is_taken_there(self, small):
         def part(i: int) -> pd.DataFrame:
             return pd.DataFrame({"k": [i, 1, 2], "v": [0.5, i, 1.5]})
@@ -225,6 +236,21 @@ class TestUnlikeWorkers:
             pytest.warns(FallbackWarning, match=f"scheduler.*{words}"),
         ):
             got = client.compute(query).result(timeout=60)
+        same(got, data.groupby("k").v.min())
+
+    def test_a_scheduler_without_the_package_is_not_asked_for_places(self, tmp_path):
+        data = frame().assign(scheduler="persisted")
+        with (
+            scheduler(WITHOUT_THE_PACKAGE, tmp_path) as address,
+            Client(address) as client,
+            worker("", client),
+        ):
+            ddf = dd.from_pandas(data, npartitions=4).persist()
+            wait(ddf)
+            tally.reset()
+            with pytest.warns(FallbackWarning, match="scheduler.*cannot import") as told:
+                got = client.compute(ddf.groupby("k").v.min()).result(timeout=60)
+        assert len(told) == 1
         same(got, data.groupby("k").v.min())
 
 
