@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from distributed import Future
 
 import dask_gpuagg
 from dask_gpuagg.expressions import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
@@ -140,4 +141,4 @@ def test_several_chunks_on_one_gpu(inputs: dict[str, Any], limit: Any) -> None:
 def test_a_query_runs_in_one_task(inputs: dict[str, Any]) -> None:
     for kind in ("persisted", "files"):
         graph = dict(inputs[kind].groupby("k").v.sum().optimize(fuse=False).__dask_graph__())
-        assert len(graph) == 1
+        assert sum(not isinstance(task, Future) for task in graph.values()) == 1
