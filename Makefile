@@ -27,10 +27,11 @@ UPSTREAM := dask.dataframe.dask_expr.tests dask.dataframe.tests.test_groupby
 # Slow tests (compiling every kernel) lie in few files: a process without work takes from the others.
 PYTEST := python -m pytest tests -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
-# The oldest release that dask_gpuagg/activation.py admits, and what is run there: whatever touches
+# The oldest release that dask_gpuagg/frontend/activation.py admits, and what is run there: whatever touches
 # Dask's internals, and Dask's own group-by tests of that release
 OLDEST := 2025.5.0
-OLDEST_TESTS := $(addprefix tests/test_,activation.py hook.py expressions.py extended.py explain.py)
+OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
+  $(addprefix tests/frontend/test_,activation.py hook.py extended.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-all test-oldest lint docs bench clean distclean

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.families import as_grouped, holds
-from dask_gpuagg.cuda import geometry, partitioning
-from dask_gpuagg.cuda.calibrate import plain
-from dask_gpuagg.cuda.cardinality import Estimate
-from dask_gpuagg.cuda.compiler import sources_hash
-from dask_gpuagg.cuda.costs import Costs, shipped
-from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.fitting import Observation, fit
-from dask_gpuagg.cuda.parts import KeyPart, Output, State, ValuePart
-from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.choice import choose, partitions
+from dask_gpuagg.cuda.choice.costs import Costs, shipped
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.fitting import Observation, fit
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.runtime.compiler import sources_hash
+from dask_gpuagg.cuda.runtime.driver import Device
+from dask_gpuagg.engines.device.calibrate import plain
 
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.
@@ -159,7 +159,7 @@ def known_fields(of: Any, told: dict[str, Any]) -> dict[str, Any]:
 def observation(case: Case, measured: Measured) -> Observation:
     """What the model is fitted to."""
     laps = {plain(name): ms for name, ms in measured.laps.items()}
-    tile = partitioning.tile_of(case.query, case.device, measured.decision)
+    tile = partitions.tile_of(case.query, case.device, measured.decision)
     return Observation(
         case.query, case.rows, measured.decision, case.device.multiprocessors, tile, laps
     )
@@ -167,7 +167,7 @@ def observation(case: Case, measured: Measured) -> Observation:
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
     """What the model gives a measured kernel."""
-    return geometry.expected_ms(case.query, case.rows, case.device, costs, measured.decision)
+    return choose.expected_ms(case.query, case.rows, case.device, costs, measured.decision)
 
 
 def chosen(case: Case, costs: Costs) -> str:
@@ -176,7 +176,7 @@ def chosen(case: Case, costs: Costs) -> str:
     estimates = [made.decision.estimate for made in case.kernels.values()]
     told = [estimate for estimate in estimates if estimate is not None]
     estimate = max(told, key=lambda estimate: estimate.groups, default=None)
-    name = geometry.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
+    name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
     if name in case.kernels:
         return name
     modelled = {n: expected_ms(case, m, costs) for n, m in case.kernels.items() if m.modelled}
@@ -213,7 +213,7 @@ def fitted(found: Sequence[Case], start: Costs) -> Costs:
 
 def side_by_side(found: Sequence[Case], costs: Costs) -> str:
     """Expected and measured milliseconds as Markdown, a line for each cell, the choice in bold."""
-    names = [n for n in geometry.KERNELS if any(n in case.kernels for case in found)]
+    names = [n for n in choose.KERNELS if any(n in case.kernels for case in found)]
     lines = [f"| keys, groups, aggregations | {' | '.join(names)} |"]
     lines.append("|" + " --- |" * (1 + len(names)))
     for case in found:

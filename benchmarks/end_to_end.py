@@ -143,7 +143,7 @@ def gpu() -> str:
     """A worker's GPU, and the newest CUDA that its driver has."""
     from cuda.bindings import runtime
 
-    from dask_gpuagg.cuda.driver import current_device
+    from dask_gpuagg.cuda.runtime.driver import current_device
 
     return f"{current_device().name}, CUDA {runtime.cudaDriverGetVersion()[1]}"
 

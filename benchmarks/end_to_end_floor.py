@@ -122,7 +122,7 @@ def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str
     if engine == DEVICE and {function for _, function in query.aggregations} <= kernels:
         import cudf
 
-        from dask_gpuagg.engines.columns import Aggregator
+        from dask_gpuagg.engines.device.aggregator import Aggregator
 
         columns = [key, *query.values]
         table = cudf.concat([part[columns] for part in parts], ignore_index=True)

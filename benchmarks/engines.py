@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from benchmarks.datagen import Parameters, generate
 from benchmarks.machine import provenance
-from dask_gpuagg.engines.grouping import group
-from dask_gpuagg.engines.reduce import update
-from dask_gpuagg.engines.reducer import Reducer
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.reducer import Reducer
+from dask_gpuagg.engines.host.update import update
 
 KEYS = {
     "int, 100 groups": ["id4"],

@@ -19,11 +19,11 @@ from typing import Any
 
 from benchmarks.grid import Cell, aggregator_of, columns_of, frame_of
 from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
-from dask_gpuagg.cuda import geometry
-from dask_gpuagg.cuda.costs import known
-from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.driver import Device, current_device
-from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.costs import known
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.driver import Device, current_device
 
 GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))
 # dense integers, as many of 64 random bits, skewed ones, strings of ten bytes
@@ -59,7 +59,7 @@ def expected(query: Query, rows: int, device: Device, decision: Decision) -> flo
     """What the model gives a decision; None for those that it does not describe."""
     if decision.kernel == "sgb" or not holds(decision):
         return None
-    return geometry.expected_ms(query, rows, device, known(device).costs, decision)
+    return choose.expected_ms(query, rows, device, known(device).costs, decision)
 
 
 def holds(decision: Decision) -> bool:
@@ -97,7 +97,7 @@ def measured(
     query = as_grouped(aggregator.query, device_time(partial(aggregator.run, "auto"), 1))
     runs, left_out = {}, {}
     for name in kernels:
-        made = geometry.decide(query, rows, run.decision.estimate, device, name)
+        made = choose.decide(query, rows, run.decision.estimate, device, name)
         if name != "auto" and made.kernel.removesuffix("_runs") != name:
             left_out[name] = f"not for this input: {made.why}"
         elif name != "auto" and (expected(query, rows, device, made) or 0) > limit:
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keys", default=",".join(KEYS))
     parser.add_argument("--groups", default=",".join(map(str, GROUPS)))
-    parser.add_argument("--kernels", default=",".join(("auto", *geometry.KERNELS)))
+    parser.add_argument("--kernels", default=",".join(("auto", *choose.KERNELS)))
     parser.add_argument("--limit", type=float, default=LIMIT, help="ms expected of a kernel")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("families.json"))

@@ -57,7 +57,7 @@ def plan_of(key: str, spec: dict[str, list[str]]) -> tuple[Any, Any]:
     import dask.dataframe as dd
     import pandas as pd
 
-    from dask_gpuagg.distributed.warmup import examples_of
+    from dask_gpuagg.worker.warmup import examples_of
 
     rows = pd.DataFrame({"k": pd.Series([], dtype="str" if key == "string" else dtype_of(key))})
     for name, dtype in DTYPES.items():
@@ -70,7 +70,7 @@ class Compilations:
     """Units compiled since they were last asked for."""
 
     def __init__(self) -> None:
-        from dask_gpuagg.cuda import compiler
+        from dask_gpuagg.cuda.runtime import compiler
 
         self.compiled: list[float] = []
         original = compiler.compile_source
@@ -100,12 +100,12 @@ def timed(call: Any) -> tuple[float, Any]:
 
 def steps(frame: Any, plan: Any, meta: Any) -> tuple[dict[str, float], list[str]]:
     """Seconds of the two steps of a query, and the kernels that ran."""
-    from dask_gpuagg.engines import device
-    from dask_gpuagg.runs import last_runs
+    from dask_gpuagg.engines.device import engine
+    from dask_gpuagg.reporting.runs import last_runs
 
     columns = [frame[c.label] for c in plan.columns]
-    partial_s, partial = timed(lambda: device.partial([frame["k"]], columns, None, plan))
-    finalize_s, _ = timed(lambda: device.finalize([partial, partial], plan, meta))
+    partial_s, partial = timed(lambda: engine.partial([frame["k"]], columns, None, plan))
+    finalize_s, _ = timed(lambda: engine.finalize([partial, partial], plan, meta))
     kernels = [run.decision.kernel for run in last_runs()[-2:]]
     return {"partial_s": partial_s, "finalize_s": finalize_s}, kernels
 
@@ -128,8 +128,8 @@ def child(cache: str) -> dict[str, Any]:
 
     dask.config.set({"gpuagg.kernel-cache": cache, "gpuagg.fallback": "raise"})
     rmm.reinitialize(pool_allocator=True, initial_pool_size=8 << 30)
-    from dask_gpuagg.cuda.compiler import sources_hash
-    from dask_gpuagg.cuda.driver import current_device
+    from dask_gpuagg.cuda.runtime.compiler import sources_hash
+    from dask_gpuagg.cuda.runtime.driver import current_device
 
     compilations = Compilations()
     frames = {key: data(key, groups) for key, groups in KEYS.items()}

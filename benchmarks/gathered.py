@@ -80,7 +80,7 @@ def column(ctype: str, nulls: float, rows: int, rng: Any) -> Any:
 
 def aggregator_of(key: Any, columns: list[Any], values: Values) -> Any:
     """The aggregations of a set."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator([key], False)
     for of, names in zip(columns, values.names, strict=True):

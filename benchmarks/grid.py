@@ -141,7 +141,7 @@ def columns_of(frame: Any, aggregations: int) -> tuple[list[Any], dict[str, Any]
 
 def aggregator_of(keys: list[Any], values: dict[str, Any], aggregations: int) -> Any:
     """Ours, before it runs."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(keys, False)
     for label, names in AGGREGATIONS[aggregations].items():

@@ -36,8 +36,8 @@ def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) 
 def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
     import pylibcudf as plc
 
-    from dask_gpuagg.cuda.expectation import forgotten
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.cuda.sampling.repeat import forgotten
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
 
@@ -85,9 +85,10 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
     """The device engine on a DataFrame: what one partition costs inside a Dask task."""
     import dask_cudf
 
-    from dask_gpuagg import enabled, logical
-    from dask_gpuagg.engines.device import shape_of
-    from dask_gpuagg.tasks import gpuagg_direct
+    from dask_gpuagg import enabled
+    from dask_gpuagg.engines.device.engine import shape_of
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.tasks.tasks import gpuagg_direct
 
     spec: Any = {"v": "sum"}
     if query == "five":
@@ -120,7 +121,7 @@ def timed(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[f
 
 
 def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
-    from dask_gpuagg.cuda.driver import Stopwatch
+    from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
     laps: list[dict[str, float]] = []
     for _ in range(repeats):
@@ -169,8 +170,8 @@ def report_head(at: str | None) -> dict[str, Any]:
     from cuda.bindings import runtime
 
     from benchmarks.machine import commit, provenance
-    from dask_gpuagg.cuda.compiler import sources_hash
-    from dask_gpuagg.cuda.driver import current_device
+    from dask_gpuagg.cuda.runtime.compiler import sources_hash
+    from dask_gpuagg.cuda.runtime.driver import current_device
 
     return {
         **provenance(),

@@ -16,8 +16,8 @@ import matplotlib.patches
 import matplotlib.pyplot as plt
 
 from benchmarks.choice import Case, cases, expected_ms
-from dask_gpuagg.cuda import geometry
-from dask_gpuagg.cuda.costs import shipped
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.costs import shipped
 
 # ms to read the columns of the queries once, by the copy bandwidth measured on an H200 (4.3 TB/s)
 FLOOR_BYTES_MS = 4.3e9
@@ -67,7 +67,7 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
     for axis, (query, width) in zip(axes, WIDTHS.items(), strict=True):
         number = {"sum": 1, "five": 5}[query]
         cells = [c for c in report["cells"] if (c["keys"], c["aggregations"]) == (keys, number)]
-        for i, name in enumerate(geometry.KERNELS):
+        for i, name in enumerate(choose.KERNELS):
             ran = [(c["made"], c["kernels"][name]) for c in cells if name in c["kernels"]]
             if not ran:
                 continue

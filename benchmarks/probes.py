@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import prepare, report_head
-from dask_gpuagg.cuda.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
-from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.driver import current_device, fill, kernels_of, read_back
-from dask_gpuagg.cuda.parts import KeyPart, Output, State
-from dask_gpuagg.cuda.source import Query
-from dask_gpuagg.cuda.two_phase import sp_ega
+from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, Output, State
+from dask_gpuagg.cuda.runtime.driver import current_device, fill, kernels_of, read_back
 
 # Load factor: probes of SP-EGA and of linear probing in Table 1 of the paper.
 TABLE_1 = {

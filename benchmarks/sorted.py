@@ -44,8 +44,8 @@ def data(rows: int, groups: int, seed: int = 1) -> Any:
 
 def encoded_arm(key: Any, make: Callable[[Any], Any], how: str = "auto") -> Callable[..., Any]:
     """Ours from the key column on: codes, then what ``make`` makes of the rows."""
-    from dask_gpuagg.engines.columns import Aggregator
-    from dask_gpuagg.engines.sorted import SortedRows
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
 
     def run(stopwatch: Any = None) -> Any:
         aggregator = Aggregator([key], False)
@@ -57,7 +57,7 @@ def encoded_arm(key: Any, make: Callable[[Any], Any], how: str = "auto") -> Call
 
 
 def sum_arm(key: Any, value: Any, kernel: str) -> Callable[..., Any]:
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     def run(stopwatch: Any = None) -> Any:
         aggregator = Aggregator([key], False)
@@ -69,7 +69,7 @@ def sum_arm(key: Any, value: Any, kernel: str) -> Callable[..., Any]:
 
 def pairs_arm(key: Any, value: Any) -> Callable[..., Any]:
     """Distinct values without a sort: distinct pairs, then a count."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     def run(stopwatch: Any = None) -> Any:
         pairs = Aggregator([key, value], True)
@@ -85,9 +85,10 @@ def frame_arm(frame: Any) -> Callable[[], Any]:
     """The device engine on a DataFrame, groups in order."""
     import dask_cudf
 
-    from dask_gpuagg import enabled, logical
-    from dask_gpuagg.engines.device import shape_of
-    from dask_gpuagg.tasks import gpuagg_direct
+    from dask_gpuagg import enabled
+    from dask_gpuagg.engines.device.engine import shape_of
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.tasks.tasks import gpuagg_direct
 
     with enabled():
         lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)
@@ -100,7 +101,7 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
     """The calls to compare, ours and cuDF's first."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.layout import gather
+    from dask_gpuagg.engines.device.layout import gather
 
     k, v, i = (frame[c].to_pylibcudf()[0] for c in "kvi")
 
@@ -171,8 +172,8 @@ def main() -> None:
     from cuda.bindings import runtime
 
     from benchmarks.machine import commit, provenance
-    from dask_gpuagg.cuda.compiler import sources_hash
-    from dask_gpuagg.cuda.driver import current_device
+    from dask_gpuagg.cuda.runtime.compiler import sources_hash
+    from dask_gpuagg.cuda.runtime.driver import current_device
 
     cells = []
     for groups in (int(float(g)) for g in args.groups.split(",")):

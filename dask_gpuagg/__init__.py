@@ -15,11 +15,11 @@ from dask_gpuagg.settings import DEFAULTS, BadSetting, switch
 
 dask.config.update_defaults(DEFAULTS)
 
-from dask_gpuagg.activation import disable, enable, enabled, is_enabled  # noqa: E402
-from dask_gpuagg.distributed.preflight import check_cluster  # noqa: E402
+from dask_gpuagg.cluster.preflight import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
-from dask_gpuagg.report import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
-from dask_gpuagg.runs import last_runs  # noqa: E402
+from dask_gpuagg.frontend.activation import disable, enable, enabled, is_enabled  # noqa: E402
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
+from dask_gpuagg.reporting.runs import last_runs  # noqa: E402
 
 __all__ = [
     "BadSetting",
@@ -59,7 +59,7 @@ if switch():
 def __getattr__(name: str) -> Any:
     # importing distributed takes longer than the rest of the package, and not all need it
     if name == "GpuWorker":
-        from dask_gpuagg.distributed.worker import GpuWorker
+        from dask_gpuagg.worker.plugin import GpuWorker
 
         return GpuWorker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

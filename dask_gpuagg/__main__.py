@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("give a script, or -m and a module")
     if options.script == ["calibrate"]:
         # imports of the GPU's libraries, which scripts may not need
-        from dask_gpuagg.cuda.calibrate import calibrate
+        from dask_gpuagg.engines.device.calibrate import calibrate
 
         sys.exit(calibrate())
     dask_gpuagg.enable()

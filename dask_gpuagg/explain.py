@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from dask._expr import Expr, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
-from dask_gpuagg import logical
-from dask_gpuagg.activation import looking_on
-from dask_gpuagg.distributed.preflight import cluster_problem, current_client
+from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.activation import looking_on
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.planner import chunks_of, route
-from dask_gpuagg.report import Reason
-from dask_gpuagg.runs import last_runs
-from dask_gpuagg.strategy import Decision
+from dask_gpuagg.planning.lower import chunks_of, route
+from dask_gpuagg.planning.route import Decision
+from dask_gpuagg.reporting.fallbacks import Reason
+from dask_gpuagg.reporting.runs import last_runs
 
 if TYPE_CHECKING:
-    from dask_gpuagg.cuda.groupby import Run
+    from dask_gpuagg.cuda.aggregate import Run
 
 # runs that the text shows of a query
 _SHOWN = 20

@@ -34,7 +34,7 @@ settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
 @pytest.fixture(autouse=True)
 def _no_line_was_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of a parametrized test is warned of in each of its tests."""
-    monkeypatch.setattr("dask_gpuagg.report._warned", OrderedDict())
+    monkeypatch.setattr("dask_gpuagg.reporting.fallbacks._warned", OrderedDict())
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, STATES, Kind, support_table
-from dask_gpuagg.engines import merging
-from dask_gpuagg.engines.finish import _FINISH, _MATRIX, _WHOLE
+from dask_gpuagg.engines.host import merge
+from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
 
 PROMISED = {
     *("sum", "prod", "count", "size", "min", "max", "mean", "var", "std", "sem", "first", "last"),
@@ -77,7 +77,7 @@ def test_fields_have_an_identity_each(state):
 
 
 def test_the_engine_merges_every_state():
-    assert set(merging._MERGES) == set(STATES) - {"custom"}
+    assert set(merge._MERGES) == set(STATES) - {"custom"}
 
 
 def test_the_engine_finishes_every_kind():

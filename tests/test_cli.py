@@ -9,7 +9,7 @@ from tests.running import ROOT, run_python
 
 QUERY = """
 import dask, pandas as pd, dask.dataframe as dd
-from dask_gpuagg.report import tally
+from dask_gpuagg.reporting.fallbacks import tally
 dask.config.set(scheduler="synchronous")
 ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
 print("sum", ddf.groupby("k").v.sum().compute().to_dict())
@@ -85,7 +85,7 @@ class TestScript:
         text = """
 import pandas as pd, dask.dataframe as dd
 from distributed import Client, LocalCluster
-from dask_gpuagg.report import tally
+from dask_gpuagg.reporting.fallbacks import tally
 
 def double(part):
     return part * 2

@@ -14,7 +14,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg import explain, why_not
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.strategy import Route
+from dask_gpuagg.planning.route import Route
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 from dask.base import tokenize
 
 from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
-from dask_gpuagg.functions import read_function
+from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import (
     Column,
     CustomFunctions,

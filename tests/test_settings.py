@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg import BadSetting
-from dask_gpuagg.cuda.geometry import KERNELS
-from dask_gpuagg.distributed.worker import GpuWorker
+from dask_gpuagg.cuda.choice.choose import KERNELS
 from dask_gpuagg.settings import CHOICES, DEFAULTS, ChunkLimit, Settings, settings
+from dask_gpuagg.worker.plugin import GpuWorker
 from tests.running import run_python
 
 BAD = {

@@ -14,7 +14,7 @@ import pytest
 
 from dask_gpuagg import task_settings
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
-from dask_gpuagg.runs import task
+from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.task_settings import TaskSettings, configured, current, use
 
 CLIENT = TaskSettings("lphga", "silent")

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from dask_gpuagg.engines import host
+from dask_gpuagg.engines.host import engine
 
 HOST, DEVICE = "host", "device"
 
@@ -33,8 +33,8 @@ def engine_of(data: Any) -> ModuleType:
     """
     if engine_name(data) == DEVICE:
         # imports cuDF, which only users of cuDF have
-        return importlib.import_module("dask_gpuagg.engines.device")
-    return host
+        return importlib.import_module("dask_gpuagg.engines.device.engine")
+    return engine
 
 
 def column_of(frame: Any, label: Any) -> Any:
@@ -46,6 +46,6 @@ def column_of(frame: Any, label: Any) -> Any:
     label : label
     """
     if engine_name(frame) == DEVICE:
-        groups = importlib.import_module("dask_gpuagg.engines.device_groups")
+        groups = importlib.import_module("dask_gpuagg.engines.device.groups")
         return groups.column_at(frame, label)
     return frame[label]

@@ -22,8 +22,8 @@ from sphinx.application import Sphinx
 import dask_gpuagg
 from benchmarks import choice
 from dask_gpuagg import aggregations
-from dask_gpuagg.cuda.costs import shipped
-from dask_gpuagg.engines.support import device_table
+from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.engines.device.support import device_table
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"

@@ -14,14 +14,14 @@ import pytest
 
 from benchmarks import choice, families
 from benchmarks.grid import Cell
-from dask_gpuagg.cuda import geometry, partitioning
-from dask_gpuagg.cuda.cardinality import Estimate
-from dask_gpuagg.cuda.costs import shipped
-from dask_gpuagg.cuda.decision import Decision
-from dask_gpuagg.cuda.driver import Device
-from dask_gpuagg.cuda.model import laps
-from dask_gpuagg.cuda.parts import KeyPart, State, ValuePart
-from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.choice import choose, partitions
+from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs
@@ -41,11 +41,11 @@ class Simulated:
         self.slow = slow
 
     def run(self, forced: str, stopwatch: Any = None) -> Any:
-        made = geometry.decide(QUERY, ROWS, self.estimate, H200, forced)
+        made = choose.decide(QUERY, ROWS, self.estimate, H200, forced)
         if stopwatch is not None:
             expected = {"sgb": 5.0}
             if made.kernel != "sgb":
-                tile = partitioning.tile_of(QUERY, H200, made)
+                tile = partitions.tile_of(QUERY, H200, made)
                 expected = laps(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
             slow = self.slow(made.kernel)
             stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
@@ -76,7 +76,7 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             aggregator = Simulated(cell.groups, slow)
             monkeypatch.setattr(families, "aggregator_of", lambda *_, it=aggregator: it)
             for number in (1, 5):
-                kernels = ["auto", *geometry.KERNELS]
+                kernels = ["auto", *choose.KERNELS]
                 of = families.measured(range(ROWS), number, kernels, 1, limit)
                 made.append({"keys": kind} | asdict(cell) | of)
         head = {"gpu": "a GPU", "kernels": "", "device": asdict(H200), "rows": ROWS}
@@ -94,7 +94,7 @@ def as_expected(name: str) -> float:
 def admitted(groups: int) -> set[str]:
     """The bits of ``direct`` do not fit a block for more keys, few groups are too large to fold."""
     left_out = {"direct"} if groups > 1 << 20 else {"pgb_fold"} if groups <= 1 << 12 else set()
-    return set(geometry.KERNELS) - left_out
+    return set(choose.KERNELS) - left_out
 
 
 def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
@@ -126,7 +126,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
     for cell in json.loads(result(as_expected, limit=4.0).read_text())["cells"]:
         slow = {name for name, why in cell["left_out"].items() if why == "more than 4 ms expected"}
         assert slow == set(cell["left_out"]) & admitted(cell["groups"])
-        assert set(cell["left_out"]) | set(cell["kernels"]) == {"auto", *geometry.KERNELS}
+        assert set(cell["left_out"]) | set(cell["kernels"]) == {"auto", *choose.KERNELS}
         assert "auto" in cell["kernels"]
         assert not slow & set(cell["kernels"])
         assert all((k["expected_ms"] or 0) <= 4 for k in cell["kernels"].values())
@@ -136,7 +136,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
 def test_a_kernel_that_does_not_admit_the_input_is_left_out(
     result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(geometry, "in_partitions", lambda *_: None)
+    monkeypatch.setattr(choose, "in_partitions", lambda *_: None)
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
         assert not {"pgb", "pgb_ur"} & set(cell["kernels"])
@@ -233,12 +233,12 @@ def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> No
     figure = every_kernel(json.loads(path.read_text()), choice.cases(path), "dense")
     for axis in figure.axes:
         solid = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
-        assert set(solid) == set(geometry.KERNELS)
+        assert set(solid) == set(choose.KERNELS)
         for name, line in solid.items():
             assert len(line.get_xdata()) == {"direct": 3, "pgb_fold": 2}.get(str(name), 4)
         dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
         dashed = [line for line in dashed if len(line.get_xdata())]
-        assert len(dashed) == len(geometry.KERNELS) - 1
+        assert len(dashed) == len(choose.KERNELS) - 1
         (ringed,) = [line for line in axis.lines if line.get_label() == "chosen"]
         assert list(ringed.get_xdata()) == [16, 1 << 12, 1 << 20, 1 << 24]
 

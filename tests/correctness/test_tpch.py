@@ -13,7 +13,7 @@ import pytest
 import dask_gpuagg
 from benchmarks.tpch_data import read, write_parquet
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
-from dask_gpuagg.report import tally
+from dask_gpuagg.reporting.fallbacks import tally
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 

@@ -1,7 +1,8 @@
 """The specialisations that the tests compile, by name: one table for all of them.
 
-Outputs are written as ``dask_gpuagg/engines/columns.py`` writes them. ``COVERING`` names those that
-are compiled for every architecture; the others differ in types alone, which one architecture shows.
+Outputs are written as ``engines/device/aggregator.py`` writes them. ``COVERING`` names those
+that are compiled for every architecture; the others differ in types alone, which one architecture
+shows.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.parts import PRESENT, TYPE_BYTES, KeyPart, Output, State, ValuePart
-from dask_gpuagg.cuda.source import Query
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import PRESENT, TYPE_BYTES, KeyPart, Output, State, ValuePart
 
 FLOATS = ("f32", "f64")
 # decimal128 is summed and is a key, but has no extremes and no products

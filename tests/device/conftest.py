@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dask_gpuagg.cuda import driver, expectation
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.sampling import repeat
 
 
 def _missing() -> str | None:
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _without_expectations() -> None:
     """What other tests' rows were like is no matter of a test's."""
-    expectation.forget()
+    repeat.forget()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str, expected:
 
 def attempt(keys: list[Any], values: Any, kernel: str) -> tuple[str | None, int]:
     """The allocator's message and no groups, or none and the groups."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(keys, False)
     aggregator.sum(values)

@@ -8,9 +8,10 @@ from pathlib import Path
 import dask
 import pytest
 
-from dask_gpuagg.cuda import calibrate, costs
-from dask_gpuagg.cuda.driver import current_device
-from dask_gpuagg.cuda.model import laps
+from dask_gpuagg.cuda.choice import costs
+from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.runtime.driver import current_device
+from dask_gpuagg.engines.device import calibrate
 
 
 @pytest.fixture

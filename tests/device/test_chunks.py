@@ -14,7 +14,7 @@ import pytest
 from distributed import Future
 
 import dask_gpuagg
-from dask_gpuagg.expressions import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 
 PARTITIONS = 12
 ROWS = 24_000

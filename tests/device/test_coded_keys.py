@@ -16,16 +16,16 @@ ROWS = 1_500_000
 @pytest.fixture
 def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of calls that made codes."""
-    from dask_gpuagg.cuda import choosing
+    from dask_gpuagg.cuda import attempts
 
     made: list[int] = []
-    make_codes = choosing.make_codes
+    make_codes = attempts.make_codes
 
     def recorded(call: Any) -> None:
         made.append(call.rows)
         make_codes(call)
 
-    monkeypatch.setattr(choosing, "make_codes", recorded)
+    monkeypatch.setattr(attempts, "make_codes", recorded)
     return made
 
 

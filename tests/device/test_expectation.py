@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import expectation
-from dask_gpuagg.cuda.call import Counters
-from dask_gpuagg.cuda.estimate import Numbers, Summary
+from dask_gpuagg.cuda.call.call import Counters
+from dask_gpuagg.cuda.sampling import repeat as expectation
+from dask_gpuagg.cuda.sampling.sample import Numbers, Summary
 from tests.cuda.specialisations import TABLE
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas
 
@@ -164,7 +164,7 @@ def test_the_device_compares_every_number(name: str) -> None:
     import rmm
     from rmm.pylibrmm.stream import DEFAULT_STREAM
 
-    from dask_gpuagg.cuda.driver import current_device, kernels_of, read_back
+    from dask_gpuagg.cuda.runtime.driver import current_device, kernels_of, read_back
 
     kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
     stream = DEFAULT_STREAM.__cuda_stream__()[1]
@@ -195,7 +195,7 @@ def test_the_device_compares_the_ends_of_every_range(place: int) -> None:
     import rmm
     from rmm.pylibrmm.stream import DEFAULT_STREAM
 
-    from dask_gpuagg.cuda.driver import current_device, kernels_of, read_back
+    from dask_gpuagg.cuda.runtime.driver import current_device, kernels_of, read_back
 
     kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
     stream = DEFAULT_STREAM.__cuda_stream__()[1]

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import geometry
+from dask_gpuagg.cuda.choice import choose
 
 CARDINALITIES = (1, 2, 127, 128, 129, 1_000, 10_000, 100_000, 1_000_000)
-KERNELS = ("auto", *geometry.KERNELS)
+KERNELS = ("auto", *choose.KERNELS)
 ROWS = 2_000_000
 
 
@@ -34,7 +34,7 @@ def aggregated(
     keep_nulls: bool = False,
 ) -> tuple[pd.DataFrame, Any]:
     """Ours, as a pandas frame indexed by the keys and sorted."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(columns_of(frame, keys), keep_nulls)
     labels = []
@@ -316,7 +316,7 @@ def test_decimals(kernel: str) -> None:
     k = rng.integers(0, 300, rows)
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     for dtype in (pa.decimal64(18, 2), pa.decimal128(38, 2)):
         column = plc.Column.from_arrow(pa.array(cents).cast(pa.decimal128(38, 0)).cast(dtype))
@@ -361,7 +361,7 @@ def test_infinities() -> None:
 def test_sliced_columns() -> None:
     import cudf
 
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(12)
     whole = pd.DataFrame(

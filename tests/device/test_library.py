@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.cuda import driver, inputs
-from dask_gpuagg.cuda.compiler import CompileError, KernelsUnavailable
-from dask_gpuagg.report import FallbackWarning
+from dask_gpuagg.cuda.call import inputs
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
+from dask_gpuagg.reporting.fallbacks import FallbackWarning
 
 ROWS = 20_000
 NUMBERS = ["Int8", "Int16", "Int64", "UInt8", "UInt32", "UInt64", "Float32", "Float64", "boolean"]
@@ -90,7 +91,7 @@ def on_host(column: Any) -> pd.Series:
 
 
 def run(keys: list[Any], keep_nulls: bool, add: Callable[[Any], None]) -> tuple[Any, Any, Any]:
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(keys, keep_nulls)
     add(aggregator)
@@ -305,7 +306,7 @@ def test_queries_go_on(broken: Callable[[], None]) -> None:
     import cudf
     import dask_cudf
 
-    from dask_gpuagg.engines import library
+    from dask_gpuagg.engines.device import libcudf
 
     rng = np.random.default_rng(12)
     rows = {
@@ -320,7 +321,7 @@ def test_queries_go_on(broken: Callable[[], None]) -> None:
         expected = query.compute().to_pandas().sort_index()
         broken()
         before = len(dask_gpuagg.last_runs())
-        library._warn.cache_clear()
+        libcudf._warn.cache_clear()
         with (
             dask.config.set({"gpuagg.fallback": "warn"}),
             warnings.catch_warnings(record=True) as seen,

@@ -32,7 +32,7 @@ def run(
     """The frames as partitions: each is reduced by its own dtypes, and then brought together."""
     import cudf
 
-    from dask_gpuagg.engines import device
+    from dask_gpuagg.engines.device import engine
 
     keys = [c for c in frames[0].columns if c != "v"]
 
@@ -40,7 +40,7 @@ def run(
         return plan_of(kinds, value, names, dropna)
 
     plans = [of([f[k].dtype for k in keys], f.v.dtype) for f in frames]
-    commons = [device.common_dtype([f[c].dtype for f in frames]) for c in (*keys, "v")]
+    commons = [engine.common_dtype([f[c].dtype for f in frames]) for c in (*keys, "v")]
     common = of(commons[:-1], commons[-1])
     of_name = dict.fromkeys(("count", "nunique"), "int64") | dict.fromkeys(
         ("mean", "var"), "float64"
@@ -61,18 +61,18 @@ def run(
         else cudf.MultiIndex.from_frame(cudf.DataFrame(empty))
     )
     partials = [
-        device.retyped(device.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
+        engine.retyped(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
         for f, p in zip(frames, plans, strict=True)
     ]
     if how == "finalize":
-        return device.finalize(partials, common, meta)
+        return engine.finalize(partials, common, meta)
     if how == "combine":
-        return device.finalize([device.combine(partials, common)], common, meta)
-    pieces = [device.split(partial, common, 3) for partial in partials]
+        return engine.finalize([engine.combine(partials, common)], common, meta)
+    pieces = [engine.split(partial, common, 3) for partial in partials]
     outputs = [
-        device.finalize([piece[i] for piece in pieces], common, meta, (i, 3)) for i in range(3)
+        engine.finalize([piece[i] for piece in pieces], common, meta, (i, 3)) for i in range(3)
     ]
-    return device.gather(outputs, common, meta)
+    return engine.gather(outputs, common, meta)
 
 
 HOW = pytest.mark.parametrize("how", ["finalize", "combine", "exchange"])
@@ -217,7 +217,7 @@ def test_columns_of_nothing_but_nulls(other: str) -> None:
     """Their dtype is any: an empty column of Parquet or of JSON has one that says nothing."""
     import cudf
 
-    from dask_gpuagg.engines.device_stacking import aligned
+    from dask_gpuagg.engines.device.stacking import aligned
 
     values: list[Any] = [3, 4, None, 5]
     if other in ("object", "category"):
@@ -281,7 +281,7 @@ def test_keys(name: str, beside: bool, how: str) -> None:
 
 
 def test_what_cudf_does_not_concatenate_is_an_error_of_ours() -> None:
-    from dask_gpuagg.engines.device import common_dtype
+    from dask_gpuagg.engines.device.engine import common_dtype
 
     for dtypes in (["int64", "M8[ns]"], ["M8[s]", "m8[s]"]):
         with pytest.raises(TypeError, match="does not concatenate"):
@@ -292,13 +292,13 @@ def test_direct_takes_the_dtypes_of_its_plan() -> None:
     """The promise of integers is kept for nobody who has floats."""
     import cudf
 
-    from dask_gpuagg.engines import device
+    from dask_gpuagg.engines.device import engine
 
     frame = cudf.DataFrame({"k": [1, 1, 2], "v": [0.5, None, 2.0]})
     plan = plan_of([frame.k.dtype], frame.v.dtype, ["sum", "min", "mean"], True)
     promised = cudf.DataFrame({n: cudf.Series([], dtype="int64") for n in ("sum", "min", "mean")})
     promised.index.name = "k"
-    made = device.direct([frame.k], [frame.v], plan, device.shape_of(promised))
+    made = engine.direct([frame.k], [frame.v], plan, engine.shape_of(promised))
     assert made["sum"].to_arrow().to_pylist() == [0.5, 2.0]
     assert made["min"].to_arrow().to_pylist() == [0.5, 2.0]
     assert list(map(str, made.dtypes)) == ["float64"] * 3

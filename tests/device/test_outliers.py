@@ -41,7 +41,7 @@ def test_an_outlier_that_comes_first(outlier: float, npartitions: int) -> None:
 def test_only_what_was_lost_is_made_again() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device_moments import repaired_partials, repaired_rows
+    from dask_gpuagg.engines.device.moments import repaired_partials, repaired_rows
     from dask_gpuagg.plan import Column, Requested, make_plan
 
     columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
@@ -81,9 +81,9 @@ def test_only_what_was_lost_is_made_again() -> None:
 
 @pytest.fixture
 def everything_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines import device_moments
+    from dask_gpuagg.engines.device import moments
 
-    monkeypatch.setattr(device_moments, "LOSS_AT_MOST", 0.0)
+    monkeypatch.setattr(moments, "LOSS_AT_MOST", 0.0)
 
 
 def small() -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import folding
+from dask_gpuagg.cuda.choice import folding
 from tests.device.test_kernels import (
     ROWS,
     aggregated,
@@ -77,7 +77,7 @@ def test_decimals_with_nulls(kernel: str) -> None:
     import pyarrow as pa
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(23)
     cents = pd.Series(rng.integers(-(10**12), 10**12, ROWS)).astype("Int64")
@@ -98,7 +98,7 @@ def test_decimals_with_nulls(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["auto", *PARTITIONED])
 def test_counts_of_strings_are_partitioned(kernel: str) -> None:
     """Nothing of their columns travels but the validity."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(24)
     rows = 6_000_000

@@ -85,7 +85,7 @@ def test_runs_across_steps_and_warps(run: int, rows: int) -> None:
 
 
 def test_sorted_groups_come_out_in_order() -> None:
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(6)
     frame = run_frame(rng.integers(-(2**40), 2**40, 50_000)[rng.integers(0, 50_000, ROWS)])

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.cuda import select_costs as costs
+from dask_gpuagg.cuda.choice import selection_costs as costs
 from tests.device.test_kernels import columns_of
 from tests.device.test_sgb import BETWEEN, DTYPES, ROWS, compare, encoded, keys_of, values_of
 
@@ -20,7 +20,7 @@ QUANTILES = (0.0, 0.01, 0.37, 0.5, 1.0)
 
 def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any]:
     """The keys of the groups, and the rows to be selected from or sorted."""
-    from dask_gpuagg.engines.sorted import SortedRows
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     return keys["k"], SortedRows(codes, len(keys), stopwatch, how)
@@ -31,7 +31,7 @@ def both(frame: pd.DataFrame) -> tuple[pd.Series, Any, Any]:
 
     Groups come in no order: another numbering of the same rows has another one.
     """
-    from dask_gpuagg.engines.sorted import SortedRows
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     select, sort = (SortedRows(codes, len(keys), None, how) for how in ("select", "sort"))
@@ -91,7 +91,7 @@ SPECIAL = {
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its words are sorted, or are a large block's."""
-    from dask_gpuagg.cuda.driver import Stopwatch
+    from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
     monkeypatch.setattr(costs, "WIDE_GROUP", 0 if wide else 2**31)
     rng = np.random.default_rng(14)
@@ -186,7 +186,7 @@ def tick_of(ordered: Any, q: float, between: str) -> int:
 
 
 def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.selection import Selector
+    from dask_gpuagg.cuda.algorithms.select import Selector
 
     monkeypatch.setattr(costs, "ERRORS", 0.0)
     monkeypatch.setattr(costs, "SPARE", 0.0)
@@ -214,7 +214,7 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.driver import Stopwatch
+    from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
     monkeypatch.setattr(costs, "room_of", lambda rows, groups, stride: 10)
     rng = np.random.default_rng(6)
@@ -246,9 +246,10 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     import cupy as cp
     from pylibcudf.utils import _get_stream
 
-    from dask_gpuagg.cuda import selection, sorting
-    from dask_gpuagg.cuda.call import Column
-    from dask_gpuagg.engines.layout import view_of
+    from dask_gpuagg.cuda.algorithms import select as selection
+    from dask_gpuagg.cuda.algorithms import sgb
+    from dask_gpuagg.cuda.call.call import Column
+    from dask_gpuagg.engines.device.layout import view_of
 
     rng = np.random.default_rng(8)
     groups, n, q = 300, 60_000, 0.3
@@ -262,7 +263,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
         view = view_of(column)
         place = Column(view.data, view.mask, view.offset)
         chunks.append(selection.Chunk(place, codes.data.ptr, n, groups, int(skips_nan)))
-    selector = selection.Selector(sorting.launcher(_get_stream()), "f64", groups, q)
+    selector = selection.Selector(sgb.launcher(_get_stream()), "f64", groups, q)
     brackets = selector.aim(chunks, 8)
     kept = selector.candidates(3 * n)
     counts = [selector.counts() for _ in chunks]
@@ -338,7 +339,7 @@ def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("rows", "selected"), [(costs.ROWS_FROM, True), (100_000, False)])
 def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None:
-    from dask_gpuagg.cuda.driver import Stopwatch
+    from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
     rng = np.random.default_rng(12)
     frame = pd.DataFrame({"k": rng.integers(0, 64, rows), "v": rng.normal(size=rows)})

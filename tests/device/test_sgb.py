@@ -21,7 +21,7 @@ def encoded(
     kernel: str = "auto",
 ) -> tuple[pd.DataFrame, Any]:
     """The keys of the groups, and the codes of the rows."""
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(columns_of(frame, keys), keep_nulls)
     aggregator.encode(in_order)
@@ -30,7 +30,7 @@ def encoded(
 
 
 def sorted_rows(frame: pd.DataFrame, key: str = "k") -> tuple[pd.Series, Any]:
-    from dask_gpuagg.engines.sorted import SortedRows
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
 
     keys, codes = encoded(frame, [key])
     return keys[key], SortedRows(codes, len(keys))
@@ -94,7 +94,7 @@ NARROW: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", NARROW)
 def test_keys_of_a_narrow_range_need_no_table(shape: str) -> None:
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     k = np.random.default_rng(7).integers(0, 60_000, 1_000_000)
     frame = pd.DataFrame(NARROW[shape](k))
@@ -112,7 +112,7 @@ def test_keys_of_a_narrow_range_need_no_table(shape: str) -> None:
 
 
 def test_keys_of_a_wide_range_are_looked_up() -> None:
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(8)
     frame = pd.DataFrame(
@@ -140,7 +140,7 @@ def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
     import rmm
     from pylibcudf.utils import _get_stream
 
-    from dask_gpuagg.cuda import sorting
+    from dask_gpuagg.cuda.algorithms import sgb
 
     rng = np.random.default_rng(rows)
     words = rng.integers(0, 2**bits, rows, dtype=dtype, endpoint=False)
@@ -149,12 +149,12 @@ def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
     words[rng.random(rows) < 0.3] &= np.array(1, dtype)
     beside = np.arange(rows, dtype=moved)
     order = np.argsort(words, kind="stable")
-    on = sorting.launcher(_get_stream())
+    on = sgb.launcher(_get_stream())
     arrays = [
-        sorting.Words(rmm.DeviceBuffer.to_device(a.tobytes() or b"\0"), a.itemsize)
+        sgb.Words(rmm.DeviceBuffer.to_device(a.tobytes() or b"\0"), a.itemsize)
         for a in (words, beside)
     ]
-    made = sorting.radix_sort(on, *arrays, rows, bits)
+    made = sgb.radix_sort(on, *arrays, rows, bits)
     for ours, theirs in zip(made, (words[order], beside[order]), strict=True):
         assert ours.buffer.tobytes()[: theirs.nbytes] == theirs.tobytes()
 
@@ -241,8 +241,8 @@ def by_cudf(gdf: Any, aggregation: Any) -> pd.Series:
 
 
 def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
-    from dask_gpuagg.engines.columns import Aggregator
-    from dask_gpuagg.engines.sorted import SortedRows
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
 
     k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
     aggregator = Aggregator([k], False)

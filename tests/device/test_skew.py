@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import choosing, folding, partitioning, uneven
+from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda.choice import folding, skew
+from dask_gpuagg.cuda.choice import partitions as partitioning
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
 
 ROWS = 4_000_000
@@ -110,7 +112,7 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
     share: float, parts: bool, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows beyond the places of one turn take several, those of one key another kernel."""
-    monkeypatch.setattr(uneven, "HOT", 1e9)
+    monkeypatch.setattr(skew, "HOT", 1e9)
     monkeypatch.setattr(folding, "_LARGEST", 1e9)
     monkeypatch.setattr(folding, "_ROOM", 10)
     rng = np.random.default_rng(17)
@@ -118,8 +120,8 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
     k[rng.random(ROWS) < share] = 2**41
     frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
     others: list[Any] = []
-    lphga = choosing.lphga
-    monkeypatch.setattr(choosing, "lphga", lambda *of: others.append(of) or lphga(*of))
+    lphga = attempts.lphga
+    monkeypatch.setattr(attempts, "lphga", lambda *of: others.append(of) or lphga(*of))
     ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
     assert (run.decision.kernel, run.decision.hot) == ("pgb_fold", ())
     assert share * ROWS + ROWS / run.decision.partitions > 1 << 16

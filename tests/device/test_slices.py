@@ -42,7 +42,7 @@ def as_dict(result: Any, levels: int) -> dict[Any, Any]:
 def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device_stacking import of_categories
+    from dask_gpuagg.engines.device.stacking import of_categories
 
     whole = cudf.Series(categories(values)["c"])
     for stop in (start, start + 1, ROWS):
@@ -55,7 +55,7 @@ def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
 def test_no_categories_at_all() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device_stacking import of_categories
+    from dask_gpuagg.engines.device.stacking import of_categories
 
     nothing = cudf.Series(pd.Categorical([None, None], categories=[]))
     assert of_categories(nothing).to_arrow().to_pylist() == [None, None]
@@ -117,7 +117,7 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
     """cuDF looks for a frequency in what it concatenates, and meets nothing but nulls."""
     import cudf
 
-    from dask_gpuagg.engines import device
+    from dask_gpuagg.engines.device import engine
     from dask_gpuagg.plan import Column, Requested, make_plan
 
     columns = [Column("t", np.dtype(f"M8[{unit}]")), Column("x", np.dtype("int64"))]
@@ -132,7 +132,7 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
             output = cudf.DataFrame({"x": [i]}, index=index)
             outputs.append(output if form == "frame" else output["x"])
         outputs.append(outputs[0].iloc[:0])
-        made = device.gather(outputs, plan, outputs[0].iloc[:0])
+        made = engine.gather(outputs, plan, outputs[0].iloc[:0])
         assert type(made) is type(outputs[0])
         assert isinstance(made.index, cudf.DatetimeIndex)
         assert made.index.dtype == f"datetime64[{unit}]"
@@ -168,7 +168,7 @@ def test_queries_by_datetimes_of_which_one_is_null(name: str, sort: bool, keys: 
 def test_a_key_hashes_alike_whatever_its_dtype() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device import bucket_of
+    from dask_gpuagg.engines.device.engine import bucket_of
 
     numbers = [0, 1, -3, 7, 2**40, None]
     instants = ["2026-01-01 00:00:07", "1969-12-31 23:59:58", None]
@@ -204,7 +204,7 @@ def test_a_key_hashes_alike_whatever_its_dtype() -> None:
 def test_pieces_keep_no_other_rows_in_memory() -> None:
     import cudf
 
-    from dask_gpuagg.engines import device
+    from dask_gpuagg.engines.device import engine
     from dask_gpuagg.plan import Column, Requested, make_plan
 
     frame = cudf.DataFrame({"k": cudf.Series(range(10_000)), "x": cudf.Series(range(10_000))})
@@ -212,8 +212,8 @@ def test_pieces_keep_no_other_rows_in_memory() -> None:
     plan = make_plan(columns[:1], columns, [Requested("x", "sum", "x")],
                      dropna=True, observed=True, sort=False)  # fmt: skip
     with dask.config.set({"scheduler": "synchronous"}):
-        whole = device.partial([frame.k], [frame.x], frame.index, plan)
-        pieces = device.split(whole, plan, 8)
+        whole = engine.partial([frame.k], [frame.x], frame.index, plan)
+        pieces = engine.split(whole, plan, 8)
     for piece in pieces:
         for column in piece["groups"]._columns:
             assert column.offset == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import partitioning
+from dask_gpuagg.cuda.choice import partitions
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, values
 
 ROWS = 2_000_000
@@ -116,7 +116,7 @@ def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], s
 def test_more_groups_than_there_is_room_for(
     kernel: str, wanted: dict[str, list[str]], spread: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitioning, "_room", lambda groups, rows: 10_000)
+    monkeypatch.setattr(partitions, "_room", lambda groups, rows: 10_000)
     rng = np.random.default_rng(16)
     frame = frame_of(rng.integers(0, 200_000, ROWS) * spread)
     ours, run = aggregated(frame, ["k"], wanted, kernel)

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import expectation, forms
+from dask_gpuagg.cuda.keys import words as forms
+from dask_gpuagg.cuda.sampling import repeat
 from tests.device.test_kernels import (
     KERNELS,
     WANTED,
@@ -232,7 +233,7 @@ def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]], kernel: 
 
     def run_of(a: int, b: int, least: int, stray: bool = False) -> Any:
         # after a refusal the next guess would be left out
-        expectation._refused.clear()
+        repeat._refused.clear()
         columns = {"a": rng.integers(0, a, rows), "b": rng.integers(0, b, rows) + least}
         if stray:
             # where no segment of the sample lies
@@ -332,7 +333,7 @@ def test_slices_of_columns(kind: str) -> None:
     """Rows that begin anywhere in their columns, of which some are null."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.columns import Aggregator
+    from dask_gpuagg.engines.device.aggregator import Aggregator
 
     rng = np.random.default_rng(8)
     texts = pd.Series(keys_of(kind, 5_000, rng)["a"]).mask(rng.random(ROWS) < 0.1)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.cuda import driver, inputs
+from dask_gpuagg.cuda.call import inputs
+from dask_gpuagg.cuda.runtime import driver
 
 ROWS = 600_000
 
@@ -94,7 +95,7 @@ def test_own_queries_compile_nothing(started: Any) -> None:
 def test_kernels_that_do_not_compile_are_a_message(
     started: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from dask_gpuagg.cuda.compiler import CompileError
+    from dask_gpuagg.cuda.runtime.compiler import CompileError
 
     def refuse(source: str, architecture: str) -> bytes:
         raise CompileError("no compiler today")

@@ -18,7 +18,7 @@ import dask
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.report import tally
+from dask_gpuagg.reporting.fallbacks import tally
 
 LEAST_SHARE = 99.0
 

@@ -1,0 +1,108 @@
+"""What a process remembers: bounded, shared by threads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from threading import Lock
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """The values used last, by key.
+
+    Parameters
+    ----------
+    limit : int
+        How many values are kept; the one whose use lies back farthest is dropped first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._values: OrderedDict[K, Future[V]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; ``None`` where there is none, or it is still being made."""
+        with self._lock:
+            future = self._values.get(key)
+            if future is None or not future.done():
+                return None
+            self._values.move_to_end(key)
+        return future.result()
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value, in the place of an earlier one."""
+        future: Future[V] = Future()
+        future.set_result(value)
+        with self._lock:
+            self._add(key, future)
+
+    def of(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key, made where there is none.
+
+        Parameters
+        ----------
+        key : hashable
+        make : callable
+            Called without the lock, so that other keys do not wait; of several threads that ask for
+            one key, one calls it and the others wait. It must not ask for the key that it makes.
+
+        Raises
+        ------
+        Exception
+            Whatever ``make`` raises, in every thread that waits; the next call tries again.
+        """
+        with self._lock:
+            future = self._values.get(key)
+            if future is not None:
+                self._values.move_to_end(key)
+            else:
+                mine: Future[V] = Future()
+                self._add(key, mine)
+        if future is not None:
+            return future.result()
+        try:
+            value = make()
+        except BaseException as error:
+            with self._lock:
+                if self._values.get(key) is mine:
+                    del self._values[key]
+            mine.set_exception(error)
+            raise
+        mine.set_result(value)
+        return value
+
+    def drop(self, key: K) -> None:
+        """Forget a key, if it is there."""
+        with self._lock:
+            self._values.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._values.clear()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._values)
+
+    def __contains__(self, key: K) -> bool:
+        with self._lock:
+            future = self._values.get(key)
+            return future is not None and future.done()
+
+    def keys(self) -> list[K]:
+        """The keys, the one whose use lies back farthest first."""
+        with self._lock:
+            return list(self._values)
+
+    def _add(self, key: K, future: Future[V]) -> None:
+        self._values[key] = future
+        self._values.move_to_end(key)
+        while len(self._values) > self._limit:
+            self._values.popitem(last=False)

@@ -1,0 +1,1 @@
+"""What the client asks of a cluster: versions, workers, where partitions lie."""

@@ -1,0 +1,187 @@
+"""Run the kernels of a query over columns in device memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
+from dask_gpuagg.cuda.algorithms.output import write
+from dask_gpuagg.cuda.attempts import decide, grouped
+from dask_gpuagg.cuda.call.call import (
+    OUTPUTS_AT_MOST,
+    Call,
+    Column,
+    Counters,
+    Made,
+    Run,
+    run_of,
+)
+from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
+from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.keys.codes import decoded
+from dask_gpuagg.cuda.keys.words import (
+    forms_of,
+    narrowed,
+    shortened,
+    strayed,
+)
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.driver import (
+    Stopwatch,
+    current_device,
+    kernels_of,
+)
+from dask_gpuagg.cuda.sampling.sample import Sample
+
+__all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
+
+
+@dataclass
+class Aggregated:
+    """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
+
+    keys: list[Made]
+    outputs: list[Made]
+    run: Run
+    gathered: bool
+    # only where rows are to be encoded: it holds the table
+    call: Call | None = None
+    # made already, in the order of the keys
+    codes: Any | None = None
+
+    def encode(self, order: int = 0) -> Any:
+        """The number of every row's group: a buffer of int32, -1 for rows of no group.
+
+        Only after a call with ``encoded``.
+
+        Parameters
+        ----------
+        order : int
+            Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
+            order in which the columns have them.
+        """
+        if self.codes is not None:
+            return self.codes
+        assert self.call is not None
+        return encode(self.call, self.run.groups, order)
+
+
+def aggregate(
+    query: Query,
+    keys: Sequence[DeviceColumn],
+    inputs: Sequence[DeviceColumn],
+    rows: int,
+    stream: Any,
+    forced: str = "auto",
+    stopwatch: Stopwatch | None = None,
+    encoded: bool = False,
+    about: tuple[str, ...] = (),
+) -> Aggregated:
+    """Group rows and reduce every group.
+
+    Parameters
+    ----------
+    query : Query
+    keys, inputs : sequence of DeviceColumn
+        As the query describes them, of ``rows`` rows.
+    rows : int
+        Below 2**31.
+    stream : rmm.pylibrmm.stream.Stream
+        All memory is taken from RMM's current resource, and all work done, on it.
+    forced : str
+        ``auto`` or one of ``geometry.KERNELS``.
+    stopwatch : Stopwatch, optional
+        Takes the device time of every kernel.
+    encoded : bool
+        Whether ``Aggregated.encode`` will be called.
+    about : tuple of str
+        What is grouped by, so that rows about the same are taken to be alike.
+
+    Returns
+    -------
+    Aggregated
+
+    Raises
+    ------
+    MemoryError
+        RMM's, when device memory does not suffice. Nothing stays allocated.
+    KernelsUnavailable
+        When a kernel could not be compiled or loaded. Nothing stays allocated.
+    """
+    if len(query.outputs) > OUTPUTS_AT_MOST:
+        raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
+    started = time.perf_counter()
+    # the one that was seen first has worked out much already
+    device = current_device()
+    query, _ = prepared(query, device)
+    columns = Columns(keys, inputs, rows, device, stream, stopwatch, about)
+    decision: Decision | None = None
+    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(query):
+        call = columns.call(query)
+        decision = decide(call, forced, Sample(call), encoded)
+        by_range = _by_range(call, decision, started)
+        if by_range is not None:
+            return by_range
+    extra: list[Column] = []
+    codes = None
+    if query.made_words and rows >= summary.SAMPLED_FROM:
+        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
+        query, extra, codes = narrowed(columns.call(query), slots)
+    made = grouped(columns, columns.call(query, extra, codes), forced, encoded, decision)
+    if made is None and query.coded:
+        # keys unlike those of the sample
+        query = shortened(columns.call(replace(query, coded=False)))
+        made = grouped(columns, columns.call(query), forced, encoded)
+    if made is None and query.ranged:
+        # values outside of the ranges that the sample saw
+        query = replace(query, ranged=False)
+        strayed(query, about)
+        made = grouped(columns, columns.call(query), forced, encoded)
+    if made is None:
+        # two keys share a word: so rare that doing everything again is the best answer
+        query = replace(query, by_row=True)
+        made = grouped(columns, columns.call(query), forced, encoded)
+    assert made is not None, "keys by row are never in doubt"
+    call, run, counters = made
+    run = run._replace(seconds=time.perf_counter() - started)
+    made_keys, outputs = write(call, counters)
+    if call.query.coded:
+        made_keys = decoded(call, made_keys[0].data, run.groups)
+    gathered = call.query.gathered
+    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
+
+
+def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
+    """Groups and codes from the range of the keys, where a table would not fit shared memory."""
+    call.args.rows = call.rows
+    if decision.kernel in ("hgb", "hgb_runs"):
+        return None
+    found = encode_range(call)
+    if found is None:
+        return None
+    keys, codes, groups = found
+    decision = replace(decision, kernel="range", why="the keys lie in a narrow range")
+    seconds = time.perf_counter() - started
+    run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+    return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
+
+
+# What finds out about the form of the keys, and what it needs first.
+_FORM_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+
+
+def prepare(query: Query, *units: str) -> None:
+    """Compile or load what calls of many rows need: some units, or all.
+
+    Raises
+    ------
+    KernelsUnavailable
+    """
+    for form in forms_of(query):
+        # what finds out about a form and what it needs first comes with whatever is called then
+        always = [u for u in _FORM_UNITS if u in form.units]
+        kernels_of(form, current_device()).prepare(*units, *(always if units else ()))

@@ -1,0 +1,1 @@
+"""The host side of each algorithm of ``kernels/``."""

@@ -1,0 +1,66 @@
+"""Group-by with hash tables: one in the shared memory of each SM, or one in global memory."""
+
+from __future__ import annotations
+
+from dask_gpuagg.cuda.algorithms.output import collect_early
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, safe_slots
+
+
+def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+    """Shared-memory tables; None if the merged table was too small, which calls for ``lphga``."""
+    args, query = call.args, call.query
+    fixed, replica = query.slot_bytes
+    args.table = table_of(call, decision.global_slots)
+    args.shared_slots = decision.shared_slots
+    args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
+    args.replicas = decision.replicas
+    args.slices = decision.slices
+    room = room_for_spilled(call, decision.blocks)
+    args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
+    call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    if call.check:
+        call.check()
+    shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
+    kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
+    call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
+    counters = collect_early(call)
+    if counters.homeless or counters.surprise:
+        return None
+    spilled = counters.spilled
+    if spilled:
+        listed = min(spilled, room)
+        stopped = spilled > args.spill_limit
+        new = listed if not stopped else call.rows
+        if decision.estimate is not None and stopped:
+            new = min(new, 2 * decision.estimate.most)
+        take_spilled(call, counters, listed, new)
+        if stopped:
+            # the same grid, so that each warp goes on where it stopped
+            call.launch("lphga", decision.blocks, query.threads, args, call.columns)
+        counters = collect(call)
+        if counters.homeless:
+            return None
+    return run_of(call, decision, counters, spilled=spilled), counters
+
+
+def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
+    """One table in global memory, which grows until all have found a place."""
+    args, threads = call.args, call.query.threads
+    restarted = decision.kernel != "lphga"
+    slots = safe_slots(call.rows) if restarted else decision.global_slots
+    while True:
+        args.slices, args.replicas = 1, 1
+        args.resume = args.list = None
+        args.table = table_of(call, slots)
+        call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+        blocks = call.spread(call.rows, threads * call.query.unroll)
+        call.launch("lphga", blocks, threads, args, call.columns)
+        counters = collect_early(call)
+        if not counters.homeless:
+            return run_of(call, decision, counters, restarted=restarted), counters
+        # half empty by construction, and searched to its end: keys that all want one slot are
+        # slow, but they find a place
+        slots = args.probes = safe_slots(call.rows)
+        restarted = True

@@ -1,0 +1,102 @@
+"""Reduce runs of equal keys: rows that are sorted already, or that are sorted first."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+from dask_gpuagg.cuda.algorithms import sgb as sorting
+from dask_gpuagg.cuda.call.call import (
+    SMALL_BLOCK,
+    Call,
+    Counters,
+    Run,
+    collect,
+    run_of,
+    table_of,
+)
+from dask_gpuagg.cuda.choice.decision import Decision, even
+from dask_gpuagg.cuda.runtime.driver import fill, read_back
+
+# Rows of a warp (kernels/sgb/runs.cuh).
+RUN_ROWS = 2048
+_WARPS = SMALL_BLOCK // 32
+
+
+class Runs(ctypes.Structure):
+    """``Runs`` of kernels/sgb/runs.cuh."""
+
+    _fields_ = [
+        ("rows", ctypes.c_void_p),
+        ("heads", ctypes.c_void_p),
+        ("falls", ctypes.c_void_p),
+    ]
+
+
+class _Seen(ctypes.Structure):
+    _fields_ = [("groups", ctypes.c_uint32), ("falls", ctypes.c_uint32)]
+
+
+def sgb(call: Call, decision: Decision, sort: bool) -> tuple[Run, Counters] | None:
+    """Groups of rows whose keys ascend.
+
+    Parameters
+    ----------
+    call : Call
+        Its keys fit one word.
+    decision : Decision
+    sort : bool
+        Whether rows that turn out not to be sorted are sorted.
+
+    Returns
+    -------
+    tuple of Run and Counters, or None
+        None if the rows are not sorted, and where a key has a slot of its own behind tables.
+    """
+    args = call.args
+    runs, seen = _count(call, 0)
+    if seen.falls and sort and call.rows <= sorting.ROWS_AT_MOST:
+        order = _sorted(call)
+        runs, seen = _count(call, order.buffer.ptr)
+    if seen.falls:
+        return None
+    args.table = table_of(call, even(max(seen.groups, 2)))
+    slots = args.table.slots
+    call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    call.launch("reduce_runs", _blocks(call), SMALL_BLOCK, args, runs, call.columns)
+    counters = collect(call)
+    # the groups are the first slots, in the order of their keys
+    args.order = None
+    return run_of(call, decision, counters), counters
+
+
+def _blocks(call: Call) -> int:
+    return math.ceil(call.rows / (RUN_ROWS * _WARPS))
+
+
+def _count(call: Call, order: int) -> tuple[Runs, _Seen]:
+    """Number the groups of the rows in an order, 0 for the order they have."""
+    tiles = math.ceil(call.rows / RUN_ROWS)
+    heads = call.allocate(4 * (tiles + 2)).ptr
+    totals = heads + 4 * tiles
+    runs = Runs(order, heads, totals + 4)
+    fill(totals, 0, 8, call.handle)
+    call.launch("count_runs", _blocks(call), SMALL_BLOCK, call.args, runs, call.columns)
+    scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
+    call.launch("scan_tiles", 1, 1024, *scanned)
+    seen = _Seen()
+    read_back(totals, seen, call.handle)
+    return runs, seen
+
+
+def _sorted(call: Call) -> sorting.Words:
+    """The numbers of the rows in the order of their keys."""
+    words = sorting.Words(call.allocate(8 * call.rows), 8)
+    numbers = sorting.Words(call.allocate(4 * call.rows), 4)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    targets = words.pointer, numbers.pointer
+    call.launch("rank_rows", blocks, SMALL_BLOCK, call.args, call.columns, *targets)
+    sorter = sorting.launcher(call.stream, call.stopwatch)
+    _, numbers = sorting.radix_sort(sorter, words, numbers, call.rows, 64)
+    call.held.append(numbers.buffer)
+    return numbers

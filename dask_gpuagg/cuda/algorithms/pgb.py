@@ -1,0 +1,351 @@
+"""Partition the rows first, then one shared-memory table for each partition."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
+from dask_gpuagg.cuda.call.call import (
+    OUTPUTS_AT_MOST,
+    SMALL_BLOCK,
+    Args,
+    Call,
+    Column,
+    Counters,
+    Run,
+    Table,
+    Target,
+    reset,
+    run_of,
+    table_of,
+    zero,
+)
+from dask_gpuagg.cuda.choice import folding, skew, summary
+from dask_gpuagg.cuda.choice import partitions as partitioning
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, safe_slots
+from dask_gpuagg.cuda.choice.window import null_slot
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
+from dask_gpuagg.cuda.runtime.driver import kernels_of
+
+
+class _Words(ctypes.Structure):
+    """``Words`` of kernels/pgb_tr/words.cuh."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("base", ctypes.c_uint64),
+        ("inverse", ctypes.c_uint64),
+        ("keys", ctypes.c_uint32),
+    ]
+
+
+class _Partitions(ctypes.Structure):
+    """``Partitions`` of kernels/pgb_tr/partitions.cuh."""
+
+    _fields_ = [
+        ("words", _Words),
+        ("numbers", ctypes.c_void_p),
+        ("validity", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("ticket", ctypes.c_void_p),
+        ("begins", ctypes.c_void_p),
+        ("count", ctypes.c_uint32),
+        ("capacity", ctypes.c_uint32),
+        ("most", ctypes.c_uint32),
+    ]
+
+
+class _HotKeys(ctypes.Structure):
+    """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * summary.HOT_AT_MOST),
+        ("count", ctypes.c_uint32),
+        ("buckets", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
+        ("extras", ctypes.c_uint32),
+    ]
+
+
+# Threads of the kernels that make room for uneven keys (kernels/pgb_tr/room.cuh).
+_ROOM_THREADS = 1024
+
+
+def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+    """Groups of a partitioned input.
+
+    Parameters
+    ----------
+    call : Call
+    decision : Decision
+
+    Returns
+    -------
+    tuple of Run and Counters, or None
+        None if so many rows found their partition full that the global table is the better way.
+    """
+    args = call.args
+    moving = _moving(call, decision)
+    first = len(call.held)
+    partitions, moved = _make_partitions(moving, decision)
+    copies = slice(first, len(call.held))
+    args.shared_slots, args.slices = decision.shared_slots, decision.slices
+    args.replicas = decision.replicas
+    args.spill_limit = call.rows // 8 + (1 << 16)
+    args.spill = call.allocate(4 * args.spill_limit).ptr
+    zero(call, args.counters, Counters.doubt.offset // 4)
+    # and the ticket behind them
+    zero(call, partitions.rows, partitions.count + 1)
+    if call.check:
+        call.check()
+    if decision.counted:
+        _lay_out(call, decision, partitions)
+    if decision.hot_buckets:
+        _clear_beside(call, 4 * summary.HOT_AT_MOST)
+    _scatter(moving, decision, partitions, moved)
+    columns = partitioning.writes_columns(call.query, decision)
+    targets = _make_room(call, decision.global_slots, columns)
+    counters = _aggregate(call, moving, decision, partitions, moved, targets)
+    spilled = counters.spilled
+    if spilled > args.spill_limit or counters.homeless or counters.surprise:
+        call.early = None
+        del call.held[copies]
+        return None
+    if columns and spilled:
+        # columns would be final, so nothing has been written yet
+        columns = False
+        counters = _again(call, moving, decision, partitions, moved, decision.global_slots, columns)
+    needed = counters.groups
+    hot = spills = Table.from_buffer_copy(args.target)
+    if spilled:
+        spills = _group_spilled(call, spilled)
+        # they may all be new
+        needed += call.counters().claimed
+    restarted = needed > args.table.slots
+    if restarted:
+        # the groups have been counted all the same, so the second time all have room
+        args.target = hot
+        counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
+    # their memory is for the columns, which are made next
+    del call.held[copies]
+    if spilled:
+        args.target = spills
+        counters = _absorb(call, counters)
+    if counters.homeless:
+        return None
+    args.groups, args.extras = counters.total, counters.extras
+    if spilled:
+        counters = _recounted(call)
+    return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
+
+
+def _again(
+    call: Call,
+    moving: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    room: int,
+    columns: bool,
+) -> Counters:
+    """The aggregation done again, with room for so many groups."""
+    targets = _make_room(call, room, columns)
+    reset(call, "groups")
+    zero(call, partitions.ticket, 1)
+    return _aggregate(call, moving, decision, partitions, moved, targets)
+
+
+def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
+    """A dense area for so many groups, or columns."""
+    if columns:
+        call.early = columns_for(call, groups)
+        call.args.table = Table(None, None, groups, groups)
+        return targets_of(call.early)
+    call.early = None
+    call.args.table = table_of(call, groups)
+    return no_targets(call.query)
+
+
+def _moving(call: Call, decision: Decision) -> Call:
+    """The same call with the kernels that move what the decision says."""
+    query = decision.form(call.query)
+    if query is call.query:
+        return call
+    return replace(call, query=query, kernels=kernels_of(query, call.device))
+
+
+def _suffix(decision: Decision) -> str:
+    if decision.window:
+        return "_striped"
+    return "" if decision.base is None else "_narrow"
+
+
+def _scatter(
+    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+) -> None:
+    query, args = call.query, call.args
+    kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
+    operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
+    if decision.hot_buckets:
+        operands += (_hot_keys(query, decision),)
+    blocks = min(call.device.multiprocessors, -(-call.rows // tile))
+    kernel += _suffix(decision)
+    call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
+
+
+def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
+    return _HotKeys(
+        (ctypes.c_uint64 * summary.HOT_AT_MOST)(*decision.hot),
+        len(decision.hot),
+        # where there is no such table, one in which nothing is found
+        decision.hot_buckets or skew.FEWEST_BUCKETS,
+        decision.hot_replicas,
+        null_slot(query),
+    )
+
+
+def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
+    """Room for each partition by a count of its rows."""
+    count = decision.partitions
+    counts = call.allocate(4 * (2 * count + 1)).ptr
+    partitions.begins = begins = counts + 4 * count
+    zero(call, counts, count)
+    keys = _hot_keys(call.query, decision)
+    shared = skew.count_bytes(decision)
+    blocks = call.spread(call.rows // skew.ROOM_OF, _ROOM_THREADS, waves=1)
+    operands = (call.args, partitions, call.columns, keys, ctypes.c_void_p(counts))
+    call.launch("count_partitions", blocks, _ROOM_THREADS, *operands, shared=shared)
+    places = ctypes.c_uint32(count * decision.capacity)
+    addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
+    call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
+
+
+def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
+    """Memory for the rows' copies; the columns take the places of the input's.
+
+    Those that are gathered, or not read at all, are the input's own.
+    """
+    query = call.query
+    rows = decision.partitions * decision.capacity
+
+    def array(width: int) -> int:
+        return int(call.allocate(rows * width).ptr)
+
+    masked = sum(v.masked for v in query.read)
+    cursors = call.allocate(4 * (decision.partitions + 1)).ptr
+    base = decision.base
+    word = 2 if decision.window else 8 if base is None else 4
+    inverse = -(-(2**64) // decision.partitions) if decision.window else 0
+    partitions = _Partitions(
+        _Words(array(word), (base or 0) % 2**64, inverse, decision.window),
+        array(4) if query.numbered else 0,
+        array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
+        cursors,
+        cursors + 4 * decision.partitions,
+        None,
+        decision.partitions,
+        decision.capacity,
+        folding.most_rows(decision),
+    )
+    moved = (Column * len(call.columns))(*call.columns)
+    for i, value in query.copied:
+        moved[query.first_input + i] = Column(array(TYPE_BYTES[value.ctype]))
+    return partitions, moved
+
+
+def _aggregate(
+    call: Call,
+    moving: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    targets: ctypes.Array[Target],
+) -> Counters:
+    if decision.fills:
+        _fold(moving, decision, partitions, moved, targets)
+        return _appended(call, decision, targets)
+    kernel, slots = "aggregate", decision.shared_slots
+    if decision.window:
+        once, copied = partitioning.striped_bytes(moving.query)
+        shared = even(slots) * (once + decision.replicas * copied) + 8
+    else:
+        shared = slots * partitioning.hashed_bytes(moving.query, decision.base)
+    if decision.crowded:
+        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(moving.query)
+    operands = (call.args, partitions, moved, targets)
+    kernel += _suffix(decision)
+    moving.launch(kernel, decision.blocks, moving.query.threads, *operands, shared=shared)
+    return _appended(call, decision, targets)
+
+
+def _appended(call: Call, decision: Decision, targets: ctypes.Array[Target]) -> Counters:
+    """The counters, once the groups of hot keys are with the others."""
+    if decision.hot_buckets:
+        call.args.taken = None
+        _append_others(call, targets)
+    return call.counters()
+
+
+def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
+    blocks = call.spread(call.args.target.slots + EXTRA_SLOTS, SMALL_BLOCK)
+    call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
+
+
+def _fold(
+    call: Call,
+    decision: Decision,
+    partitions: _Partitions,
+    moved: ctypes.Array[Column],
+    targets: ctypes.Array[Target],
+) -> None:
+    places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
+    operands = (call.args, partitions, moved, targets, ctypes.c_void_p(places))
+    shared = folding.fold_bytes(call.device)
+    name = "fold" + _suffix(decision)
+    call.launch(name, decision.blocks, folding.FOLD_THREADS, *operands, shared=shared)
+
+
+def _clear_beside(call: Call, slots: int) -> Table:
+    """An empty table for groups that are made beside the partitions."""
+    call.args.target = table = table_of(call, slots)
+    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+    return table
+
+
+def _group_spilled(call: Call, spilled: int) -> Table:
+    """Rows that found their partition full, in a table of their own."""
+    table = _clear_beside(call, safe_slots(spilled))
+    reset(call, "claimed")
+    rest = Args.from_buffer_copy(call.args)
+    rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
+    rest.replicas = 1
+    # half empty, and searched to its end
+    rest.probes, rest.beside = table.slots, 1
+    threads = call.query.threads
+    call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
+    return table
+
+
+def _absorb(call: Call, counters: Counters) -> Counters:
+    """The groups of the other table join those of the dense area."""
+    args = call.args
+    slots = args.target.slots + EXTRA_SLOTS
+    args.taken = call.allocate(4 * slots).ptr
+    zero(call, args.taken, slots)
+    args.groups = counters.groups
+    call.launch(
+        "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
+    )
+    _append_others(call, no_targets(call.query))
+    return call.counters()
+
+
+def _recounted(call: Call) -> Counters:
+    """The counters, with the nulls of all groups counted again."""
+    zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
+    blocks = call.spread(call.args.groups, SMALL_BLOCK)
+    call.launch("recount", blocks, SMALL_BLOCK, call.args)
+    return call.counters()

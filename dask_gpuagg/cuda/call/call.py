@@ -1,0 +1,255 @@
+"""What the kernels of one call share: their arguments, as C structs, and the memory they use."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, fill, read_back
+
+OUTPUTS_AT_MOST = 60
+SMALL_BLOCK = 256
+_MASK_PADDING = 64
+
+
+class Column(ctypes.Structure):
+    """``Column`` of kernels/core/types.cuh."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("offset", ctypes.c_int64)]
+
+
+class Target(ctypes.Structure):
+    """``Target`` of kernels/output/output.cuh."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p)]
+
+
+class Table(ctypes.Structure):
+    """``Table`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("cells", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("limit", ctypes.c_uint32),
+    ]
+
+
+class Counters(ctypes.Structure):
+    """``Counters`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("claimed", ctypes.c_uint32),
+        ("homeless", ctypes.c_uint32),
+        ("spilled", ctypes.c_uint32),
+        ("surprise", ctypes.c_uint32),
+        ("groups", ctypes.c_uint32),
+        ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
+        ("extras", ctypes.c_uint32),
+        ("doubt", ctypes.c_uint32),
+    ]
+
+    @property
+    def total(self) -> int:
+        """Groups, those in the slots behind a dense area included."""
+        return int(self.groups) + int(self.extras).bit_count()
+
+
+class Args(ctypes.Structure):
+    """``Args`` of kernels/core/query.cuh."""
+
+    _fields_ = [
+        ("counters", ctypes.c_void_p),
+        ("table", Table),
+        ("target", Table),
+        ("rows", ctypes.c_uint32),
+        ("shared_slots", ctypes.c_uint32),
+        ("shared_limit", ctypes.c_uint32),
+        ("replicas", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("spill_limit", ctypes.c_uint32),
+        ("probes", ctypes.c_uint32),
+        ("spill", ctypes.c_void_p),
+        ("resume", ctypes.c_void_p),
+        ("list", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("taken", ctypes.c_void_p),
+        ("groups", ctypes.c_uint32),
+        ("extras", ctypes.c_uint32),
+        ("beside", ctypes.c_uint32),
+    ]
+
+
+class Made(NamedTuple):
+    """A column that the kernels wrote: RMM buffers, and how many of its rows are null.
+
+    Of strings ``data`` are the offsets, of 64 bits if they are ``large``.
+    """
+
+    data: Any
+    mask: Any | None
+    nulls: int | None
+    characters: Any | None = None
+    large: bool = False
+
+
+class Run(NamedTuple):
+    """What one call did.
+
+    Attributes
+    ----------
+    decision : Decision
+    rows, groups : int
+    spilled : int
+        Rows that found no place at first.
+    restarted : bool
+        Whether the estimate was so low that the work was done again with a larger table.
+    bytes_read : int
+        Of keys and values, once.
+    seconds : float
+        Wall time until the number of groups was known on the host.
+    plan : Plan, optional
+        Of the query that the call was made for.
+    step : str
+        The task: ``partial``, ``combine``, ``finalize``, ``direct`` or ``merge``.
+    """
+
+    decision: Decision
+    rows: int
+    groups: int
+    spilled: int = 0
+    restarted: bool = False
+    bytes_read: int = 0
+    seconds: float = 0.0
+    plan: Any = None
+    step: str = ""
+
+    def __str__(self) -> str:
+        estimate = self.decision.estimate
+        expected = "not estimated" if estimate is None else f"{estimate.groups:,} expected"
+        text = f"{self.step}, " if self.step else ""
+        text += (
+            f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
+            f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
+        )
+        text += f", {self.spilled:,} rows spilled" if self.spilled else ""
+        return text + (", done again with a larger table" if self.restarted else "")
+
+
+@dataclass(kw_only=True)
+class Launcher:
+    """Kernels, and where and when they run."""
+
+    kernels: Kernels
+    device: Device
+    stream: Any
+    handle: int
+    stopwatch: Stopwatch | None = None
+    # buffers that must live until the stream has passed the kernels that use them
+    held: list[Any] = field(default_factory=list)
+
+    def allocate(self, size: int) -> Any:
+        """Device memory that lives as long as the call."""
+        import rmm
+
+        buffer = rmm.DeviceBuffer(size=max(size, 1), stream=self.stream)
+        self.held.append(buffer)
+        return buffer
+
+    def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
+        """Launch the kernel of this name, and time it if there is a stopwatch."""
+        started = self.stopwatch.start(self.handle) if self.stopwatch else None
+        self.kernels.launch(name, blocks, threads, self.handle, *args, shared_bytes=shared)
+        if self.stopwatch:
+            self.stopwatch.stop(name, started, self.handle)
+
+    def spread(self, items: int, threads: int, waves: int = 8) -> int:
+        """Blocks for a kernel that strides over items."""
+        return max(1, min(self.device.multiprocessors * waves, math.ceil(items / threads)))
+
+
+@dataclass(kw_only=True)
+class Call(Launcher):
+    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
+
+    ``values`` is how many of the values that a row's states read are not null, on average,
+    ``about`` what users call what is grouped by.
+    """
+
+    query: Query
+    columns: Any
+    rows: int
+    values: float | None = None
+    args: Args = field(default_factory=Args)
+    # of keys that are coded: their numbers
+    codes: Any = None
+    about: tuple[str, ...] = ()
+    # outputs that were written before anybody knew how many groups there are
+    early: list[tuple[Any, Any]] | None = None
+    # launches what may call the kernels behind it off, where they were decided before the sample
+    # was seen
+    check: Callable[[], None] | None = None
+
+    def mask(self, groups: int) -> Any:
+        """Memory for the validity bits of a column of groups."""
+        import rmm
+
+        return rmm.DeviceBuffer(size=self.mask_bytes(groups), stream=self.stream)
+
+    @staticmethod
+    def mask_bytes(groups: int) -> int:
+        """Bytes of the validity bits of a column of groups."""
+        return math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
+
+    def counters(self) -> Counters:
+        """The counters on the host, once all that was launched is done."""
+        counters = Counters()
+        read_back(self.args.counters, counters, self.handle)
+        return counters
+
+
+def table_of(call: Call, slots: int) -> Table:
+    """A table in device memory, not cleared."""
+    fixed, replica = call.query.slot_bytes
+    all_slots = slots + EXTRA_SLOTS
+    memory = call.allocate(all_slots * (fixed + replica)).ptr
+    # half full is where the probes are short; a full table would be probed to its end
+    limit = slots - slots // 16 - 1
+    return Table(memory, memory + 8 * all_slots, slots, limit)
+
+
+def number_groups(call: Call) -> None:
+    """Number the groups of the table, not waiting for it."""
+    slots = call.args.table.slots + EXTRA_SLOTS
+    call.args.order = call.allocate(4 * slots).ptr
+    call.early = None
+    call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+
+
+def collect(call: Call) -> Counters:
+    """Number the groups of the table, and say how many they are."""
+    number_groups(call)
+    return call.counters()
+
+
+def reset(call: Call, first: str) -> None:
+    """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
+    offset = getattr(Counters, first).offset
+    words = 1 if first != "groups" else (Counters.doubt.offset - offset) // 4
+    zero(call, call.args.counters + offset, words)
+
+
+def zero(call: Call, address: int, words: int) -> None:
+    """Zero some 32-bit words."""
+    fill(address, 0, 4 * words, call.handle)
+
+
+def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> Run:
+    """The report of a call."""
+    read = call.query.row_bytes * call.rows
+    return Run(decision, call.rows, counters.total, bytes_read=read, **more)

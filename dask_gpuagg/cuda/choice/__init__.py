@@ -1,0 +1,1 @@
+"""From a summary of the keys to a kernel and its geometry; numbers, no launches."""

@@ -1,0 +1,207 @@
+"""Constants of the cost model: those that ship, and those that were measured on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dask_gpuagg.cuda.runtime.compiler import cache_directory, sources_hash, write_whole
+from dask_gpuagg.cuda.runtime.driver import Device
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes that columns are read and written with, GB/s.
+    table_bandwidth : float
+        Bytes of global tables that are cleared, searched for groups and written, GB/s.
+    l2_megabytes : float
+        Size of the L2 cache.
+    launch_us : float
+        A kernel that has next to nothing to do, microseconds.
+    find_ps : float
+        Finding a row's slot in shared memory.
+    crowd_ps : float
+        More of it for keys that are not dense, times the root of the table's load: a warp waits
+        for the unluckiest of its lanes.
+    add_ps, compare_ps : float
+        One update in shared memory: a 64-bit sum, an extreme.
+    slot_ps : float
+        Emptying one byte of a partition's table and looking for groups in it.
+    load_ps, move_ps : float
+        Each column that the scatter reads, and each that it writes.
+    run_ps : float
+        Each run of rows that leave a tile for one partition, in each column.
+    gather_ps : float
+        Each value that is gathered by the number of its row: an access beyond the L2 cache.
+    access_ps : float
+        One access or atomic of a global table in the L2 cache.
+    miss_ps : float
+        More of it beyond the L2 cache.
+    claim_ps : float
+        A group's claim of a slot in a global table.
+    same_ps : float
+        An atomic where others go to the same address.
+    """
+
+    bandwidth: float
+    table_bandwidth: float
+    l2_megabytes: float
+    launch_us: float
+    find_ps: float
+    crowd_ps: float
+    add_ps: float
+    compare_ps: float
+    slot_ps: float
+    load_ps: float
+    move_ps: float
+    run_ps: float
+    gather_ps: float
+    access_ps: float
+    miss_ps: float
+    claim_ps: float
+    same_ps: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """Constants of a device, and where they come from: ``measured`` or ``derived``, and how."""
+
+    costs: Costs
+    source: str
+
+
+# Fitted by benchmarks/choice.py to device times of 100 million rows.
+_H200 = Costs(
+    bandwidth=4500,
+    table_bandwidth=3080,
+    l2_megabytes=50,
+    launch_us=10.3,
+    find_ps=0.86,
+    crowd_ps=5.5,
+    add_ps=4.1,
+    compare_ps=0.69,
+    slot_ps=0.45,
+    load_ps=1.5,
+    move_ps=2.9,
+    run_ps=28,
+    gather_ps=25,
+    access_ps=9.6,
+    miss_ps=39,
+    claim_ps=115,
+    # a bound from cuDF's times with few groups, not fitted
+    same_ps=600,
+)
+
+
+def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
+    """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
+
+    What the multiprocessors and the L2 cache do goes by the first, what memory does by the second.
+    """
+    scaled = {"bandwidth": memory, "table_bandwidth": memory}
+    scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}
+    for name in asdict(_H200):
+        if name.endswith("_ps") and name not in scaled:
+            scaled[name] = 1 / cores
+    made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
+    how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
+    return Known(replace(_H200, **made, l2_megabytes=l2_megabytes), f"{how}times its bandwidth")
+
+
+# NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
+# H200 has 132, 1.98 and 4.8. The longest name that fits wins.
+_PUBLISHED = {
+    "A100": (108, 1.41, 1.555, 40),
+    "A100-SXM4-80GB": (108, 1.41, 2.039, 40),
+    "H100": (132, 1.98, 3.35, 50),
+    "H100 PCIe": (114, 1.755, 2.0, 50),
+    "B200": (148, 1.965, 7.7, 126),
+}
+
+
+@cache
+def shipped(device: Device) -> Known:
+    """The constants that come with the package.
+
+    Parameters
+    ----------
+    device : Device
+
+    Returns
+    -------
+    Known
+        Of a device that is not known, the H200's by the number of multiprocessors.
+    """
+    if "H200" in device.name:
+        return Known(_H200, "measured on an H200")
+    fitting = [name for name in _PUBLISHED if name in device.name]
+    if not fitting:
+        share = device.multiprocessors / 132
+        return _derived(share, share, _H200.l2_megabytes * share)
+    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(fitting, key=len)]
+    return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
+
+
+@cache
+def known(device: Device) -> Known:
+    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped."""
+    path = path_of(device)
+    measured = read(path, device) if path is not None else None
+    return measured or shipped(device)
+
+
+def path_of(device: Device) -> Path | None:
+    """Where the constants of a device are kept: beside the compiled kernels."""
+    directory = cache_directory()
+    name = re.sub(r"\W+", "-", device.name).strip("-").lower()
+    return None if directory is None else directory / f"costs-{name}.json"
+
+
+def read(path: Path, device: Device) -> Known | None:
+    """The constants of a file; None without one, or if it is of another device or other kernels."""
+    try:
+        report = json.loads(path.read_text())
+        if report["device"] != device.name or report["kernels"] != sources_hash():
+            return None
+        if report["multiprocessors"] != device.multiprocessors:
+            return None
+        costs = Costs(**report["costs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # not there, cut short, or of another version
+        return None
+    for value in asdict(costs).values():
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            return None
+    return Known(costs, f"measured on {report['date']}")
+
+
+def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:
+    """Keep the constants of a device, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    device : Device
+    costs : Costs
+    more : dict
+        What else belongs to the measurement: ``date`` and versions.
+    """
+    report = {
+        **more,
+        "device": device.name,
+        "multiprocessors": device.multiprocessors,
+        "kernels": sources_hash(),
+        "costs": asdict(costs),
+    }
+    write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
+    known.cache_clear()

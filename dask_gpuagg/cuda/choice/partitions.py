@@ -1,0 +1,348 @@
+"""From a number of groups to partitions: how many, how large, which scatter, which table.
+
+The geometry of PGB-TR and its kin; see ``geometry`` for the choice among all kernels.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dask_gpuagg.cuda.choice.decision import (
+    PARTITION_SIGMAS,
+    Decision,
+    doubt,
+    even,
+    margin,
+    power_of_two,
+    shared_bytes,
+)
+from dask_gpuagg.cuda.choice.folding import (
+    FOLD_LOAD,
+    FOLD_ROOMY,
+    FOLD_SLOT,
+    can_fold,
+    fills_of,
+    fold_bytes,
+    partitions_of_rows,
+)
+from dask_gpuagg.cuda.choice.skew import (
+    FEWEST_BUCKETS,
+    HOT_BUCKETS,
+    counted_capacity,
+    counts_rows,
+    crowded_room,
+    found_in,
+    has_room_for_crowds,
+    hot_bytes,
+    hot_of,
+    largest_in,
+)
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.window import null_slot, window
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.driver import Device
+
+# Places in the partitions are counted in 32 bits.
+_MOST_PLACES = (1 << 32) - (1 << 24)
+# Partitions for which the scatter's tiles are the large ones.
+_WIDE_FROM = 800
+# More of them would leave the tiles in runs too short; then a table takes several turns instead.
+_MOST_PARTITIONS = 5_900
+FEWEST_SLOTS = 32
+# Inputs of fewer rows are not worth a second pass.
+PARTITIONED_FROM = 1 << 20
+# Share of a partition's table that is expected to be claimed.
+_PARTITION_LOAD = 0.65
+# More where slots get copies, and still more where so many partitions leave short runs of a tile's
+# rows to each: fewer partitions are worth longer probes.
+_CROWDED_LOAD, _CROWDED_LOAD_OF_MANY = 0.75, 0.8
+_SHORT_RUNS_FROM = 2_000
+# Slots of that table for each expected group, where shared memory has room, and rows of a partition
+# for each slot from which the table takes all of shared memory: clearing it costs nothing then, and
+# an estimate far too low, as of sorted keys, does no harm.
+_PARTITION_ROOMY = 4
+_ROWS_FOR_EACH_SLOT = 8
+# Keys of a window for each expected group, at most: a key has a byte where a hashed group has its
+# word, and a table full of them needs no room to spare.
+_STRIPED = 2.0
+# Slots and partitions are numbers of 16 bits, and a slot that no key has stands for no place.
+_MOST_SLOTS = 65_500
+# Squared relative deviation of the frequencies of keys that pass for even.
+_UNLIKE = 0.05
+# A byte of each slot says that its key has occurred.
+_MARK = 1
+# Copies of the states, one for each lane at most.
+_MOST_COPIES = 32
+# Narrow words are below this.
+NARROW = 1 << 32
+
+
+def scatter_tile(
+    query: Query, device: Device, partitions: int, hot: tuple[int, int, int] = (0, 0, 0)
+) -> tuple[str, int, int]:
+    """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
+
+    The block holds one column of its tile, and two counters for each partition, and perhaps a
+    table of hot keys: so many, buckets, replicas.
+    """
+    threads, few, many = query.scatter
+    kernels = [("scatter", threads * few)]
+    if hot[1]:
+        kernels = [("scatter_hot", threads * few)]
+    elif partitions >= _WIDE_FROM:
+        kernels.insert(0, ("scatter_wide", threads * many))
+    for kernel, tile in kernels:
+        shared = tile_bytes(query, tile, partitions)
+        if hot[1]:
+            shared += hot_bytes(query, *hot)
+        if shared <= shared_bytes(device) - 128:
+            return kernel, tile, shared
+    return "scatter", 0, 0
+
+
+def scatter_of(query: Query, device: Device, decision: Decision) -> tuple[str, int, int]:
+    """``scatter_tile`` of a decision."""
+    hot = len(decision.hot), decision.hot_buckets, decision.hot_replicas
+    return scatter_tile(query, device, decision.partitions, hot)
+
+
+def tile_of(query: Query, device: Device, decision: Decision) -> int:
+    """Rows of a tile of the decision's scatter."""
+    return scatter_of(decision.form(query), device, decision)[1]
+
+
+def tile_bytes(query: Query, tile: int, partitions: int) -> int:
+    """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
+    return (tile * query.widest + 6 * partitions + 7) // 8 * 8
+
+
+def in_partitions(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
+    folds: bool = False,
+) -> Decision | None:
+    """PGB-TR, its rows folded or not, or PGB-UR of a query by number.
+
+    None where it cannot or should not run.
+    """
+    striped = _in_stripes(query, rows, estimate, device, forced, values, folds)
+    if striped is not None:
+        return striped
+    base = _base(query, estimate)
+    crowded = estimate is not None and estimate.uneven and not folds
+    crowded = crowded and has_room_for_crowds(query, device)
+    if folds:
+        # beside the slots: where the last group ends
+        slot, load = FOLD_SLOT + _word_bytes(base), FOLD_LOAD
+        most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
+    else:
+        room = crowded_room(query, device) if crowded else shared_bytes(device)
+        most_slots = room // hashed_bytes(query, base) // 2 * 2
+        load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
+    if query.family == "ByRow" or most_slots < FEWEST_SLOTS or (folds and not query.folds):
+        return None
+    groups = max(1, rows if estimate is None else estimate.groups)
+    # every multiprocessor aggregates as many partitions as the others
+    step = device.multiprocessors
+    most = _MOST_PARTITIONS // step * step if folds else _MOST_PARTITIONS
+    wanted = math.ceil(margin(groups) / (most_slots * load))
+    if crowded and wanted > _SHORT_RUNS_FROM:
+        wanted = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
+    parts = power_of_two(2 * math.ceil(wanted / most) - 1)
+    wanted = math.ceil(wanted / parts)
+    if folds:
+        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
+        if wanted > most:
+            return None
+    partitions = math.ceil(wanted / step) * step
+    if rows < PARTITIONED_FROM and not forced:
+        return None
+    hot: tuple[tuple[int, float], ...] = ()
+    if estimate is not None and estimate.uneven:
+        hot = tuple(hot_of(estimate.hot, partitions, folds))
+    # a null key of 64 bits has no word that could travel
+    nulls = null_slot(query)
+    table = 0, 0, 0
+    if hot or nulls:
+        table = _hot_table(query, device, partitions, len(hot))
+        hot = found_in(hot[: table[0]], table[1])
+        table = len(hot), *table[1:]
+        if nulls and not table[1]:
+            return None
+        if not (nulls or hot):  # there was room for none of them
+            table = 0, 0, 0
+    counted = estimate is not None and counts_rows(estimate)
+    if counted:
+        capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
+    else:
+        alike = 1 / groups
+        if estimate is not None and estimate.uneven:
+            left_in = set(estimate.hot).difference(hot)
+            alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
+        capacity = _capacity(rows, partitions, alike)
+    fits = scatter_tile(query, device, partitions, table)[1]
+    if not fits or partitions * capacity > _MOST_PLACES:
+        return None
+    if folds and not can_fold(rows, capacity, largest_in(estimate, set(hot))):
+        return None
+    per_partition = margin(groups) / partitions / parts
+    for_each = FOLD_ROOMY if folds else _PARTITION_ROOMY
+    roomy = int(for_each * per_partition + 8 * math.sqrt(per_partition))
+    if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
+        roomy = most_slots
+    return Decision(
+        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
+        "forced" if forced else f"{groups:,} groups exceed shared memory",
+        estimate,
+        min(most_slots, max(FEWEST_SLOTS, roomy // 2 * 2)),
+        1,
+        parts,
+        min(device.multiprocessors, partitions),
+        _room(groups, rows),
+        partitions,
+        capacity,
+        base,
+        tuple(word for word, _ in hot),
+        table[1],
+        table[2],
+        crowded,
+        counted,
+        values if query.untransformed else 0.0,
+        fills=fills_of(query, capacity / parts, device) if folds else 0,
+    )
+
+
+def _in_stripes(
+    query: Query,
+    rows: int,
+    estimate: Estimate | None,
+    device: Device,
+    forced: bool,
+    values: float,
+    folds: bool,
+) -> Decision | None:
+    """The same for keys of a narrow range, each with a slot of its own; None for others."""
+    found = window(query, estimate)
+    if found is None or estimate is None or estimate.uneven or (folds and not query.folds):
+        return None
+    base, keys = found
+    if keys > _STRIPED * estimate.groups + 64 or (rows < PARTITIONED_FROM and not forced):
+        return None
+    once, copied = striped_bytes(query)
+    room = shared_bytes(device)
+    most_slots = room // (once + copied) // 2 * 2 - 8
+    if folds:
+        # beside the slots: where the last group ends
+        most_slots = (fold_bytes(device) - 8) // FOLD_SLOT // 2 * 2
+    most_slots = min(most_slots, _MOST_SLOTS)
+    step = device.multiprocessors
+    most = _MOST_PARTITIONS // step * step
+    if most_slots < FEWEST_SLOTS:
+        return None
+    wanted = math.ceil(keys / most_slots)
+    parts = math.ceil(wanted / most)
+    wanted = math.ceil(wanted / parts)
+    if folds:
+        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
+        if wanted > most:
+            return None
+    partitions = math.ceil(wanted / step) * step
+    # all partitions have as many keys of the window; they vary with those that do not occur, and
+    # with how unlike the frequencies of even keys may be
+    absent = max(0.0, 1 - estimate.groups / keys)
+    capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
+    stripes = math.ceil(keys / partitions)
+    fits = scatter_tile(query, device, partitions)[1]
+    if not fits or partitions * capacity > _MOST_PLACES or stripes > _MOST_SLOTS:
+        return None
+    if partitions == 1:  # whose inverse has more than 64 bits
+        return None
+    if folds and not can_fold(rows, capacity, 0.0):
+        return None
+    slots = even(math.ceil(stripes / parts))
+    copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
+    return Decision(
+        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
+        "forced" if forced else f"{estimate.groups:,} groups of a narrow range",
+        estimate,
+        slots,
+        1 if folds else power_of_two(min(copies, _MOST_COPIES)),
+        parts,
+        min(device.multiprocessors, partitions),
+        min(_room(estimate.groups, rows), even(keys)),
+        partitions,
+        capacity,
+        base,
+        gathered=values if query.untransformed else 0.0,
+        window=keys,
+        fills=fills_of(query, capacity / parts, device) if folds else 0,
+    )
+
+
+def hashed_bytes(query: Query, base: int | None) -> int:
+    """Shared memory of a slot of hashed keys, whose words are narrow where they have a base."""
+    return sum(query.slot_bytes) - 8 + _word_bytes(base)
+
+
+def _word_bytes(base: int | None) -> int:
+    return 8 if base is None else 4
+
+
+def striped_bytes(query: Query) -> tuple[int, int]:
+    """Shared memory of a slot that has a key of its own: once, and for each copy of its states."""
+    fixed, replica = query.slot_bytes
+    return fixed - 8 + _MARK, replica
+
+
+def writes_columns(query: Query, decision: Decision) -> bool:
+    """Whether partitions write columns themselves, in which there are no nulls.
+
+    Their groups are final where no other rows of the same keys are anywhere else; and strings whose
+    hashes are verified need the states for it.
+    """
+    if query.family == "Hashed":
+        return False
+    if decision.fills and not (query.folds_outputs and query.family != "Wide"):
+        return False
+    return not any(nullable for _, nullable in query.columns_out)
+
+
+def _capacity(rows: int, partitions: int, alike: float) -> int:
+    """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
+    # they vary with the number of its keys, and with how frequent these are
+    spread = partitions * alike + partitions / max(rows, 1)
+    return math.ceil(rows / partitions * (1 + PARTITION_SIGMAS * math.sqrt(spread))) + 64
+
+
+def _room(groups: int, rows: int) -> int:
+    """Groups that there is room for at first."""
+    return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
+
+
+def _base(query: Query, estimate: Estimate | None) -> int | None:
+    """What words are counted from if 32 bits suffice for what they have above it."""
+    if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
+        return None
+    least, greatest = estimate.bounds
+    # words of fewer than 64 bits are no negative numbers
+    if least >= 0 and greatest < NARROW and query.family == "Packed" and query.word_bits <= 32:
+        return 0
+    # as much again on both sides of what the sample saw
+    return least - NARROW // 4 if greatest - least < NARROW // 2 else None
+
+
+def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
+    """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
+    while True:
+        buckets = even(max(FEWEST_BUCKETS, HOT_BUCKETS * keys))
+        for replicas in (32, 16, 8, 4, 2, 1):
+            table = keys, buckets, replicas
+            if scatter_tile(query, device, partitions, table)[1]:
+                return table
+        if not keys:
+            return 0, 0, 0
+        keys //= 2

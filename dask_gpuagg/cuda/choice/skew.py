@@ -1,0 +1,165 @@
+"""Uneven keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, shared_bytes
+from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.driver import Device
+
+# A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
+# this share of all rows, which one block alone would add up, if all of these together are worth a
+# table of hot keys.
+HOT = 0.25
+_HOT_ANYWHERE = 1e-4
+_HOT_WORTH = 0.01
+# Of uneven keys one in so many rows is counted by its partition, which then has room for as many
+# deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
+ROOM_OF = 16
+ROOM_SIGMAS = 5
+ROOM_MORE = 64
+# The share of rows with the key of the row before, beyond what chance gives, from which on the rows
+# that are counted, four side by side, are no independent draws.
+_IN_RUNS = 0.05
+# Buckets of a table of hot keys for each of them, and keys of a bucket: one key in 400 finds its
+# own full, if their words are random.
+HOT_BUCKETS = 8
+_IN_BUCKET = 2
+FEWEST_BUCKETS = 32
+# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
+# few at a time in a warp.
+HOT_COPIED = 16
+# Copies take less than this part of shared memory, or there are none.
+_CROWDS_OF = 4
+# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
+_CROWD_BYTES = 4 * (256 + 16 + 1)
+
+
+def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: words, buckets, states."""
+    cells = even(EXTRA_SLOTS + keys)
+    fixed, replica = query.slot_bytes
+    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+
+
+def hot_of(
+    hot: Sequence[tuple[int, float]], partitions: int, folds: bool
+) -> Sequence[tuple[int, float]]:
+    """Those of frequent keys that stay out of so many partitions.
+
+    Parameters
+    ----------
+    hot : sequence of (int, float)
+        Words and shares, the hottest first.
+    partitions : int
+    folds : bool
+        Whether rows are folded: a warp has those of a large group, so no block adds them up alone.
+    """
+    kept, left = 0, 1.0
+    for _, share in hot:
+        # of the rows that the hotter ones leave
+        if share <= HOT / partitions * left:
+            break
+        left -= share
+        kept += 1
+    if not folds:
+        frequent = [share for _, share in hot if share > _HOT_ANYWHERE]
+        if sum(frequent) > _HOT_WORTH:
+            kept = max(kept, len(frequent))
+    return hot[:kept]
+
+
+def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
+    """Those of hot keys, the hottest first, that are found in so many buckets.
+
+    Parameters
+    ----------
+    hot : sequence of (int, float)
+        Words and shares.
+    buckets : int
+        Each holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
+        scattered.
+    """
+    found: list[tuple[int, float]] = []
+    held: dict[int, int] = {}
+    for key in hot:
+        bucket = (key[0] >> 32) * buckets >> 32
+        held[bucket] = held.get(bucket, 0) + 1
+        if held[bucket] <= _IN_BUCKET:
+            found.append(key)
+    return tuple(found)
+
+
+def largest_in(estimate: Estimate | None, hot: Collection[tuple[int, float]]) -> float:
+    """The share of all rows that an uneven key of the partitions may have; 0 if keys are even.
+
+    Parameters
+    ----------
+    estimate : Estimate or None
+    hot : collection of (int, float)
+        Words and shares of the keys that stay out.
+    """
+    if estimate is None or not estimate.uneven:
+        return 0.0
+    # a sample tells of keys with so many of its rows, and of so many keys
+    untold = HOT_ROWS / (SEGMENT * SEGMENTS)
+    if len(estimate.hot) == HOT_AT_MOST:
+        untold = max(untold, estimate.hot[-1][1])
+    return max([untold, *(key[1] for key in estimate.hot if key not in hot)])
+
+
+def counts_rows(estimate: Estimate) -> bool:
+    """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
+    by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
+    return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS
+
+
+def count_bytes(decision: Decision) -> int:
+    """Shared memory of a block that counts rows by partition: hot keys, counters."""
+    buckets = decision.hot_buckets or FEWEST_BUCKETS
+    return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
+
+
+def counted_capacity(rows: int, partitions: int, hot: float) -> int:
+    """The mean of the rooms that a count makes for partitions, at most.
+
+    Parameters
+    ----------
+    rows, partitions : int
+    hot : float
+        The share of hot keys' rows, as a sample tells it.
+
+    Notes
+    -----
+    What is added is the most where all partitions are alike (Cauchy and Schwarz).
+    """
+    left = rows * (1 - _at_least(hot))
+    deviation = ROOM_OF * math.sqrt(left / ROOM_OF / partitions + 1)
+    # the count itself is off by as much of all rows
+    total = left + ROOM_SIGMAS * (partitions * deviation + math.sqrt(ROOM_OF * left))
+    return math.ceil(total / partitions) + ROOM_MORE
+
+
+def _at_least(share: float) -> float:
+    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
+    share = min(1.0, share)
+    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
+
+
+def crowd_bytes(query: Query) -> int:
+    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
+    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+
+
+def has_room_for_crowds(query: Query, device: Device) -> bool:
+    """Whether copies of crowded slots leave enough of shared memory."""
+    return _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
+
+
+def crowded_room(query: Query, device: Device) -> int:
+    """Shared memory for the slots of a table of which crowded ones get copies."""
+    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES

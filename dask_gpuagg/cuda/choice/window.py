@@ -1,0 +1,45 @@
+"""The range of the keys as a sample tells it: slots by distance instead of by hash."""
+
+from __future__ import annotations
+
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
+
+_WORD = 1 << 64
+# The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
+# of them lies behind its last segment.
+BEYOND = 192
+# What core/types.cuh mixes to the word that stands for an empty slot.
+EMPTY_PLAIN = 0x0E217C1E68E9F0DD
+
+
+def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
+    """The least word and the number of words of a window around all keys.
+
+    Parameters
+    ----------
+    query : Query
+    estimate : Estimate, optional
+
+    Returns
+    -------
+    tuple of int, or None
+        None where nothing is known of the keys' range, or where they have no word of their own.
+    """
+    if estimate is None or query.family not in ("Packed", "Coded", "Ranged") or null_slot(query):
+        return None
+    least, greatest = estimate.bounds
+    if estimate.bounds == ANY_WORD or least > greatest:
+        return None
+    span = greatest - least + 1
+    beyond = span // BEYOND + 16
+    base, slots = least - beyond, span + 2 * beyond
+    slots += slots % 2
+    return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)
+
+
+def null_slot(query: Query) -> bool:
+    """Whether the null key is no word, but has a slot of its own behind the table."""
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8

@@ -1,0 +1,1 @@
+"""Narrower representations of keys: words and dictionary codes."""

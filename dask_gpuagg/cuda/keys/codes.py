@@ -1,0 +1,305 @@
+"""Keys of few possible values as numbers: which values, their words, and the keys again."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Made, Target
+from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.query.types import CODED_COLUMNS, TYPE_BYTES, KeyPart
+from dask_gpuagg.cuda.runtime.driver import fill, read_back
+
+# No word of so few bits is mixed to the one that stands for an empty slot.
+WORD_BITS = 59
+# Words of eight bytes that a string may have, and groups whose strings a block lays out.
+PIECES = 8
+TEXT_TILE = 256
+# Bits that integers get beyond those of the sampled values: as many values again below them, and
+# twice as many above.
+_MARGIN = 2
+_PLACES = 8 * PIECES
+_SCAN_THREADS = 1024
+# From so many characters on offsets have 64 bits.
+_LARGE = (1 << 31) - 1
+
+
+class Quad(ctypes.Structure):
+    """``Quad`` of kernels/key/coded.cuh."""
+
+    _fields_ = [
+        ("least", ctypes.c_uint32),
+        ("greatest", ctypes.c_uint32),
+        ("values", ctypes.c_uint32 * 3),
+        ("unused", ctypes.c_uint32),
+        ("all", ctypes.c_uint64),
+    ]
+
+
+class ColumnCode(ctypes.Structure):
+    """``ColumnCode`` of kernels/key/coded.cuh."""
+
+    _fields_ = [
+        ("quad", Quad * (2 * PIECES)),
+        ("base", ctypes.c_uint64),
+        ("range", ctypes.c_uint64),
+        ("all", ctypes.c_uint64),
+        ("scale", ctypes.c_uint64),
+        ("tail", ctypes.c_uint64),
+        ("pieces", ctypes.c_uint32),
+        ("constant", ctypes.c_uint32),
+        ("nullable", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    ]
+
+
+class Codes(ctypes.Structure):
+    """``Codes`` of kernels/key/coded.cuh."""
+
+    _fields_ = [("column", ColumnCode * CODED_COLUMNS)]
+
+
+class Seen(ctypes.Structure):
+    """``Seen`` of kernels/estimate/bytes.cuh."""
+
+    _fields_ = [
+        ("least", ctypes.c_uint64),
+        ("greatest", ctypes.c_uint64),
+        ("low", ctypes.c_uint32 * (_PLACES + 1)),
+        ("below", ctypes.c_uint32 * (_PLACES + 1)),
+    ]
+
+
+class Texts(ctypes.Structure):
+    """``Texts`` of kernels/output/coded.cuh."""
+
+    _fields_ = [
+        ("offsets", ctypes.c_void_p),
+        ("characters", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("large", ctypes.c_uint32),
+    ]
+
+
+# ---- which values --------------------------------------------------------------------------------
+
+
+def seen_bytes(call: Call) -> list[Seen]:
+    """What a sample of the rows tells of each key column."""
+    import rmm
+
+    class AllSeen(ctypes.Structure):
+        _fields_ = [("of", Seen * len(call.query.keys))]
+
+    seen = AllSeen()
+    size = ctypes.sizeof(seen)
+    buffer = rmm.DeviceBuffer(size=size, stream=call.stream)
+    fill(buffer.ptr, 0xFF, size, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("bytes", summary.SEGMENTS, summary.SEGMENT, *arguments)
+    read_back(buffer.ptr, seen, call.handle)
+    return list(seen.of)
+
+
+def range_of(least: int, greatest: int) -> tuple[int, int]:
+    """Base and bits of integers, with room around what a sample has seen.
+
+    Of no values the least is above the greatest.
+    """
+    needed = (greatest - least + 1).bit_length() if greatest >= least else 0
+    base = least - (1 << needed) if greatest >= least else 0
+    return base, needed + _MARGIN
+
+
+def bounds_of(least: int, greatest: int) -> tuple[int, int]:
+    """Least and greatest value, from how kernels/estimate/ranges.cuh keeps them."""
+    half = 1 << 63
+    return least - half, half - 1 - greatest
+
+
+def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) -> Codes | None:
+    """Numbers for the values of every column, and together for the keys.
+
+    Parameters
+    ----------
+    keys : sequence of KeyPart
+    keep_nulls : bool
+    seen : sequence of Seen
+        Of each key.
+
+    Returns
+    -------
+    Codes or None
+        None if the numbers exceed a word. Where there is room, values that the sample did not show
+        have one too.
+    """
+    if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
+        return None
+    for margin in reversed(_Margin):
+        codes, scale = Codes(), 1
+        # from the last column on, so that words order as the keys do
+        for key, column, code in reversed(list(zip(keys, seen, codes.column, strict=False))):
+            values = _text_values(code, column, margin) if key.string else _range(code, column)
+            code.nullable = int(key.masked and keep_nulls)
+            values += code.nullable
+            code.scale, code.all = scale % 2**64, values % 2**64
+            scale *= values
+        if scale <= 1 << WORD_BITS:
+            return codes
+    return None
+
+
+def _range(code: ColumnCode, seen: Seen) -> int:
+    base, bits = range_of(*bounds_of(seen.least, seen.greatest))
+    code.base, code.range = base % 2**64, (1 << min(bits, 64)) - 1
+    return 1 << bits
+
+
+class _Margin(IntEnum):
+    """What strings may have beyond what a sample has seen, each with those before it."""
+
+    NOTHING = 0
+    # any digit where all were digits, any letter where all were such
+    LIKE = 1
+    # and in the place before digits that differ: numbers become longer
+    NEXT_DIGIT = 2
+    # and none, if lengths differ: few numbers are short
+    SHORTER = 3
+
+
+# The least and the greatest byte of digits and letters.
+_DIGITS = (48, 57)
+_ALIKE = (_DIGITS, (65, 90), (97, 122))
+_NOTHING = 0xFFFFFFFF
+_MOST_LENGTH = 0x7FFFFFFF
+
+
+def _longest(seen: Seen) -> int:
+    """Of the strings; 0 if none was seen."""
+    below = int(seen.below[_PLACES])
+    return 0 if below == _NOTHING else _MOST_LENGTH - below
+
+
+def _text_values(code: ColumnCode, seen: Seen, margin: _Margin) -> int:
+    """Number the strings of a column; how many they may be."""
+    longest = _longest(seen)
+    shortest = min(int(seen.low[_PLACES]), longest)
+    places = [(int(seen.low[i]), 255 - int(seen.below[i])) for i in range(longest)]
+    places = _with_margin(places, margin, shortest < longest)
+    if shortest < longest and margin >= _Margin.SHORTER:
+        shortest = 0
+    code.base, code.range = shortest, longest - shortest
+    code.pieces = math.ceil(longest / 8)
+    code.tail = 2 ** (8 * (longest - 8 * (code.pieces - 1))) - 1 if longest else 0
+    all_values = longest - shortest + 1
+    for q, quad in enumerate(code.quad):
+        four = [places[i] if i < longest else (0, 0) for i in range(4 * q, 4 * q + 4)]
+        values = [greatest - least + 1 for least, greatest in four]
+        quad.least = int.from_bytes(bytes(least for least, _ in four), "little")
+        quad.greatest = int.from_bytes(bytes(greatest for _, greatest in four), "little")
+        quad.values = tuple(values[1:])
+        quad.all = math.prod(values)
+        all_values *= quad.all
+    pieces = range(code.pieces)
+    code.constant = sum(
+        1 << p for p in pieces if code.quad[2 * p].all * code.quad[2 * p + 1].all == 1
+    )
+    return all_values
+
+
+def _with_margin(
+    seen: Sequence[tuple[int, int]], margin: _Margin, shorter: bool
+) -> list[tuple[int, int]]:
+    """The least and the greatest byte that each place may have, from those that it had."""
+    if margin < _Margin.LIKE:
+        return list(seen)
+    made = [_alike(*place) if place[0] < place[1] else place for place in seen]
+    for i, (least, greatest) in enumerate(made):
+        if greatest != _DIGITS[1] or least not in (0, _DIGITS[0]) or seen[i][0] == seen[i][1]:
+            continue
+        if margin >= _Margin.NEXT_DIGIT and i and _alike(*made[i - 1]) == _DIGITS:
+            made[i - 1] = _DIGITS
+        if margin >= _Margin.SHORTER and shorter:
+            made[i] = (0, greatest)
+    return made
+
+
+def _alike(least: int, greatest: int) -> tuple[int, int]:
+    """All digits or letters, if that is what the ends are; some strings may end before."""
+    for first, last in _ALIKE:
+        if first <= greatest <= last and (least == 0 or first <= least):
+            return (first if least else 0), last
+    return least, greatest
+
+
+# ---- words and keys ------------------------------------------------------------------------------
+
+
+def make_codes(call: Call) -> None:
+    """Fill the column behind the inputs with the words of the keys."""
+    call.columns[len(call.columns) - 1].data = call.allocate(8 * call.rows).ptr
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_codes", blocks, SMALL_BLOCK, call.args, call.columns, call.codes)
+
+
+def decoded(call: Call, words: Any, groups: int) -> list[Made]:
+    """The key columns of the groups.
+
+    Parameters
+    ----------
+    call : Call
+    words : rmm.DeviceBuffer
+        The groups' codes.
+    groups : int
+    """
+    made = []
+    for key, code in zip(call.query.keys, call.codes.column, strict=False):
+        mask = call.mask(groups) if code.nullable else None
+        make = _texts if key.string else _integers
+        made.append(make(call, key, code, words, groups, mask))
+    return made
+
+
+def _integers(
+    call: Call, key: KeyPart, code: ColumnCode, words: Any, groups: int, mask: Any
+) -> Made:
+    import rmm
+
+    size = TYPE_BYTES[key.ctype]
+    data = rmm.DeviceBuffer(size=groups * size, stream=call.stream)
+    if groups:
+        target = Target(data.ptr, mask.ptr if mask else None)
+        arguments = ctypes.c_void_p(words.ptr), ctypes.c_uint32(groups), code, target
+        blocks = call.spread(groups, SMALL_BLOCK)
+        call.launch("write_integers", blocks, SMALL_BLOCK, *arguments, ctypes.c_uint32(size))
+    return Made(data, mask, None if mask else 0)
+
+
+def _texts(call: Call, key: KeyPart, code: ColumnCode, words: Any, groups: int, mask: Any) -> Made:
+    import rmm
+
+    tiles = math.ceil(groups / TEXT_TILE)
+    of_groups = ctypes.c_void_p(words.ptr), ctypes.c_uint32(groups), code
+    starts, characters = None, groups * code.base
+    if groups and (code.range or code.nullable):
+        starts = call.allocate(8 * (tiles + 1)).ptr
+        scanned = ctypes.c_void_p(starts)
+        call.launch("measure_texts", tiles, TEXT_TILE, *of_groups, scanned)
+        call.launch("scan_texts", 1, _SCAN_THREADS, scanned, ctypes.c_uint32(tiles))
+        total = ctypes.c_uint64()
+        read_back(starts + 8 * tiles, total, call.handle)
+        characters = total.value
+    large = characters > _LARGE
+    size = (8 if large else 4) * (groups + 1)
+    offsets = rmm.DeviceBuffer(size=size, stream=call.stream)
+    text = rmm.DeviceBuffer(size=characters, stream=call.stream)
+    if groups:
+        to = Texts(offsets.ptr, text.ptr, mask.ptr if mask else None, starts, large)
+        call.launch("write_texts", tiles, TEXT_TILE, *of_groups, to)
+    else:
+        fill(offsets.ptr, 0, size, call.handle)
+    return Made(offsets, mask, None if mask else 0, text, large)

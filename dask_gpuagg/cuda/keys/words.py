@@ -1,0 +1,279 @@
+"""Wide keys: their words, and narrower forms where the data at hand allow them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Column, Counters
+from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.choice.decision import safe_slots
+from dask_gpuagg.cuda.choice.window import BEYOND
+from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import SHORT_STRING, TYPE_BYTES
+from dask_gpuagg.cuda.runtime.driver import fill, read_back
+
+# Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
+_HEAD = 2
+_SECTOR = 4
+_MOST_WORDS = 16
+# Bytes of the index for each row that longer slots may take.
+_INDEX_BYTES = 32
+# Combinations of values for each row, up to which keys may fill their ranges.
+_FILLING = 2
+# Queries of which values have lain outside of narrow ranges: those get wider ones.
+_strayed: set[tuple[Query, tuple[str, ...]]] = set()
+_STRAYED = 256
+# Values at either end of a near range that a sample may have missed, beside a share of the range.
+_NEAR = 4
+# Base and number of values of each key column.
+Ranges = Sequence[tuple[int, int]]
+
+
+def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[Column], Codes | None]:
+    """The query with its keys in a narrower form, and what this form adds.
+
+    Parameters
+    ----------
+    call : Call
+        Of a query with made words, nothing of it computed yet.
+    slots : bool
+        Whether keys that fill their ranges may have slots of their own. If not, there is nothing
+        to gain by ranges that are hardly wider than the sample's.
+
+    Returns
+    -------
+    query : Query
+        The call's own, if no other form serves.
+    columns : list of Column
+        Base and number of values of every key column, where they are packed by their ranges.
+    codes : Codes or None
+        Where they are numbered by the bytes that occur.
+    """
+    query = call.query
+    if query.integral:
+        near = slots and (query, call.about) not in _strayed
+        ranges = packed_ranges(_bounds(call), call.rows if near else 0)
+        if ranges is not None:
+            return replace(query, ranged=True), range_columns(ranges), None
+    elif query.may_be_coded:
+        codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
+        if codes is not None:
+            return replace(query, coded=True), [], codes
+    return shortened(call), [], None
+
+
+def filling(
+    query: Query, seen: Sequence[tuple[int, int]], rows: int, about: tuple[str, ...] = ()
+) -> tuple[Query, Ranges] | None:
+    """The query with its keys as numbers of combinations, if there are not too many of these.
+
+    Parameters
+    ----------
+    query : Query
+    seen : sequence of (int, int)
+        Least and greatest value of each key column in a sample.
+    rows : int
+    about : tuple of str
+        What is grouped by.
+
+    Returns
+    -------
+    tuple or None
+        The query, and base and number of values of each key column.
+    """
+    if not query.may_fill or (query, about) in _strayed:
+        return None
+    near = [_range_near(least, greatest) for least, greatest in seen]
+    numbers = math.prod(codes for _, codes in near)
+    if numbers > _FILLING * rows or numbers > 1 << WORD_BITS:
+        return None
+    return replace(query, ranged=True), near
+
+
+def range_columns(ranges: Ranges) -> list[Column]:
+    """What kernels know of the ranges of key columns (kernels/key/ranged.cuh)."""
+    return [Column(base % 2**64, 0, codes) for base, codes in ranges]
+
+
+def shortened(call: Call) -> Query:
+    """The query with its strings as two words, if they are short enough, or the call's own."""
+    query = call.query
+    if query.may_be_short:
+        most = SHORT_STRING * call.rows
+        if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
+            return _short(query)
+    return query
+
+
+def forms_of(query: Query) -> list[Query]:
+    """The query, and the forms that ``narrowed`` or ``filling`` may give it."""
+    forms = [query]
+    if (query.made_words and query.integral) or query.may_fill:
+        forms.append(replace(query, ranged=True))
+    if query.may_be_coded:
+        forms.append(replace(query, coded=True))
+    if query.may_be_short:
+        forms.append(_short(query))
+    return forms
+
+
+def _short(query: Query) -> Query:
+    return replace(query, keys=(query.keys[0]._replace(short=True),))
+
+
+def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | None:
+    """Base and number of values of each column, with room around what a sample has seen.
+
+    There is little room where the keys may fill their ranges, as they can only if these have not
+    many more combinations than there are rows, and four times the range elsewhere.
+
+    Parameters
+    ----------
+    bounds : sequence of (int, int)
+        Least and greatest value of each column; of no values the least is above the greatest.
+    rows : int
+        0 where little room has turned out to be too little.
+
+    Returns
+    -------
+    list of (int, int) or None
+        None if there are more combinations than a word can number.
+    """
+    near = [_range_near(least, greatest) for least, greatest in bounds]
+    if math.prod(codes for _, codes in near) <= _FILLING * rows:
+        return near
+    wide = [(base, 1 << bits) for base, bits in (range_of(*each) for each in bounds)]
+    return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
+
+
+def strayed(query: Query, about: tuple[str, ...]) -> None:
+    """Remember that values lay outside of the ranges that a sample had told.
+
+    Parameters
+    ----------
+    query : Query
+        Without ranges.
+    about : tuple of str
+        What is grouped by.
+    """
+    if len(_strayed) >= _STRAYED:
+        _strayed.clear()
+    _strayed.add((query, about))
+
+
+def forget_strayed() -> None:
+    """Trust the ranges of samples again."""
+    _strayed.clear()
+
+
+def _range_near(least: int, greatest: int) -> tuple[int, int]:
+    span = max(0, greatest - least + 1)
+    beyond = span // BEYOND + _NEAR
+    # one more for the null
+    return (least - beyond if span else 0), span + 2 * beyond + 1
+
+
+def _bounds(call: Call) -> list[tuple[int, int]]:
+    import rmm
+
+    columns = len(call.query.keys)
+
+    class Bounds(ctypes.Structure):
+        _fields_ = [("of", ctypes.c_uint64 * (2 * columns))]
+
+    buffer = rmm.DeviceBuffer(size=16 * columns, stream=call.stream)
+    # as the kernel keeps them, all ones are the bounds of nothing
+    fill(buffer.ptr, 0xFF, 16 * columns, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("ranges", summary.SEGMENTS, summary.SEGMENT, *arguments)
+    seen = Bounds()
+    read_back(buffer.ptr, seen, call.handle)
+    return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
+
+
+def _longest(call: Call) -> int:
+    """Bytes of the longest string of the first key column."""
+    import rmm
+
+    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
+    fill(buffer.ptr, 0, 4, call.handle)
+    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
+    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
+    longest = ctypes.c_uint32()
+    read_back(buffer.ptr, longest, call.handle)
+    return int(longest.value)
+
+
+class Index(ctypes.Structure):
+    """``Index`` of kernels/key/verify.cuh."""
+
+    _fields_ = [
+        ("at", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("stride", ctypes.c_uint32),
+    ]
+
+
+def verified(call: Call, counters: Counters) -> Counters:
+    """The counters after every row was compared with the key of its group."""
+    groups = counters.total
+    slots = safe_slots(groups)
+    stride = slot_words(call.query, _mean_bytes(call))
+    if 8 * stride * slots > _INDEX_BYTES * call.rows:
+        stride = _HEAD
+    size = 8 * stride * slots
+    index = Index(call.allocate(size).ptr, slots, stride)
+    fill(index.at, 0xFF, size, call.handle)
+    call.args.groups = groups
+    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
+    call.launch("index_groups", blocks, SMALL_BLOCK, call.args, call.columns, index)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns, index)
+    return call.counters()
+
+
+def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
+    """Words of a slot of the index that most keys fit: whole sectors of memory.
+
+    Parameters
+    ----------
+    query : Query
+    mean_bytes : sequence of float
+        Of the strings of each string column.
+
+    Returns
+    -------
+    int
+        ``_HEAD`` if slots would be too long; rows are then compared with rows.
+    """
+    words = _HEAD
+    for key in query.keys:
+        # a null has a word of its own in columns of fixed width
+        words += 1 if key.string else math.ceil(TYPE_BYTES[key.ctype] / 8) + key.nullable
+    for mean in mean_bytes:
+        # where lengths vary some are longer
+        words += math.ceil((mean if mean.is_integer() else 1.25 * mean) / 8)
+    words = math.ceil(words / _SECTOR) * _SECTOR
+    return words if words <= _MOST_WORDS else _HEAD
+
+
+def _mean_bytes(call: Call) -> list[float]:
+    """Of the strings of each string column, those of a slice as those of the whole column."""
+    means, column = [], 0
+    for key in call.query.keys:
+        if key.string:
+            means.append(call.columns[column + 1].offset / max(call.rows, 1))
+        column += 2 if key.string else 1
+    return means
+
+
+def make_words(call: Call) -> None:
+    """Fill the columns behind the inputs: the witnesses, the words."""
+    for i in range(1, call.query.made_words + 1):
+        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)

@@ -1,0 +1,1 @@
+"""The types that kernels are specialised for, as text."""

@@ -1,0 +1,379 @@
+"""The translation unit of a query: its types as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+from dask_gpuagg.cuda.query.instantiations import (
+    FOLDS,
+    NARROW_WORDS,
+    PARTITIONED,
+    SLOTS,
+    UNITS,
+    WHOLE_WORDS,
+)
+from dask_gpuagg.cuda.query.types import (
+    CODED_COLUMNS,
+    OF_NUMBERS,
+    PRESENT,
+    STATES_AS_BITS,
+    TOLD_COLUMNS,
+    TYPE_BYTES,
+    KeyPart,
+    Output,
+    State,
+    ValuePart,
+    integral,
+)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Everything that the machine code of a query depends on.
+
+    Attributes
+    ----------
+    keys : tuple of KeyPart
+    keep_nulls : bool
+        Whether null keys form groups.
+    inputs : tuple of ValuePart
+    states : tuple of State
+    outputs : tuple of Output
+    ranged : bool
+        Whether the keys are numbered by the ranges of their columns' values, which a sample told.
+    coded : bool
+        Whether they are numbered by the bytes that strings have in each place, which a sample
+        told.
+    by_row : bool
+        Whether keys wider than a word are compared row by row, because words made of them were in
+        doubt.
+    counting : bool
+        Whether the kernels count the slots that rows look at, which slows them down.
+    untransformed : bool
+        Whether partitions hold the numbers of their rows, by which the values are gathered, instead
+        of copies of the values.
+    """
+
+    keys: tuple[KeyPart, ...]
+    keep_nulls: bool
+    inputs: tuple[ValuePart, ...]
+    states: tuple[State, ...]
+    outputs: tuple[Output, ...]
+    ranged: bool = False
+    coded: bool = False
+    by_row: bool = False
+    counting: bool = False
+    untransformed: bool = False
+
+    # A call looks its kernels up by the query several times, so the hash is kept; other processes
+    # have hashes of their own.
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.keys, self.inputs, self.states, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def family(self) -> str:
+        """How tables hold the keys: the type in ``kernels/key``.
+
+        ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
+        ``Coded`` likewise by the bytes that strings have in each place,
+        ``Wide`` in a word and a witness, 128 bits together,
+        ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
+        """
+        if self.ranged:
+            return "Ranged"
+        strings = any(k.string for k in self.keys)
+        bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
+        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
+        # a single key of 64 bits has a slot of its own for its null
+        if not strings and (bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)):
+            return "Packed"
+        if self.by_row:
+            return "ByRow"
+        if self.coded:
+            return "Coded"
+        fits = not strings and bits + flags <= 128
+        return "Wide" if fits or self._short else "Hashed"
+
+    @property
+    def _short(self) -> bool:
+        return len(self.keys) == 1 and self.keys[0].short
+
+    @cached_property
+    def word_bits(self) -> int:
+        """Bits of a packed key's word."""
+        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
+
+    @cached_property
+    def may_be_short(self) -> bool:
+        """Whether the key is one of strings, which may all turn out to be short."""
+        return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
+
+    @cached_property
+    def may_be_coded(self) -> bool:
+        """Whether the keys are strings, and perhaps integers, that may have few values."""
+        strings = [key.string for key in self.keys]
+        fixed = [key for key in self.keys if not key.string]
+        few = any(strings) and len(self.keys) <= CODED_COLUMNS
+        return self.family == "Hashed" and few and all(map(integral, fixed))
+
+    @cached_property
+    def may_fill(self) -> bool:
+        """Whether keys that fit a word may be numbered by the combinations of their values."""
+        several = 1 < len(self.keys) <= TOLD_COLUMNS
+        return self.family == "Packed" and several and self.integral
+
+    @cached_property
+    def gathered(self) -> bool:
+        """Whether key columns come out as the rows to gather them from."""
+        return self.family in ("Hashed", "ByRow") or self._short
+
+    @cached_property
+    def key_outputs(self) -> int:
+        """Columns in which the keys come out: themselves, codes, or rows to gather them from."""
+        return 1 if self.gathered or self.family == "Coded" else len(self.keys)
+
+    @cached_property
+    def columns_out(self) -> tuple[tuple[str, bool], ...]:
+        """C types of the columns that come out, keys first, and whether each may have nulls."""
+        keys = tuple((k.ctype, k.nullable and self.keep_nulls) for k in self.keys)
+        if self.gathered:
+            keys = (("i32", False),)
+        elif self.family == "Coded":
+            keys = (("u64", False),)
+        return (*keys, *((o.ctype, o.nullable) for o in self.outputs))
+
+    @cached_property
+    def made_words(self) -> int:
+        """Columns of 64 bits that a pass makes of the keys before they are grouped."""
+        return {"Wide": 2, "Hashed": 1, "Coded": 1}.get(self.family, 0)
+
+    @cached_property
+    def extra_columns(self) -> int:
+        """Columns behind keys and inputs: made words, or the ranges of the key columns."""
+        return len(self.keys) if self.family == "Ranged" else self.made_words
+
+    @cached_property
+    def integral(self) -> bool:
+        """Whether the values of all key columns are integers of up to 64 bits."""
+        return all(map(integral, self.keys))
+
+    @cached_property
+    def first_input(self) -> int:
+        """Place of the first input in the columns: a string key takes two."""
+        return sum(2 if key.string else 1 for key in self.keys)
+
+    @cached_property
+    def read(self) -> tuple[ValuePart, ...]:
+        """The inputs of the states, the witness of wide keys included."""
+        return (*self.inputs, ValuePart("u64", False)) if self.family == "Wide" else self.inputs
+
+    @cached_property
+    def copied(self) -> tuple[tuple[int, ValuePart], ...]:
+        """The inputs of ``read``, with their places in it, that partitions hold copies of."""
+        if self.untransformed:
+            return ()
+        return tuple((i, v) for i, v in enumerate(self.read) if v.ctype != PRESENT)
+
+    @cached_property
+    def values(self) -> int:
+        """Values that the states read of a row, unless they are null."""
+        return sum(value.ctype != PRESENT for value in self.read)
+
+    @cached_property
+    def by_number(self) -> Query:
+        """The query whose partitions hold the numbers of their rows."""
+        return replace(self, untransformed=True)
+
+    @cached_property
+    def kept(self) -> tuple[State, ...]:
+        """The states of a slot: those asked for, then what made words need."""
+        if self.family == "Wide":
+            witnessed = (*self.states, State("Witness", (len(self.inputs),)))
+            return (*witnessed, State("AnyRow")) if self._short else witnessed
+        return (*self.states, State("AnyRow")) if self.family == "Hashed" else self.states
+
+    @cached_property
+    def slot_bytes(self) -> tuple[int, int]:
+        """Bytes that a slot has once, its key's word included, and bytes of each replica."""
+        sizes = [s.slot_bytes() for s in self.kept]
+        return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+
+    @cached_property
+    def far_bytes(self) -> tuple[int, int]:
+        """The same where of extremes of float64 only a bound lies in the slot."""
+        fixed, replica = self.slot_bytes
+        return fixed - 4 * sum(state.ctype == "f64" for state in self.kept), replica
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
+        columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
+        return sum(TYPE_BYTES.get(c.ctype, 0) for c in columns)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
+        heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
+        return 1024 if heavy <= 8 and self.family != "ByRow" else 512
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of an SM that the registers must suffice for."""
+        return 1
+
+    @cached_property
+    def unroll(self) -> int:
+        """Rows that a thread has in flight."""
+        keys = 1 if self.made_words else len(self.keys)
+        return 4 if len(self.read) <= 4 and keys <= 2 else 2
+
+    @cached_property
+    def crowds(self) -> int:
+        """Slots of a partition's table that get copies where many rows want them at once.
+
+        A power of two. A block has several such keys, but the copies take room from its table.
+        """
+        return 1 << (min(16, max(1, 512 // max(1, sum(self.slot_bytes) - 8))).bit_length() - 1)
+
+    @cached_property
+    def scatter(self) -> tuple[int, int, int]:
+        """Of the scatter: threads of a block, and rows of a thread in each tile.
+
+        The second number of rows is for many partitions: a tile's rows of one partition leave it
+        together, so tiles as large as shared memory allows make the longest runs.
+        """
+        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
+
+    @cached_property
+    def widest(self) -> int:
+        """Bytes of the widest column that a scatter moves, words included."""
+        return max([8, *(TYPE_BYTES[v.ctype] for _, v in self.copied)])
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether each state reads one column at most, so that one after the other may come."""
+        return all(len(state.inputs) <= 1 for state in self.kept)
+
+    @cached_property
+    def folds_outputs(self) -> bool:
+        """Whether each output is made of one column, beside the sizes of groups.
+
+        Then it is known once this column has been folded.
+        """
+
+        def pass_of(state: State) -> tuple[object, ...]:
+            return (*state.inputs, state.policy in OF_NUMBERS)
+
+        passes = [
+            {pass_of(self.kept[i]) for i in output.states if self.kept[i].policy != "Size"}
+            for output in self.outputs
+        ]
+        few = len(self.kept) <= STATES_AS_BITS
+        return self.folds and few and all(len(made) <= 1 for made in passes)
+
+    @cached_property
+    def numbered(self) -> bool:
+        """Whether partitions hold the numbers of their rows."""
+        return self.untransformed or any(state.policy in OF_NUMBERS for state in self.kept)
+
+    @cached_property
+    def units(self) -> tuple[str, ...]:
+        """The units that this query has."""
+        if self.untransformed:  # a call has its other kernels from the query that moves copies
+            if self.family in ("Wide", "Hashed"):
+                return WHOLE_WORDS
+            return PARTITIONED
+        missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
+        if self.family != "Coded":
+            missing.add("codes")
+        if not self.may_be_coded:
+            missing.add("bytes")
+        if self.family not in ("Wide", "Hashed") or not self.integral:
+            missing.add("ranges")
+        if self.family != "Hashed":
+            missing.add("verify")
+        if not self.may_be_short:
+            missing.add("longest")
+        if self.family == "ByRow":
+            missing.update(PARTITIONED, ["absorb", "room"])
+        if self.family == "ByRow" or not self.folds:
+            missing.update(FOLDS)
+        if self.family in ("Wide", "Hashed"):
+            missing.update((*NARROW_WORDS, "fold_narrow"))
+        if self.family != "Packed":
+            missing.update(("scan", "range", "runs"))
+        if self.family not in ("Packed", "Coded", "Ranged"):
+            missing.update(("direct_shared", "direct_far", "direct_global", *SLOTS, "fold_striped"))
+        if self.far_bytes == self.slot_bytes:
+            missing.add("direct_far")
+        return tuple(u for u in UNITS if u not in missing)
+
+    def source(self, *units: str) -> str:
+        """The translation unit, of some of ``units`` or of all."""
+        keys, column = [], 0
+        for key in self.keys:
+            masked = str(key.masked).lower()
+            kind = "StringColumn" if key.string else "KeyColumn"
+            if self._short and not self.by_row:
+                kind = "ShortString"
+            keys.append(f"{kind}<{key.ctype}, {column}, {masked}>")
+            column += 2 if key.string else 1
+        inputs = []
+        for value in self.read:
+            masked = str(value.masked).lower()
+            if value.ctype == PRESENT:
+                inputs.append(f"Presence<{column}, {masked}>")
+            else:
+                inputs.append(f"Input<{value.ctype}, {column}, {masked}>")
+            column += 1
+        arguments = [str(self.keep_nulls).lower()]
+        if self.made_words:
+            # the words come last of all columns, the witness is the last input
+            arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
+            arguments += [str(len(self.states))] if self.family != "Coded" else []
+            column += 1
+        if self.family == "Ranged":
+            arguments.append(str(column))
+            column += len(self.keys)
+        fixed, replica = self.slot_bytes
+        scatter = ""
+        if self.family != "ByRow":
+            names = ("THREADS", "ITEMS", "WIDE_ITEMS")
+            for name, number in zip(names, self.scatter, strict=True):
+                scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
+        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
+        head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if units and all(u.startswith("scatter") for u in units):
+            head += "#define GPUAGG_READS_TWICE\n"
+        numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
+        return f"""{head}
+#include "core/query.cuh"
+#include "output/output.cuh"
+namespace gpuagg {{
+using Key = {self.family}<{", ".join(arguments + keys)}>;
+using Kept = States<{", ".join(s.code for s in self.kept)}>;
+using Read = Row<{", ".join(inputs)}>;
+static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
+              "the host reckons with other sizes");
+}}
+using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {numbers}>;
+namespace gpuagg {{
+using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
+}}
+using GPUAGG_OUTPUTS = gpuagg::Made;
+#define GPUAGG_KEY_TARGETS {self.key_outputs}
+#define GPUAGG_THREADS {self.threads}
+#define GPUAGG_BLOCKS {self.blocks}
+#define GPUAGG_UNROLL {self.unroll}
+#define GPUAGG_CROWDS {self.crowds}
+{scatter}{wanted}#include "entry.cuh"
+"""

@@ -1,0 +1,1 @@
+"""Compiling by NVRTC, loading and launching by the CUDA driver."""

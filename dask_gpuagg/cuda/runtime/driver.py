@@ -1,0 +1,377 @@
+"""Load machine code and launch kernels through the CUDA driver."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from dask_gpuagg.cuda.query.instantiations import unit_of
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cubin
+
+
+class DriverError(RuntimeError):
+    """A call of the CUDA driver failed.
+
+    Parameters
+    ----------
+    message : str
+    status : str
+        Name of the driver's error.
+    """
+
+    def __init__(self, message: str, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same call may succeed the next time."""
+        return self.status == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the choice of a kernel and its geometry depend on.
+
+    Attributes
+    ----------
+    ordinal : int
+    name : str
+    architecture : str
+        As NVRTC names it: ``sm_90``.
+    multiprocessors : int
+    shared_bytes : int
+        Shared memory that one block may have, bytes.
+    """
+
+    ordinal: int
+    name: str
+    architecture: str
+    multiprocessors: int
+    shared_bytes: int
+
+
+def current_device() -> Device:
+    """The calling thread's device, whose context is made current.
+
+    Raises
+    ------
+    DriverError
+        Without a device.
+    """
+    from cuda.bindings import runtime
+
+    ordinal = _runtime(runtime.cudaGetDevice())
+    # binds the primary context to this thread, which the driver's calls need
+    _runtime(runtime.cudaSetDevice(ordinal))
+    return _device(ordinal)
+
+
+@cache
+def _device(ordinal: int) -> Device:
+    from cuda.bindings import runtime
+
+    p = _runtime(runtime.cudaGetDeviceProperties(ordinal))
+    return Device(
+        ordinal,
+        p.name.decode().rstrip("\0"),
+        f"sm_{p.major}{p.minor}",
+        p.multiProcessorCount,
+        p.sharedMemPerBlockOptin,
+    )
+
+
+def l2_bytes(device: Device) -> int:
+    """Size of a device's L2 cache."""
+    from cuda.bindings import runtime
+
+    return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
+
+
+def driver_version() -> int:
+    """The CUDA version that the driver supports, as 13000 for 13.0."""
+    from cuda.bindings import runtime
+
+    return int(_runtime(runtime.cudaDriverGetVersion()))
+
+
+def unavailable() -> str | None:
+    """Why kernels cannot run in this process; None if they can."""
+    try:
+        from cuda.bindings import nvrtc, runtime  # noqa: F401
+    except ImportError as error:
+        return f"the CUDA bindings cannot be imported ({error})"
+    try:
+        status, count = runtime.cudaGetDeviceCount()
+    except RuntimeError as error:  # the bindings' own, where there is no driver to load
+        return f"no CUDA driver ({error})"
+    if status != runtime.cudaError_t.cudaSuccess:
+        return f"no usable CUDA device ({status.name})"
+    return None if count else "no CUDA device"
+
+
+class Source(Protocol):
+    """What has kernels: a query, or what serves all queries."""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Parts that are compiled on their own."""
+        ...
+
+    def source(self, *units: str) -> str:
+        """The translation unit of some of them."""
+        ...
+
+
+class Kernels:
+    """The kernels of one query on one device, compiled and loaded as they are needed.
+
+    Parameters
+    ----------
+    query : Source
+    device : Device
+    """
+
+    def __init__(self, query: Source, device: Device) -> None:
+        self._query = query
+        self._device = device
+        self._libraries: dict[str, Any] = {}
+        self._failures: dict[str, str] = {}
+        # compiled, but not loaded for lack of memory
+        self._code: dict[str, bytes] = {}
+        self._functions: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self, *units: str) -> None:
+        """Compile or load some units, or all, before one of their kernels is launched.
+
+        Raises
+        ------
+        KernelsUnavailable
+        """
+        for unit in self._query.units:
+            if not units or unit in units:
+                with self._lock:
+                    self._library(unit)
+
+    def launch(
+        self,
+        name: str,
+        blocks: int,
+        threads: int,
+        stream: int,
+        *arguments: Any,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Launch a kernel.
+
+        Parameters
+        ----------
+        name : str
+        blocks, threads : int
+        stream : int
+            Handle.
+        *arguments : ctypes instances
+            The kernel's parameters by value.
+        shared_bytes : int
+            Dynamic shared memory of a block, bytes.
+
+        Raises
+        ------
+        DriverError
+        KernelsUnavailable
+            When the kernel could not be compiled or loaded.
+        """
+        function = self._function(name)
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        try:
+            _driver(
+                _bound().cuLaunchKernel(
+                    function,
+                    *(blocks, 1, 1),
+                    *(threads, 1, 1),
+                    shared_bytes,
+                    stream,
+                    ctypes.addressof(pointers),
+                    0,
+                )
+            )
+        except DriverError as error:  # a kernel is loaded when it is first launched
+            if error.passes:
+                raise _without_memory(error) from error
+            raise
+
+    def variable(self, name: str, kernel: str) -> int:
+        """Device address of a global variable, as a kernel sees it: each unit has its own."""
+        from cuda.bindings import driver
+
+        with self._lock:
+            library = self._library(unit_of(kernel))
+        # the size comes after the address
+        return int(_driver(driver.cuLibraryGetGlobal(library, name.encode())[:2]))
+
+    def _function(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._functions:
+                from cuda.bindings import driver
+
+                library = self._library(unit_of(name))
+                try:
+                    kernel = self._kernel(library, name)
+                except DriverError as error:  # the driver may load code only now
+                    if error.passes:
+                        raise _without_memory(error) from error
+                    raise
+                self._functions[name] = driver.CUfunction(int(kernel))
+            return self._functions[name]
+
+    def _kernel(self, library: Any, name: str) -> Any:
+        from cuda.bindings import driver
+
+        kernel = _driver(driver.cuLibraryGetKernel(library, f"gpuagg_{name}".encode()))
+        attribute = driver.CUfunction_attribute
+        static = _driver(
+            driver.cuKernelGetAttribute(
+                attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, self._device.ordinal
+            )
+        )
+        _driver(
+            driver.cuKernelSetAttribute(
+                attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                self._device.shared_bytes - static,
+                kernel,
+                self._device.ordinal,
+            )
+        )
+        return kernel
+
+    def _library(self, unit: str) -> Any:
+        if unit in self._failures:  # each partition would wait for the same refusal
+            raise KernelsUnavailable(self._failures[unit])
+        if unit not in self._libraries:
+            from cuda.bindings import driver
+
+            try:
+                code = self._code.pop(unit, b"")
+                code = code or cubin(self._query.source(unit), self._device.architecture)
+                loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
+                self._libraries[unit] = _driver(loaded)
+            except KernelsUnavailable as error:
+                self._failures[unit] = str(error)
+                raise
+            except DriverError as error:
+                if error.passes:
+                    # for this call only: the next one tries again, without compiling
+                    self._code[unit] = code
+                    raise _without_memory(error) from error
+                self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
+                raise KernelsUnavailable(self._failures[unit]) from error
+        return self._libraries[unit]
+
+
+def _without_memory(error: DriverError) -> KernelsUnavailable:
+    return KernelsUnavailable(f"device memory does not suffice to load the kernels: {error}")
+
+
+class Stopwatch:
+    """Device time of what is launched between ``start`` and ``stop``, by name."""
+
+    def __init__(self) -> None:
+        self._laps: list[tuple[str, Any, Any]] = []
+
+    def start(self, stream: int) -> Any:
+        """Record an event."""
+        from cuda.bindings import driver
+
+        event = _driver(driver.cuEventCreate(0))
+        _driver(driver.cuEventRecord(event, stream))
+        return event
+
+    def stop(self, name: str, started: Any, stream: int) -> None:
+        """Record the event that ends a lap."""
+        self._laps.append((name, started, self.start(stream)))
+
+    def milliseconds(self) -> dict[str, float]:
+        """Device milliseconds by name; waits for the last lap."""
+        from cuda.bindings import driver
+
+        times: dict[str, float] = {}
+        for name, first, last in self._laps:
+            _driver(driver.cuEventSynchronize(last))
+            times[name] = times.get(name, 0.0) + _driver(driver.cuEventElapsedTime(first, last))
+            _driver(driver.cuEventDestroy(first))
+            _driver(driver.cuEventDestroy(last))
+        self._laps.clear()
+        return times
+
+
+_known: dict[tuple[Query, Device], Kernels] = {}
+_adding = threading.Lock()
+
+
+def kernels_of(query: Query, device: Device) -> Kernels:
+    """The kernels of a query, of which each process has one set."""
+    with _adding:
+        if (query, device) not in _known:
+            _known[query, device] = Kernels(query, device)
+        return _known[query, device]
+
+
+def known() -> tuple[Query, ...]:
+    """The queries that this process has met, the oldest first."""
+    with _adding:
+        return tuple(query for query, _ in _known)
+
+
+def fill(pointer: int, byte: int, size: int, stream: int) -> None:
+    """Set ``size`` bytes of device memory."""
+    _driver(_bound().cuMemsetD8Async(pointer, byte, size, stream))
+
+
+def read_back(
+    pointer: int, into: ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64, stream: int
+) -> None:
+    """Copy a device struct or number to the host and wait for the stream.
+
+    Parameters
+    ----------
+    pointer : int
+        Device address.
+    into : ctypes.Structure, ctypes.c_uint32 or ctypes.c_uint64
+    stream : int
+    """
+    driver = _bound()
+    _driver(driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream))
+    _driver(driver.cuStreamSynchronize(stream))
+
+
+@cache
+def _bound() -> Any:
+    """The driver's bindings, imported once: even an import that is found again takes its time."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+@cache
+def _success() -> Any:
+    return _bound().CUresult.CUDA_SUCCESS
+
+
+def _driver(returned: tuple[Any, ...]) -> Any:
+    if returned[0] != _success():
+        raise DriverError(f"CUDA driver: {returned[0].name}", returned[0].name)
+    return returned[1] if len(returned) > 1 else None
+
+
+def _runtime(returned: tuple[Any, ...]) -> Any:
+    from cuda.bindings import runtime
+
+    status, *values = returned
+    if status != runtime.cudaError_t.cudaSuccess:
+        raise DriverError(f"CUDA runtime: {status.name}")
+    return values[0] if values else None

@@ -1,0 +1,264 @@
+"""What is known of the keys before they are grouped: a sample, and where it misleads a count."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import statistics
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice import summary as cardinality
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.keys.codes import bounds_of
+from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
+from dask_gpuagg.cuda.runtime.driver import fill, read_back
+
+SAMPLE_SLOTS = 1 << 17
+HOT_TOLD = 1024
+SEGMENTS_FROM_BIT = 20
+REGISTERS = 1 << 13
+COUNTED_PARTS = 4
+_COUNT_THREADS = 512
+# How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
+# further doubling of the rows: as for Zipf's laws.
+_BENT_MORE = (1.25, 1.5)
+_Ranks = npt.NDArray[Any]
+
+
+class Summary(ctypes.Structure):
+    """``Summary`` of kernels/estimate/sample.cuh."""
+
+    _fields_ = [
+        ("pairs", ctypes.c_uint64),
+        ("least", ctypes.c_uint64),
+        ("greatest", ctypes.c_uint64),
+        ("rows", ctypes.c_uint32),
+        ("distinct", ctypes.c_uint32),
+        ("once", ctypes.c_uint32),
+        ("twice", ctypes.c_uint32),
+        ("most", ctypes.c_int32),
+        ("repeats", ctypes.c_uint32),
+        ("met", ctypes.c_uint32),
+        ("hots", ctypes.c_uint32),
+        ("falls", ctypes.c_uint32),
+        ("ranges", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
+    ]
+
+
+class HotSeen(ctypes.Structure):
+    """``HotSeen`` of kernels/estimate/sample.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * HOT_TOLD),
+        ("counts", ctypes.c_uint32 * HOT_TOLD),
+    ]
+
+
+class _Registers(ctypes.Structure):
+    _fields_ = [("ranks", ctypes.c_uint32 * (COUNTED_PARTS * REGISTERS))]
+
+
+class Numbers(NamedTuple):
+    """What a ``Summary`` says: counts, and ``least`` and ``greatest`` as the device has them."""
+
+    pairs: int
+    least: int
+    greatest: int
+    rows: int
+    distinct: int
+    once: int
+    twice: int
+    most: int
+    repeats: int
+    met: int
+    hots: int
+    falls: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest unmixed word, as signed numbers."""
+        return bounds_of(self.least, self.greatest)
+
+
+class Sample:
+    """A sample of a call's rows: taken at once, and not waited for until its numbers are wanted.
+
+    Attributes
+    ----------
+    summary : int
+        Address of the ``Summary``.
+    """
+
+    def __init__(self, call: Call) -> None:
+        import rmm
+
+        self._call = call
+        size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
+        self._memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
+        table = self._memory.ptr
+        self.summary = table + 12 * SAMPLE_SLOTS
+        self._hot = self.summary + ctypes.sizeof(Summary)
+        fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
+        pointers = ctypes.c_void_p(table), ctypes.c_void_p(self.summary)
+        rows = ctypes.c_uint32(call.rows)
+        segments, threads = cardinality.SEGMENTS, cardinality.SEGMENT
+        call.launch("sample", segments, threads, call.columns, rows, *pointers)
+        blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
+        call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
+
+    @cached_property
+    def _seen(self) -> Summary:
+        seen = Summary()
+        read_back(self.summary, seen, self._call.handle)
+        return seen
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Least and greatest value of each key column, where ``Query.may_fill``."""
+        of = self._seen.ranges
+        return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Waits for all that was launched."""
+        seen = self._seen
+        # counted from one below zero: see estimate/sample.cuh
+        return Numbers(
+            (seen.pairs + 1) & 0xFFFFFFFFFFFFFFFF,
+            seen.least,
+            seen.greatest,
+            (seen.rows + 1) & 0xFFFFFFFF,
+            (seen.distinct + 1) & 0xFFFFFFFF,
+            (seen.once + 1) & 0xFFFFFFFF,
+            (seen.twice + 1) & 0xFFFFFFFF,
+            max(seen.most, 0),
+            (seen.repeats + 1) & 0xFFFFFFFF,
+            (seen.met + 1) & 0xFFFFFFFF,
+            (seen.hots + 1) & 0xFFFFFFFF,
+            (seen.falls + 1) & 0xFFFFFFFF,
+        )
+
+    def estimate(self) -> Estimate:
+        """What it tells of the groups."""
+        n = self.numbers
+        return cardinality.estimate_groups(
+            self._call.rows,
+            n.rows,
+            n.distinct,
+            n.once,
+            n.twice,
+            n.most,
+            n.repeats,
+            n.met,
+            n.pairs,
+            lambda: _hot_keys(self._hot, n.hots, self._call),
+            n.bounds,
+            n.falls,
+        )
+
+
+def estimated(call: Call, forced: str, sample: Sample) -> Estimate:
+    """What a sample of the rows tells of the groups, once uneven keys have been counted.
+
+    Parameters
+    ----------
+    call : Call
+    forced : str
+        The kernel that is wanted. Uneven keys are counted only where partitions may be made of
+        them.
+    sample : Sample
+    """
+    estimate = sample.estimate()
+    many = estimate.most > choose.shared_capacity(call.query, call.device)
+    if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
+        groups = max(estimate.groups, _counted(call))
+        estimate = replace(estimate, groups=groups, most=groups + groups // 16)
+    return estimate
+
+
+def sampled(call: Call, forced: str) -> bool:
+    """Whether a sample is worth its time."""
+    return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
+
+
+def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:
+    """Words, rows and segments of the hot keys that were told."""
+    if not hots:
+        return []
+    hot, told = HotSeen(), min(hots, HOT_TOLD)
+    read_back(address, hot, call.handle)
+    words = np.frombuffer(hot.words, np.uint64, told)
+    counts = np.frombuffer(hot.counts, np.uint32, told)
+    rows, segments = counts % (1 << SEGMENTS_FROM_BIT), counts >> SEGMENTS_FROM_BIT
+    return list(zip(words.tolist(), rows.tolist(), segments.tolist(), strict=True))
+
+
+def _counted(call: Call) -> int:
+    """The number of keys by a count of every fourth row's."""
+    import rmm
+
+    size = 4 * COUNTED_PARTS * REGISTERS
+    memory = rmm.DeviceBuffer(size=size, stream=call.stream)
+    fill(memory.ptr, 0, size, call.handle)
+    blocks = call.spread(call.rows, _COUNT_THREADS, waves=4)
+    blocks += -blocks % COUNTED_PARTS
+    arguments = ctypes.c_uint32(call.rows), ctypes.c_void_p(memory.ptr)
+    call.launch("count_keys", blocks, _COUNT_THREADS, call.columns, *arguments)
+    registers = _Registers()
+    read_back(memory.ptr, registers, call.handle)
+    ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
+    return min(call.rows, keys_of_all(ranks))
+
+
+def keys_of_all(ranks: _Ranks) -> int:
+    """The number of keys in all rows, from registers of four sixteenths of them.
+
+    How much twice the rows show is seen twice, of one sixteenth and of two, and extrapolated for
+    the two doublings that are left, between none but new keys and no new one. For Zipf's law over
+    16 million keys, of 4 to 100 million rows and with exponents from 0.3 to 1.5, the mean error is
+    between -2 and 6 %.
+
+    Parameters
+    ----------
+    ranks : array of shape (4, REGISTERS)
+    """
+    parts = range(COUNTED_PARTS)
+    one = statistics.fmean(distinct_keys(ranks[i]) for i in parts)
+    pairs = [np.maximum(ranks[i], ranks[j]) for i in parts for j in parts if i < j]
+    two = statistics.fmean(distinct_keys(pair) for pair in pairs)
+    four = distinct_keys(ranks.max(axis=0))
+    if not one:
+        return 0
+    growing = math.log2(four / two)
+    bent = growing - math.log2(two / one)
+    doublings = 0.0
+    for more in _BENT_MORE:
+        growing = min(1.0, max(0.0, growing + more * bent))
+        doublings += growing
+    return round(four * 2**doublings)
+
+
+def distinct_keys(ranks: _Ranks) -> float:
+    """The estimate of HyperLogLog's registers (Flajolet et al. 2007, section 4).
+
+    Its standard error is 1.1 %.
+
+    Parameters
+    ----------
+    ranks : array of int
+        Of each register the highest position of a first one bit, 0 for none.
+    """
+    m = len(ranks)
+    counts = np.bincount(ranks)
+    unused = int(counts[0])
+    raw = 0.7213 / (1 + 1.079 / m) * m * m / float(counts @ 2.0 ** -np.arange(counts.size))
+    if raw <= 2.5 * m and unused:
+        return m * math.log(m / unused)
+    return raw

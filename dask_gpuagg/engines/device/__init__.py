@@ -1,0 +1,1 @@
+"""The device engine: cuDF partitions, on our kernels and libcudf."""

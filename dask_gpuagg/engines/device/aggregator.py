@@ -1,0 +1,375 @@
+"""A pass of the kernels over libcudf's columns: views in, columns out, no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pylibcudf as plc
+from pylibcudf.types import DataType, TypeId
+from pylibcudf.utils import _get_stream
+
+from dask_gpuagg.cuda.aggregate import Aggregated, Run, aggregate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import Output, State
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime.driver import Stopwatch
+from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.layout import (
+    BOOL8,
+    CTYPES,
+    FLOAT64,
+    FLOATS,
+    INT32,
+    INT64,
+    UnsupportedType,
+    column_of,
+    ctype_of,
+    gather,
+    identity,
+    key_part,
+    masked,
+    sorted_order,
+    value_part,
+    view_of,
+    wide,
+)
+
+# The query that was met first has worked out much of what a call needs.
+_query = lru_cache(1024)(Query)
+
+
+def _flag(column: plc.Column) -> str:
+    """Whether groups may have no values, as C++ says it."""
+    return str(masked(column)).lower()
+
+
+class Aggregator:
+    """Collects the outputs wanted of one pass over some columns, and runs the pass.
+
+    Parameters
+    ----------
+    keys : sequence of pylibcudf.Column
+    keep_nulls : bool
+        Whether null keys (NaN is one) form groups.
+
+    Notes
+    -----
+    Inputs are read once and states kept once, however many outputs need them.
+    """
+
+    def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool) -> None:
+        self.keys = list(keys)
+        self.keep_nulls = keep_nulls
+        # each with whether only its validity is read
+        self._inputs: list[tuple[plc.Column, bool]] = []
+        # where they are, by the columns themselves and by the memory that they are views of
+        self._places: dict[tuple[Any, bool], int] = {}
+        self._states: list[State] = []
+        self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
+        self._encoded = self._in_order = False
+        # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
+        self.codes: plc.Column | None = None
+        for key in keys:
+            key_part(key)
+
+    @property
+    def outputs(self) -> int:
+        """How many columns the pass makes beside the keys."""
+        return len(self._outputs)
+
+    # ---- inputs and states -------------------------------------------------------------------
+
+    def _input(self, column: plc.Column, present: bool = False) -> int:
+        # the inputs keep their columns alive, so no other takes the place of one
+        place = self._places.get((id(column), present))
+        if place is not None:
+            return place
+        memory = identity(column)
+        place = self._places.get((memory, present), len(self._inputs))
+        if place == len(self._inputs):
+            if not present:
+                ctype_of(column)
+            self._inputs.append((column, present))
+            self._places[memory, present] = self._places[id(column), present] = place
+        return place
+
+    def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
+        return self._kept(State(policy, tuple(self._input(c) for c in columns), ctype))
+
+    def _of_present(self, policy: str, column: plc.Column) -> int:
+        """A state that does not look at the values, whatever their type."""
+        if column.type().id() in CTYPES:
+            # read all the same: another state may need the values, and inputs are not read twice
+            return self._state(policy, column)
+        wanted = identity(column)
+        known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
+        return self._kept(State(policy, (known[0] if known else self._input(column, True),)))
+
+    def _kept(self, state: State) -> int:
+        if state not in self._states:
+            self._states.append(state)
+        return self._states.index(state)
+
+    def _counted(self, column: plc.Column) -> int:
+        return self._of_present("Count", column) if masked(column) else self._state("Size")
+
+    def _add(
+        self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
+    ) -> None:
+        self._outputs.append((Output(code, ctype, nullable), dtype, of))
+
+    # ---- outputs -----------------------------------------------------------------------------
+
+    def size(self) -> None:
+        """Rows of each group, int64."""
+        self._add(f"Field<{self._state('Size')}, i64>", "i64", INT64, False)
+
+    def count(self, column: plc.Column) -> None:
+        """Values of each group that are not null, int64."""
+        self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
+
+    def sum(self, column: plc.Column) -> None:
+        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
+
+        As in cuDF, null for groups without values.
+        """
+        ctype, dtype = ctype_of(column), column.type()
+        if ctype == "i128":
+            self.wide_sum(column)
+        elif ctype in FLOATS:
+            self.float_sum(column)
+        else:
+            self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
+
+    def wide_sum(self, column: plc.Column) -> None:
+        """Sums of a decimal as decimal128; null for groups without values."""
+        dtype = DataType(TypeId.DECIMAL128, column.type().scale())
+        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
+
+    def float_sum(self, column: plc.Column) -> None:
+        """Sums in float64 whatever the column is; null for groups without values."""
+        self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+
+    def prod(self, column: plc.Column) -> None:
+        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("products of decimal128")
+        if ctype in FLOATS:
+            self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
+        else:
+            self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
+
+    def _add_reduced(
+        self, policy: str, output: str, made: str, dtype: DataType, column: plc.Column
+    ) -> None:
+        state = self._state(policy, column)
+        types = [str(state)] if output == "WideField" else [str(state), made]
+        if masked(column):
+            output, types = f"{output}Of", [*types, str(self._counted(column))]
+        self._add(f"{output}<{', '.join(types)}>", made, dtype, masked(column))
+
+    def min(self, column: plc.Column) -> None:
+        """Smallest values, NaN only where there is nothing else; null for groups without any."""
+        self._extreme("Min", column)
+
+    def max(self, column: plc.Column) -> None:
+        """Largest values; see ``min``."""
+        self._extreme("Max", column)
+
+    def _extreme(self, policy: str, column: plc.Column) -> None:
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("extremes of decimal128")
+        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        state = self._state(policy, column, ctype=ctype)
+        code = f"Extreme<{state}, {ctype}, {count}>"
+        self._add(code, ctype, column.type(), masked(column))
+
+    def any(self, column: plc.Column) -> None:
+        """Whether any value is true; of none: false."""
+        self._add(f"Field<{self._state('Any', column)}, u8>", "u8", BOOL8, False)
+
+    def all(self, column: plc.Column) -> None:
+        """Whether all values are true; of none: true."""
+        self._add(f"Field<{self._state('All', column)}, u8>", "u8", BOOL8, False)
+
+    def first(self, column: plc.Column) -> None:
+        """First values that are not null, of any type that can be gathered."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False, column)
+
+    def last(self, column: plc.Column) -> None:
+        """Last values that are not null."""
+        code = f"RowNumber<{self._of_present('LastRow', column)}, true>"
+        self._add(code, "i32", INT32, False, column)
+
+    def first_row(self, column: plc.Column) -> None:
+        """Number of the first row of each group whose value is not null, int32."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False)
+
+    def mean(self, column: plc.Column) -> None:
+        """Means in float64, null for groups without values."""
+        states = f"{self._state('FloatSum', column)}, {self._counted(column)}"
+        self._add(f"Mean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
+
+    def exact_mean(self, column: plc.Column) -> None:
+        """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
+        ctype = ctype_of(column)
+        states = f"{self._state('WideSum', column)}, {self._counted(column)}"
+        code = f"WideMean<{states}, {ctype}, {_flag(column)}>"
+        self._add(code, ctype, column.type(), masked(column))
+
+    def limbs(self, column: plc.Column) -> None:
+        """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
+        state = self._state("WideSum", column)
+        self._add(f"WideUpper<{state}>", "i64", INT64, False)
+        self._add(f"WideLower<{state}>", "i64", INT64, False)
+
+    def spread(self, column: plc.Column, ddof: int, power: int) -> None:
+        """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
+        code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means from the sums and counts of partials."""
+        total = self._state("FloatSum", sums)
+        code = f"Mean<{total}, {self._state('IntegerSum', counts)}, true>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means of decimals, in the type of the sums and rounded towards zero."""
+        ctype = ctype_of(sums)
+        count = self._state("IntegerSum", counts)
+        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}, true>"
+        self._add(code, ctype, sums.type(), True)
+
+    def merged_limb_mean(
+        self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
+    ) -> None:
+        """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
+        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
+        code = f"LimbMean<{', '.join(states)}, i64>"
+        self._add(code, "i64", dtype, True)
+
+    def merged_spread(
+        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
+    ) -> None:
+        """Variance and its relatives (see ``spread``) from the moments of partials."""
+        code = f"Spread<{self._state('MergedMoments', n, mean, m2)}, {ddof}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def moments(self, column: plc.Column) -> None:
+        """Three outputs: count, mean, centred second moment."""
+        self._moments(self._state("Moments", column))
+
+    def merged_moments(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """Three outputs from the same three of partials."""
+        self._moments(self._state("MergedMoments", n, mean, m2))
+
+    def _moments(self, state: int) -> None:
+        self._add(f"MomentRows<{state}>", "i64", INT64, False)
+        self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
+        self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+
+    def loss(self, column: plc.Column) -> None:
+        """How many times larger the rounding errors of ``moments`` or ``spread`` are, float64."""
+        self._add(f"MomentLoss<{self._state('Moments', column)}>", "f64", FLOAT64, False)
+
+    def merged_loss(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """The same of ``merged_moments`` or ``merged_spread``."""
+        state = self._state("MergedMoments", n, mean, m2)
+        self._add(f"MomentLoss<{state}>", "f64", FLOAT64, False)
+
+    # ---- the pass ----------------------------------------------------------------------------
+
+    def encode(self, in_order: bool = False) -> None:
+        """Let the pass leave ``codes`` behind, unless it ends up as libcudf's.
+
+        Parameters
+        ----------
+        in_order : bool
+            Whether groups come out in the order of their keys, nulls last; codes then sort as the
+            keys do.
+        """
+        self._encoded, self._in_order = True, in_order
+
+    @property
+    def query(self) -> Query:
+        """What is compiled."""
+        return _query(
+            tuple([key_part(k) for k in self.keys]),
+            self.keep_nulls,
+            tuple([value_part(c, present) for c, present in self._inputs]),
+            tuple(self._states),
+            tuple([output for output, _, _ in self._outputs]),
+        )
+
+    def run(
+        self,
+        forced: str = "auto",
+        stopwatch: Stopwatch | None = None,
+        about: tuple[str, ...] = (),
+    ) -> tuple[list[plc.Column], list[plc.Column], Run]:
+        """Group and reduce.
+
+        Parameters
+        ----------
+        forced : str
+            ``auto`` or one of ``geometry.KERNELS``.
+        stopwatch : Stopwatch, optional
+            Takes the device time of every kernel.
+        about : tuple of str
+            What is grouped by: rows of the same types that are about something else are expected
+            to be alike among themselves.
+
+        Returns
+        -------
+        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order,
+            unless they were to be encoded in order
+        run : Run
+        """
+        why = ""
+        try:
+            made: Aggregated | None = aggregate(
+                self.query,
+                [view_of(k) for k in self.keys],
+                [view_of(c) for c, _ in self._inputs],
+                self.keys[0].size(),
+                _get_stream(),
+                forced,
+                stopwatch,
+                self._encoded,
+                about,
+            )
+        except KernelsUnavailable as error:
+            made, why = None, libcudf.cause_of(error)
+        if made is None:  # not above, where the error holds on to what the call had allocated
+            inputs = [c for c, _ in self._inputs]
+            keys, plain, run = libcudf.aggregate(self.query, self.keys, inputs, why)
+        else:
+            run = made.run
+            keys = self._key_columns(made, run.groups)
+            pairs = zip(made.outputs, self._outputs, strict=True)
+            plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
+        outputs = []
+        for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
+            output = libcudf.retyped(column, dtype)
+            outputs.append(output if of is None else gather([of], output)[0])
+        if self._encoded and made is not None:
+            # codes that are there already follow the order of the keys
+            order = sorted_order(keys) if self._in_order and made.codes is None else None
+            codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
+            self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
+            if order is not None:
+                keys, outputs = gather(keys, order), gather(outputs, order)
+        return keys, outputs, run
+
+    def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
+        if made.gathered:
+            return gather(self.keys, column_of(made.keys[0], INT32, groups))
+        pairs = zip(made.keys, self.keys, strict=True)
+        return [column_of(m, k.type(), groups) for m, k in pairs]

@@ -1,0 +1,201 @@
+"""Measure the constants of the cost model on the GPU of this machine: ``dask-gpuagg calibrate``."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dask_gpuagg._version import __version__
+from dask_gpuagg.cuda.choice import costs, partitions
+from dask_gpuagg.cuda.choice.costs import Costs
+from dask_gpuagg.cuda.choice.fitting import Observation, error_of, fit
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
+from dask_gpuagg.cuda.sampling import repeat
+
+ROWS = 1 << 25
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A group-by of synthetic columns by one kernel.
+
+    Attributes
+    ----------
+    kernel : str
+    groups : int
+    dense : bool
+        Keys from 0 to ``groups``, or as many of 64 random bits.
+    five : bool
+        Sum, count, least, greatest of float64 and mean of float32; else the sum alone.
+    """
+
+    kernel: str
+    groups: int
+    dense: bool = True
+    five: bool = True
+
+
+# Each constant decides the time of some: few groups bandwidth, thousands the updates, random keys
+# the crowd, many partitions the runs, many groups in a global table the cache misses.
+EXPERIMENTS = tuple(
+    Experiment(kernel, groups, dense, five)
+    for groups, dense, kernels in (
+        (64, True, ("hgb",)),
+        (1_000, True, ("hgb",)),
+        (6_000, True, ("hgb",)),
+        (6_000, False, ("hgb",)),
+        (1 << 16, True, ("pgb", "lphga", "sp_ega")),
+        (1 << 20, False, ("pgb", "sp_ega")),
+        (1 << 20, True, ("pgb", "lphga")),
+        (1 << 23, True, ("pgb", "pgb_ur", "lphga")),
+    )
+    for kernel in kernels
+    for five in (False, True)
+)
+
+# Variants of a kernel, which the model gives the same constants.
+_PLAIN = ("hgb", "scatter", "aggregate", "fold")
+
+
+def calibrate(rows: int = ROWS) -> int:
+    """Measure, fit, keep and print the constants of the current device.
+
+    Parameters
+    ----------
+    rows : int
+
+    Returns
+    -------
+    int
+        Exit status: 1 where there is no GPU to measure, or no place to keep the constants.
+    """
+    reason = driver.unavailable()
+    if reason is not None:
+        print(f"dask-gpuagg calibrate: nothing to measure: {reason}", file=sys.stderr)
+        return 1
+    device = current_device()
+    path = costs.path_of(device)
+    if path is None:
+        print("dask-gpuagg calibrate: no kernel cache to keep the constants in", file=sys.stderr)
+        return 1
+    known = costs.shipped(device)
+    start = replace(known.costs, l2_megabytes=driver.l2_bytes(device) / 1e6)
+    observations = list(measured(rows, device))
+    found = fit(observations, start)
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    more = {
+        "date": date,
+        "driver": driver.driver_version(),
+        "dask_gpuagg": __version__,
+        "rows": rows,
+        "error": error_of(observations, found),
+    }
+    try:
+        costs.write(path, device, found, more)
+    except OSError as error:
+        print(f"dask-gpuagg calibrate: {path} cannot be written: {error}", file=sys.stderr)
+        return 1
+    # what was decided by the old ones
+    repeat.forget()
+    print(report(device, known, found, observations))
+    print(f"kept in {path}")
+    return 0
+
+
+def measured(rows: int, device: Device) -> Iterator[Observation]:
+    """Run the experiments; the median of a few times, each kernel by itself."""
+    held: tuple[tuple[int, bool], Any] | None = None
+    for experiment in EXPERIMENTS:
+        kind = (experiment.groups, experiment.dense)
+        if held is None or held[0] != kind:
+            held = None  # gives the memory back first
+            held = kind, _columns(rows, *kind)
+        aggregator = _aggregator(held[1], experiment.five)
+        run = aggregator.run(experiment.kernel)[2]
+        laps: list[dict[str, float]] = []
+        for _ in range(_REPEATS):
+            stopwatch = Stopwatch()
+            run = aggregator.run(experiment.kernel, stopwatch)[2]
+            laps.append(stopwatch.milliseconds())
+        if run.restarted or run.decision.kernel != experiment.kernel:
+            # a table or a tile of it does not fit this device: the other experiments must do
+            continue
+        times = {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+        tile = partitions.tile_of(aggregator.query, device, run.decision)
+        yield Observation(
+            aggregator.query,
+            rows,
+            run.decision,
+            device.multiprocessors,
+            tile,
+            {plain(name): ms for name, ms in times.items()},
+        )
+
+
+def plain(kernel: str) -> str:
+    """The model's name of a kernel, which its variants share.
+
+    Parameters
+    ----------
+    kernel : str
+
+    Returns
+    -------
+    str
+    """
+    first = kernel.partition("_")[0]
+    return first if first in _PLAIN else kernel
+
+
+def report(device: Device, known: costs.Known, found: Costs, seen: list[Observation]) -> str:
+    """The constants beside those that were used before, and how well they explain the times."""
+    lines = [f"{device.name}, before: {known.source}", f"{'':16} {'before':>10} {'measured':>10}"]
+    before = asdict(known.costs)
+    lines += [
+        f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(found).items()
+    ]
+    lines += ["", f"{'kernel':8} {'groups':>12} {'ms':>8} {'expected':>8}"]
+    for one in seen:
+        expected = one.expected(found)
+        groups = 0 if one.decision.estimate is None else one.decision.estimate.groups
+        ms = sum(one.laps[name] for name in expected)
+        lines.append(
+            f"{one.decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}"
+        )
+    lines.append(f"typical error of a kernel {error_of(seen, found):.0%}")
+    return "\n".join(lines)
+
+
+def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
+    import cupy as cp
+    import pylibcudf as plc
+
+    rng = cp.random.default_rng(1)
+    key = rng.integers(0, groups, rows, dtype="int64")
+    if not dense:
+        key = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[key]
+    arrays = (key, rng.random(rows), rng.random(rows, dtype="float32"))
+    # the kernels run on a stream of their own
+    cp.cuda.get_current_stream().synchronize()
+    key, v, w = (plc.Column.from_cuda_array_interface(array) for array in arrays)
+    return key, v, w
+
+
+def _aggregator(columns: tuple[Any, Any, Any], five: bool) -> Any:
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+
+    key, v, w = columns
+    aggregator = Aggregator([key], False)
+    aggregator.sum(v)
+    if five:
+        aggregator.count(v)
+        aggregator.min(v)
+        aggregator.max(v)
+        aggregator.mean(w)
+    return aggregator

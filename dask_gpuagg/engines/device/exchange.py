@@ -1,0 +1,142 @@
+"""Partials divided by key hash, and finished outputs brought together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pylibcudf as plc
+from dask.dataframe.dispatch import hash_object_dispatch
+
+from dask_gpuagg.dtypes import dtype_class, ticks_of
+from dask_gpuagg.engines.device.groups import (
+    column_of,
+    like,
+    nans_to_nulls,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device.results import index_of
+from dask_gpuagg.engines.device.stacking import of_categories, stack
+from dask_gpuagg.plan import Plan
+
+Partial = dict[str, Any]
+
+_NANOSECONDS = 10**9
+_INT64 = plc.DataType(plc.TypeId.INT64)
+
+
+def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
+    """The output that each row of key values belongs to, int64; see ``host.bucket_of``.
+
+    Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
+    instants in all units, values as categories.
+    """
+    columns: list[Any] = []
+    for key in keys:
+        columns += _hashed(cudf.Series(key).reset_index(drop=True))
+    frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
+    hashes = hash_object_dispatch(frame, index=False)
+    return (hashes.astype("uint64") % buckets).astype("int64")
+
+
+def _hashed(key: Any) -> list[Any]:
+    """Columns that have the same values for the same keys."""
+    if dtype_class(key.dtype) == "category":
+        # partitions may number their categories differently
+        key = of_categories(key)
+    cls = dtype_class(key.dtype)
+    if cls in ("bool", "int", "uint", "float"):
+        # large integers that are one float go to one output, which does no harm
+        key = key.astype("float64")
+        # NaN and null are one key, and so are -0.0 and 0.0
+        return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
+    if cls not in ("datetime", "timedelta"):
+        return [key]
+    per_second = ticks_of(key.dtype)
+    ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
+    seconds = ticks // per_second
+    rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
+    return [seconds, rest]
+
+
+def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, whole in tables.items():
+        keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
+        of_row = bucket_of(keys, buckets).values
+        order = cp.argsort(of_row, kind="stable").astype(cp.int32)
+        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+            # not slices of one table: each would keep all of it in memory
+            part[name] = _taken(whole, order[start:end])
+    return parts
+
+
+def _taken(whole: Any, rows: cp.ndarray) -> Any:
+    """Rows of a table by number."""
+    made = plc.copying.gather(
+        plc.Table([view(whole[name]) for name in whole.columns]),
+        column_of(rows),
+        plc.copying.OutOfBoundsPolicy.DONT_CHECK,
+    )
+    pairs = zip(whole.columns, made.columns(), strict=True)
+    return table({name: like(column, whole[name].dtype) for name, column in pairs})
+
+
+def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``.
+
+    The keys travel as columns. cuDF's own concatenation looks for a frequency in an index of
+    datetimes, and fails where few rows surround a null; and it factorizes every level of a
+    MultiIndex.
+    """
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    first = filled[0]
+    if len(filled) == 1:
+        return first.sort_index(na_position="last") if plan.sort else first
+    levels = [f"k{i}" for i in range(first.index.nlevels)]
+    whole = stack([_as_table(output, levels) for output in filled])
+    if plan.sort:
+        whole = whole.sort_values(levels, na_position="last", ignore_index=True)
+    index = index_of([whole[name] for name in levels], list(first.index.names))
+    columns = [whole[name] for name in whole.columns if name not in levels]
+    if first.ndim == 1:
+        result = columns[0]
+        result.index = index
+        result.name = first.name
+        return result
+    result = cudf.DataFrame(dict(enumerate(columns)))
+    result.index = index
+    result.columns = first.columns
+    return result
+
+
+def _as_table(output: Any, levels: Sequence[str]) -> Any:
+    """The levels of an output's index, then its columns."""
+    columns = [output._column] if output.ndim == 1 else output._columns
+    named = dict(zip(levels, output.index._columns, strict=True))
+    named |= {f"o{i}": column for i, column in enumerate(columns)}
+    return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
+
+
+def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several; see ``host.select``."""
+    # not by level: a number may be the name of another one
+    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
+    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    of_row = bucket_of(keys, outputs).values
+    ordered = whole.take(cp.argsort(of_row, kind="stable"))
+    ends = cp.cumsum(cp.bincount(of_row, minlength=outputs)).get().tolist()
+    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    # copies: a slice would keep all of it in memory
+    return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]

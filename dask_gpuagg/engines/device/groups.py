@@ -1,0 +1,315 @@
+"""Groups of rows on the device: a pass of the kernels, and the number of each row's group.
+
+What the kernels do not make is left to libcudf, on the numbers of the groups that the kernels
+found: so it meets neither null keys nor categories, and its results need no join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pandas as pd
+import pylibcudf as plc
+from cudf.core.column import ColumnBase
+
+from dask_gpuagg import task_settings
+from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
+from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.whole_groups import SortedRows
+from dask_gpuagg.reporting.runs import note_run, subject
+
+# the number of a row that no table has: a gather makes a null of it
+NOWHERE = 0x7FFFFFFF
+
+
+# Outputs of a pass before the next one begins: one more state may have four.
+_FULL = OUTPUTS_AT_MOST - 4
+
+
+class Grouping:
+    """The kernels over some rows, with the keys as users know them.
+
+    Parameters
+    ----------
+    keys : sequence of Series
+    keep_nulls : bool
+        Whether null keys form groups.
+
+    Notes
+    -----
+    One pass writes ``OUTPUTS_AT_MOST`` outputs. More are made by several passes over the same
+    keys; the groups of the first one are the result's, and those of the others are found by key.
+    """
+
+    def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
+        self._keys = list(keys)
+        self._views = [view(k) for k in keys]
+        self._keep_nulls = keep_nulls
+        self._passes = [Aggregator(self._views, keep_nulls)]
+        # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
+        # one to it, whatever their missing value, and so they are to the kernels.
+        self.gathered = not all(
+            is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
+        )
+        if self.gathered:
+            self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """The pass that takes the outputs of one more state."""
+        if self._passes[-1].outputs > _FULL:
+            self._passes.append(Aggregator(self._views, self._keep_nulls))
+        return self._passes[-1]
+
+    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group."""
+        keys, outputs = _run(self._passes[0])
+        for another in self._passes[1:]:
+            others, made = _run(another)
+            rows, codes = _joined(_key_table(others), _key_table(keys))
+            assert len(rows) == keys[0].size(), "passes over the same rows find the same groups"
+            places = cp.empty(len(rows), dtype=cp.int32)
+            places[codes] = rows
+            outputs += [gather(column, places) for column in made]
+        return keys, outputs
+
+    def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
+        """The groups: key columns ``k0``, …, then the outputs by label.
+
+        Parameters
+        ----------
+        labels : sequence of str
+        dtypes : mapping of str to dtype, optional
+            Of the outputs whose dtype libcudf does not know.
+        """
+        keys, outputs = self.run()
+        names = [f"k{i}" for i in range(len(self._keys))]
+        if self.gathered:
+            rows = outputs.pop(0)
+            series = [take(k, rows) for k in self._keys]
+        else:
+            series = [
+                plain(k) if is_own(known.dtype) else like(k, known.dtype)
+                for k, known in zip(keys, self._keys, strict=True)
+            ]
+        # a NaN key is a null one
+        series = [
+            like(nans_to_nulls(view(k)), k.dtype) if k.dtype.kind == "f" else k for k in series
+        ]
+        wanted = dtypes or {}
+        for label, output in zip(labels, outputs, strict=True):
+            known = label in wanted
+            series.append(like(output, wanted[label]) if known else plain(output))
+        return table(dict(zip([*names, *labels], series, strict=True)))
+
+
+def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
+    keys, outputs, run = one.run(task_settings.current().kernel, about=subject())
+    note_run(run)
+    return keys, outputs
+
+
+class Numbering:
+    """The rows that belong to groups, in their order, and the numbers of their groups.
+
+    Parameters
+    ----------
+    keys : sequence of Series
+        Of all rows.
+    groups : sequence of Series
+        The keys of the groups, in the order of their numbers.
+    """
+
+    def __init__(self, keys: Sequence[Any], groups: Sequence[Any]) -> None:
+        rows, codes = matches(keys, groups)
+        order = cp.argsort(rows)
+        self._taken: tuple[cp.ndarray, cp.ndarray] | None = (rows[order], codes[order])
+        self._of_rows: cp.ndarray | None = None
+        self.n = len(groups[0])
+        self._sorted: SortedRows | None = None
+
+    @classmethod
+    def of_codes(cls, codes: cp.ndarray, n: int) -> Numbering:
+        """From the numbers of all rows' groups, -1 for rows of none."""
+        made = object.__new__(cls)
+        made._of_rows, made._taken = codes, None
+        made.n, made._sorted = n, None
+        return made
+
+    @property
+    def rows(self) -> cp.ndarray:
+        """The rows that belong to groups."""
+        return self._pairs()[0]
+
+    @property
+    def codes(self) -> cp.ndarray:
+        """The numbers of their groups."""
+        return self._pairs()[1]
+
+    def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
+        if self._taken is None:  # not before it is asked for: a sort needs the codes of all rows
+            assert self._of_rows is not None
+            rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
+            self._taken = (rows, self._of_rows[rows])
+        return self._taken
+
+    def sorted(self, rows: int) -> SortedRows:
+        """All rows, of which there are so many, for the kernels that select and sort."""
+        if self._sorted is None:
+            codes = self._of_rows
+            if codes is None:
+                codes = cp.full(rows, -1, dtype=cp.int32)
+                codes[self.rows] = self.codes
+            self._sorted = SortedRows(column_of(codes), self.n)
+        return self._sorted
+
+    def where(self, kept: cp.ndarray) -> Numbering:
+        """The same groups, of some of the rows."""
+        fewer = object.__new__(Numbering)
+        fewer._taken, fewer._of_rows = (self.rows[kept], self.codes[kept]), None
+        fewer.n, fewer._sorted = self.n, None
+        return fewer
+
+    def take(self, column: Any) -> plc.Column:
+        """Values of a column of all rows, for those that belong to groups."""
+        return gather(view(column), self.rows)
+
+    def reduce(self, values: plc.Column, aggregation: Any) -> plc.Column:
+        """One aggregation of libcudf; ``values`` are of the rows that belong to groups.
+
+        Returns
+        -------
+        pylibcudf.Column
+            One row per group, null for groups without rows.
+        """
+        by = plc.groupby.GroupBy(plc.Table([column_of(self.codes)]))
+        keys, made = by.aggregate([plc.groupby.GroupByRequest(values, [aggregation])])
+        return self.spread(array_of(keys.columns()[0]), made[0].columns()[0])
+
+    def spread(self, codes: cp.ndarray, values: plc.Column) -> plc.Column:
+        """Values of some groups, brought to all of them; null for the others."""
+        if len(codes) == 0:
+            return plc.Column.all_null_like(values, self.n)
+        places = cp.full(self.n, NOWHERE, dtype=cp.int32)
+        places[codes] = cp.arange(len(codes), dtype=cp.int32)
+        return gather(values, places)
+
+    def sums(self, values: cp.ndarray) -> cp.ndarray:
+        """Sums in float64 of values of the rows that belong to groups; of none 0."""
+        if len(values) == 0:
+            return cp.zeros(self.n)
+        return cp.bincount(self.codes, weights=values, minlength=self.n)
+
+    @property
+    def size(self) -> cp.ndarray:
+        """Rows of each group, int64."""
+        if len(self.codes) == 0:
+            return cp.zeros(self.n, dtype=cp.int64)
+        return cp.bincount(self.codes, minlength=self.n).astype(cp.int64)
+
+
+def matches(keys: Sequence[Any], groups: Sequence[Any]) -> tuple[cp.ndarray, cp.ndarray]:
+    """Rows whose keys are those of a group, in no order, and the numbers of their groups.
+
+    A null key is itself, and a NaN key is a null one.
+    """
+    return _joined(_key_table([view(k) for k in keys]), _key_table([view(g) for g in groups]))
+
+
+def _joined(keys: plc.Table, groups: plc.Table) -> tuple[cp.ndarray, cp.ndarray]:
+    rows, codes = plc.join.inner_join(keys, groups, plc.types.NullEquality.EQUAL)
+    return array_of(rows), array_of(codes)
+
+
+def _key_table(keys: Sequence[plc.Column]) -> plc.Table:
+    return plc.Table([nans_to_nulls(key) for key in keys])
+
+
+def column_at(frame: Any, label: Any) -> Any:
+    """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
+    if frame._data.multiindex:
+        return frame[label]
+    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
+
+
+def view(column: Any) -> plc.Column:
+    """The column as libcudf has it."""
+    return column.to_pylibcudf()[0]
+
+
+def plain(column: plc.Column) -> Any:
+    """A Series of libcudf's column, of the dtype that belongs to its type."""
+    return cudf.Series.from_pylibcudf(column)
+
+
+def like(column: plc.Column, dtype: Any) -> Any:
+    """A Series of libcudf's column, of a dtype that is stored in its type."""
+    return cudf.Series._from_column(ColumnBase.create(column, dtype))
+
+
+def table(columns: Mapping[str, Any]) -> Any:
+    """A DataFrame of Series of equal length, whose labels it forgets."""
+    return cudf.DataFrame({name: c.reset_index(drop=True) for name, c in columns.items()})
+
+
+def take(column: Any, rows: plc.Column) -> Any:
+    """Rows of a Series by number, in its dtype; ``NOWHERE`` gives null."""
+    return like(gather_rows(view(column), rows), column.dtype)
+
+
+def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
+    """Rows of a column by number; ``NOWHERE`` gives null."""
+    return gather_rows(column, column_of(rows))
+
+
+def gather_rows(column: plc.Column, rows: plc.Column) -> plc.Column:
+    """The same, of row numbers in a column."""
+    made = plc.copying.gather(plc.Table([column]), rows, plc.copying.OutOfBoundsPolicy.NULLIFY)
+    return made.columns()[0]
+
+
+def column_of(array: cp.ndarray) -> plc.Column:
+    """An array of CuPy as a column."""
+    return view(cudf.Series(array, nan_as_null=False))
+
+
+def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
+    """A column as an array of CuPy, nulls replaced."""
+    if null is not None and column.null_count():
+        column = plc.replace.replace_nulls(column, plc.Scalar.from_py(null, column.type()))
+    return plain(column).values
+
+
+def floats_of(column: plc.Column) -> cp.ndarray:
+    """Numbers as float64, nulls as NaN."""
+    made = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
+    return array_of(made, float("nan"))
+
+
+def present(column: plc.Column) -> cp.ndarray:
+    """Which values are not null."""
+    return array_of(plc.unary.is_valid(column))
+
+
+def nans_to_nulls(column: plc.Column) -> plc.Column:
+    """The column with nulls for NaN."""
+    floats = (plc.TypeId.FLOAT32, plc.TypeId.FLOAT64)
+    if column.type().id() not in floats:
+        return column
+    return plc.transform.column_nans_to_nulls(column)
+
+
+def is_own(dtype: Any) -> bool:
+    """Whether a column of libcudf comes back as this dtype by itself."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind != "O"
+    return isinstance(dtype, pd.StringDtype) and dtype.na_value is not pd.NA
+
+
+def _everywhere(column: plc.Column) -> plc.Column:
+    """A view of a column of which every row counts as present."""
+    return column.with_mask(None, 0)

@@ -1,0 +1,121 @@
+"""Where the kernels' moments lost digits, and what they are then; see ``moments.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy as cp
+import pylibcudf as plc
+
+from dask_gpuagg.engines.device.centred import LOSS_AT_MOST, centred
+from dask_gpuagg.engines.device.groups import (
+    Numbering,
+    array_of,
+    column_of,
+    floats_of,
+    gather,
+    like,
+    plain,
+    present,
+    view,
+)
+from dask_gpuagg.plan import Plan
+
+# labels of the columns of losses are ``l<number of the state>``
+_LOSS = "l"
+
+
+def loss_label(state: int) -> str:
+    """Label of the column that says how many digits a state lost."""
+    return f"{_LOSS}{state}"
+
+
+def is_lost(losses: Sequence[plc.Column]) -> bool:
+    """Whether any group lost more digits than may be."""
+    if not losses or losses[0].size() == 0:
+        return False
+    worst = array_of(losses[0])
+    for loss in losses[1:]:
+        worst = cp.fmax(worst, array_of(loss))
+    return bool((worst > LOSS_AT_MOST).any())
+
+
+def losses_of(groups: Any) -> list[plc.Column]:
+    """The columns that say what was lost."""
+    return [view(groups[name]) for name in groups.columns if name.startswith(_LOSS)]
+
+
+def without_losses(groups: Any) -> Any:
+    """The table without them."""
+    kept = [name for name in groups.columns if not name.startswith(_LOSS)]
+    return groups if len(kept) == len(groups.columns) else groups[kept]
+
+
+def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], plan: Plan) -> Any:
+    """The states of rows, the moments that lost digits made again."""
+    found = _lost_groups(groups, plan)
+    if len(found) == 0:
+        return without_losses(groups)
+    numbering = _numbering(groups, keys, found)
+    for i in _moments(groups, plan):
+        (c,) = plan.states[i].columns
+        taken = numbering.take(columns[c])
+        some = numbering.where(present(taken))
+        values = floats_of(some.take(columns[c]))
+        ones, zeros = cp.ones(len(values)), cp.zeros(len(values))
+        _repair(groups, i, found, some, ones, values, zeros)
+    return without_losses(groups)
+
+
+def repaired_partials(groups: Any, stacked: Any, keys: Sequence[Any], plan: Plan) -> Any:
+    """The states of partials, the moments that lost digits made again."""
+    found = _lost_groups(groups, plan)
+    if len(found) == 0:
+        return without_losses(groups)
+    numbering = _numbering(groups, keys, found)
+    for i in _moments(groups, plan):
+        counts = floats_of(numbering.take(stacked[f"s{i}.n"]))
+        some = numbering.where(counts > 0)
+        parts = [floats_of(some.take(stacked[f"s{i}.{f}"])) for f in ("n", "mean", "m2")]
+        _repair(groups, i, found, some, *parts)
+    return without_losses(groups)
+
+
+def _moments(groups: Any, plan: Plan) -> list[int]:
+    return [i for i in range(len(plan.states)) if loss_label(i) in groups.columns]
+
+
+def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
+    losses = [array_of(view(groups[loss_label(i)])) for i in _moments(groups, plan)]
+    if not losses:
+        return cp.empty(0, dtype=cp.int32)
+    worst = losses[0]
+    for loss in losses[1:]:
+        worst = cp.fmax(worst, loss)
+    return cp.flatnonzero(worst > LOSS_AT_MOST).astype(cp.int32)
+
+
+def _numbering(groups: Any, keys: Sequence[Any], found: cp.ndarray) -> Numbering:
+    """The rows that belong to some of the groups."""
+    own = [groups[f"k{i}"] for i in range(len(keys))]
+    return Numbering(keys, [like(gather(view(key), found), key.dtype) for key in own])
+
+
+def _repair(
+    groups: Any,
+    state: int,
+    found: cp.ndarray,
+    some: Numbering,
+    counts: cp.ndarray,
+    means: cp.ndarray,
+    m2: cp.ndarray,
+) -> None:
+    """Write one state of the groups that lost digits of it; others keep theirs."""
+    lost = array_of(view(groups[loss_label(state)]))[found] > LOSS_AT_MOST
+    every = {f: array_of(view(groups[f"s{state}.{f}"])).copy() for f in ("mean", "m2")}
+    near = every["mean"][found]
+    made = centred(cp, some.codes, some.n, counts, means, m2, near)
+    for (field, values), new in zip(every.items(), made, strict=True):
+        values[found] = cp.where(lost, new, values[found])
+        groups[f"s{state}.{field}"] = plain(column_of(values))

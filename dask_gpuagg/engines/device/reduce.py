@@ -1,0 +1,309 @@
+"""States that libcudf makes on the device, one row per group; fields as in the host engine.
+
+These need more than the kernels' atomics: strings, decimal128 to be compared, labels of rows,
+pairs of columns, and the functions of users, which get cuDF's group-bys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import pylibcudf as plc
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device.groups import (
+    NOWHERE,
+    Numbering,
+    array_of,
+    column_of,
+    floats_of,
+    gather,
+    like,
+    nans_to_nulls,
+    plain,
+    present,
+    view,
+)
+from dask_gpuagg.engines.device.stacking import of_categories
+from dask_gpuagg.plan import CustomFunctions, StateUse
+from dask_gpuagg.states import STATES
+
+Fields = dict[str, Any]
+
+
+def update(numbering: Numbering, use: StateUse, columns: Sequence[Any], index: Any) -> Fields:
+    """One state of rows.
+
+    Parameters
+    ----------
+    numbering : Numbering
+    use : StateUse
+    columns : sequence of Series
+        The state's inputs, of all rows.
+    index : Index or None
+        The labels of all rows, for ``idxmin`` and ``idxmax``.
+
+    Returns
+    -------
+    dict of str to Series
+        One entry per field of the state, one row per group.
+    """
+    if use.custom is not None:
+        return _chunk(numbering, use.custom, columns[0])
+    match use.state:
+        case "min" | "max" | "concat":
+            (field,) = STATES[use.state].fields
+            return {field: _reduced(numbering, use.state, columns[0])}
+        case "idxmin" | "idxmax":
+            values = columns[0]
+            nulls = numbering.where(~present(numbering.take(values))).size
+            labels = index.to_series().reset_index(drop=True)
+            return _extreme(numbering, use.state, values, labels, nulls)
+        case "comoments":
+            return _comoments(numbering, columns[0], columns[1])
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def merge(numbering: Numbering, use: StateUse, stacked: Any, prefix: str) -> Fields:
+    """One state of partials, whose fields are the columns of a table with this prefix."""
+    if use.custom is not None:
+        return _agg(numbering, use.custom, stacked, prefix)
+    fields = {name: stacked[prefix + name] for name in STATES[use.state].fields}
+    match use.state:
+        case "min" | "max" | "concat":
+            ((field, values),) = fields.items()
+            return {field: _reduced(numbering, use.state, values)}
+        case "idxmin" | "idxmax":
+            nulls = numbering.sums(floats_of(numbering.take(fields["nulls"]))).astype(cp.int64)
+            return _extreme(numbering, use.state, fields["value"], fields["label"], nulls)
+        case "comoments":
+            return _merged_comoments(numbering, fields)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def _reduced(numbering: Numbering, state: str, values: Any) -> Any:
+    taken = numbering.take(values)
+    if state != "concat":
+        return like(numbering.reduce(taken, getattr(plc.aggregation, state)()), values.dtype)
+    lists = numbering.reduce(taken, plc.aggregation.collect_list(plc.types.NullPolicy.EXCLUDE))
+    text = plc.Scalar.from_py("")
+    joined = plc.strings.combine.join_list_elements(
+        lists,
+        text,
+        text,
+        text,
+        plc.strings.combine.SeparatorOnNulls.YES,
+        plc.strings.combine.OutputIfEmptyList.NULL_ELEMENT,
+    )
+    return like(joined, values.dtype)
+
+
+def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: Any) -> Fields:
+    """The state of rows with these labels: libcudf's own takes any of several best rows."""
+    taken = numbering.take(values)
+    kept = present(taken)
+    some = numbering.where(kept)
+    # NaN is best only where there is nothing else
+    comparable = nans_to_nulls(some.take(values))
+    aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
+    best = gather(some.reduce(comparable, aggregation), some.codes)
+    is_best = plc.binaryop.binary_operation(
+        comparable,
+        best,
+        plc.binaryop.BinaryOperator.NULL_EQUALS,
+        plc.DataType(plc.TypeId.BOOL8),
+    )
+    hits = some.where(array_of(is_best))
+    rows = array_of(hits.reduce(column_of(hits.rows), plc.aggregation.min()), NOWHERE)
+    return {
+        "value": like(gather(view(values), rows), values.dtype),
+        "label": like(gather(view(labels), rows), labels.dtype),
+        "nulls": plain(column_of(nulls)),
+    }
+
+
+def _comoments(numbering: Numbering, x: Any, y: Any) -> Fields:
+    some = numbering.where(present(numbering.take(x)) & present(numbering.take(y)))
+    xs, ys = floats_of(some.take(x)), floats_of(some.take(y))
+    n, codes = some.size, some.codes
+    mx, my = some.sums(xs) / n, some.sums(ys) / n
+    # a second correction removes the rounding error of the first mean
+    mx += some.sums(xs - mx[codes]) / n
+    my += some.sums(ys - my[codes]) / n
+    dx, dy = xs - mx[codes], ys - my[codes]
+    moments = {"cxx": dx * dx, "cxy": dx * dy, "cyy": dy * dy}
+    return _series({"n": n, "mx": mx, "my": my} | {k: some.sums(v) for k, v in moments.items()})
+
+
+def _merged_comoments(numbering: Numbering, fields: Fields) -> Fields:
+    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
+    n = floats_of(numbering.take(fields["n"]))
+    filled = n > 0
+    some = numbering.where(filled)
+    parts = {name: floats_of(some.take(values)) for name, values in fields.items()}
+    n, codes = parts["n"], some.codes
+    total = some.sums(n)
+    means = {}
+    for name in ("mx", "my"):
+        # relative to a mean of the group, so that equal means stay equal
+        reference = cp.full(some.n, cp.nan)
+        reference[codes] = parts[name]
+        means[name] = reference + some.sums(n * (parts[name] - reference[codes])) / total
+    dx, dy = parts["mx"] - means["mx"][codes], parts["my"] - means["my"][codes]
+    merged: Fields = {"n": total.astype(cp.int64), **means}
+    for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
+        merged[name] = some.sums(parts[name] + n * product)
+    return _series(merged)
+
+
+def _series(arrays: dict[str, cp.ndarray]) -> Fields:
+    return {name: plain(column_of(values)) for name, values in arrays.items()}
+
+
+def _chunk(numbering: Numbering, functions: CustomFunctions, values: Any) -> Fields:
+    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
+    rows = like(numbering.take(values), values.dtype)
+    rows.name = values.name
+    grouped = rows.groupby(cudf.Series(numbering.codes), sort=True)
+    return _custom_fields(numbering, functions.chunk(grouped))
+
+
+def _agg(numbering: Numbering, functions: CustomFunctions, stacked: Any, prefix: str) -> Fields:
+    grouped = []
+    for name in [c for c in stacked.columns if c.startswith(prefix)]:
+        part = like(numbering.take(stacked[name]), stacked[name].dtype)
+        part.index = cudf.Index(numbering.codes)
+        grouped.append(part.groupby(level=0, sort=True))
+    return _custom_fields(numbering, functions.agg(*grouped))
+
+
+def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
+    series = returned if isinstance(returned, tuple) else (returned,)
+    fields = {}
+    for i, part in enumerate(series):
+        codes = array_of(view(part.index.to_series()))
+        fields[str(i)] = like(numbering.spread(codes, view(part)), part.dtype)
+    return fields
+
+
+def finish(output: Any, fields: Fields, index: Any) -> Any:
+    """One output from a state of libcudf's, one row per group.
+
+    Parameters
+    ----------
+    output : Output
+    fields : dict of str to Series
+    index : Index
+        The keys of the groups, for the functions of users.
+    """
+    if output.custom is not None:
+        columns = []
+        for values in fields.values():
+            column = values.copy()
+            column.index = index
+            columns.append(column)
+        if output.custom.finalize is None:
+            return columns[0]
+        return output.custom.finalize(*columns)
+    if output.aggregation in ("idxmin", "idxmax"):
+        return _label(output, fields)
+    (values,) = fields.values()
+    return values.fillna("") if output.aggregation == "sum" else values
+
+
+def _label(output: Any, fields: Fields) -> Any:
+    name, skipna = output.aggregation, dict(output.parameters).get("skipna", True)
+    if skipna and view(fields["value"]).null_count():
+        raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+    if not skipna and (array_of(view(fields["nulls"]), 0) > 0).any():
+        raise ValueError(f"{name} with skipna=False encountered an NA value.")
+    return fields["label"]
+
+
+def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
+    """One output from distinct pairs or from whole rows.
+
+    Parameters
+    ----------
+    output : Output
+    numbering : Numbering
+        Of the pairs or rows.
+    values : Series
+        Of all pairs or rows.
+    paired : bool
+        Whether they are pairs.
+    """
+    everything = plc.types.NullPolicy.INCLUDE
+    match output.aggregation:
+        case "nunique":
+            how = plc.aggregation.count if paired else plc.aggregation.nunique
+            count = how(plc.types.NullPolicy.EXCLUDE)
+            return plain(numbering.reduce(numbering.take(values), count))
+        case "list" | "unique":
+            if dtype_class(values.dtype) == "category":
+                values = of_categories(values)
+            lists = numbering.reduce(
+                numbering.take(values), plc.aggregation.collect_list(everything)
+            )
+            return like(lists, cudf.ListDtype(values.dtype))
+        case "median":
+            # for ticks the exact midpoint; for numbers what cuDF's own median is
+            chrono = dtype_class(values.dtype) in ("datetime", "timedelta")
+            return _quantile(numbering, values, 0.5, "midpoint" if chrono else "linear")
+        case "quantile":
+            given = dict(output.parameters)
+            interpolation = given.get("interpolation", "linear")
+            return _quantile(numbering, values, given.get("q", 0.5), interpolation)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
+    taken = numbering.take(values)
+    cls = dtype_class(values.dtype)
+    if cls in ("datetime", "timedelta"):
+        return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
+    if cls == "bool":
+        taken = plc.unary.cast(taken, plc.DataType(plc.TypeId.INT8))
+    kind = plc.types.Interpolation[interpolation.upper()]
+    return plain(numbering.reduce(taken, plc.aggregation.quantile([q], kind)))
+
+
+def _chrono_quantile(
+    numbering: Numbering, taken: plc.Column, dtype: Any, q: float, interpolation: str
+) -> Any:
+    """Quantiles of 64-bit ticks, of which float64 would lose the last digits."""
+    some = numbering.where(present(taken))
+    ticks = array_of(plc.unary.bit_cast(taken, plc.DataType(plc.TypeId.INT64)), 0)
+    ticks = ticks[present(taken)]
+    by_value = cp.argsort(ticks)
+    order = by_value[cp.argsort(some.codes[by_value], kind="stable")]
+    ticks, sizes = ticks[order], some.size
+    filled = cp.flatnonzero(sizes)
+    sizes = sizes[filled]
+    place = q * (sizes - 1)
+    lower = cp.floor(place).astype(cp.int64)
+    share = place - lower
+    start = cp.cumsum(sizes) - sizes + lower
+    low = ticks[start]
+    gap = ticks[start + (share > 0)] - low
+    match interpolation:
+        case "linear":
+            step = (gap * share).astype(cp.int64)
+        case "lower":
+            step = cp.zeros_like(gap)
+        case "higher":
+            step = gap
+        case "midpoint":
+            step = gap // 2
+        case "nearest":
+            step = cp.where((share > 0.5) | ((share == 0.5) & (q > 0.5)), gap, 0)
+        case other:
+            raise ValueError(f"unknown interpolation {other!r}")
+    made = plc.unary.bit_cast(column_of(low + step), taken.type())
+    return like(some.spread(filled, made), dtype)

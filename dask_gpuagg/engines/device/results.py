@@ -1,0 +1,290 @@
+"""Finished groups of the device as the metadata promises them: labels, dtypes, index, order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pylibcudf as plc
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
+
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device.groups import (
+    array_of,
+    column_of,
+    floats_of,
+    gather,
+    like,
+    matches,
+    nans_to_nulls,
+    plain,
+    table,
+    view,
+)
+from dask_gpuagg.plan import Output, Plan
+
+# Classes whose means are of the same class; their spread is a float.
+_OWN_MEANS = ("datetime", "timedelta", "decimal")
+_POWERS = ("var", "std", "sem")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the metadata promises of a result, read once when the query is planned.
+
+    Attributes
+    ----------
+    index : tuple
+        Names of the index levels.
+    labels : pandas.Index or hashable
+        Column labels, or the name of a Series.
+    dtypes : tuple of dtypes
+        Of the columns.
+    series : bool
+    """
+
+    index: tuple[Any, ...]
+    labels: Any
+    dtypes: tuple[Any, ...]
+    series: bool
+
+
+def shape_of(meta: Any) -> Shape:
+    """The shape of results with this metadata; a shape is its own."""
+    if isinstance(meta, Shape):
+        return meta
+    names = tuple(meta.index.names)
+    if meta.ndim == 1:
+        return Shape(names, meta.name, (meta.dtype,), True)
+    return Shape(names, meta.columns, tuple(meta.dtypes), False)
+
+
+def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
+    """Index of the groups; a MultiIndex for several keys.
+
+    It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
+    factorized when somebody asks for them, which not many do.
+    """
+    if len(keys) == 1:
+        return cudf.Index._from_column(keys[0]._column, name=names[0])
+    index = cudf.MultiIndex._from_data({i: key._column for i, key in enumerate(keys)})
+    index.names = list(names)
+    return index
+
+
+def of_plan(shape: Shape, plan: Plan) -> Shape:
+    """The shape with the dtypes that the outputs of a plan have.
+
+    They differ from the promised ones where the plan's columns do: it is then one for the dtypes
+    that partitions turned out to have.
+    """
+    outputs = zip(plan.outputs, shape.dtypes, strict=True)
+    return replace(shape, dtypes=tuple(_dtype_of(o, plan, promised) for o, promised in outputs))
+
+
+def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
+    if output.column is None or output.custom is not None:
+        return promised
+    source = plan.columns[output.column].dtype
+    cls, rule = dtype_class(source), REGISTRY[output.aggregation].result
+    if rule == "same":
+        return source
+    if rule == "sum":
+        made = {"bool": "int"}.get(cls, cls)
+        if made in ("int", "uint"):
+            wide = dtype_class(promised) == made and promised.itemsize == 8
+            return promised if wide else np.dtype(f"{made}64")
+        if dtype_class(promised) != made:
+            return source
+        if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
+            return source
+    if rule == "float":
+        if cls in _OWN_MEANS and output.aggregation not in _POWERS:
+            # the promised precision of decimals is cuDF's; it is kept where values fit it
+            return promised if cls == dtype_class(promised) == "decimal" else source
+        # quantiles that are one of the values are of their class
+        return promised if dtype_class(promised) in ("float", cls) else np.dtype("float64")
+    return promised
+
+
+def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
+    """One row per group: labels, dtypes, index and order that metadata and plan promise."""
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    if plan.sort:
+        groups = groups.sort_values(names, na_position="last", ignore_index=True)
+    index = index_of([groups[n] for n in names], shape.index)
+    columns: list[Any] = []
+    for i, dtype in enumerate(shape.dtypes):
+        column = groups[f"o{i}"]
+        columns.append(column if column.dtype == dtype else _cast(column, dtype))
+    if shape.series:
+        result = columns[0]
+        result.index = index
+        result.name = shape.labels
+        return result
+    result = cudf.DataFrame(dict(enumerate(columns)))
+    result.index = index
+    result.columns = shape.labels
+    return result
+
+
+def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shape: Shape) -> Any:
+    """One row per group, of columns whose dtypes are libcudf's own, in their order."""
+    keys = [nans_to_nulls(key) for key in keys]
+    if len(keys) == 1:
+        index = cudf.Index.from_pylibcudf(keys[0], {"name": shape.index[0]})
+    else:
+        index = index_of([plain(key) for key in keys], shape.index)
+    outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
+    if shape.series:
+        return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})
+    several = isinstance(shape.labels, pd.MultiIndex)
+    labels = range(len(outputs)) if several else shape.labels
+    result = cudf.DataFrame.from_pylibcudf(
+        plc.Table(outputs), {"columns": list(labels), "index": index}
+    )
+    if several:
+        result._set_columns_like(_accessor_of(shape.labels))
+        result._data._prime_to_pandas_index(shape.labels)
+    return result
+
+
+# Labels of several levels as cuDF has them, who looks for duplicates in them each time.
+_accessors: dict[Any, Any] = {}
+_ACCESSORS = 256
+
+
+def _accessor_of(labels: pd.MultiIndex) -> Any:
+    key = (tuple(labels), tuple(labels.names), tuple(level.dtype for level in labels.levels))
+    if key not in _accessors:
+        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
+        frame.columns = labels
+        if len(_accessors) >= _ACCESSORS:
+            _accessors.clear()
+        _accessors[key] = frame._data
+    return _accessors[key]
+
+
+def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
+    """Cast to a promised NumPy dtype, where the values are of another one."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
+        return column
+    wanted = _libcudf_type(dtype)
+    return column if column.type() == wanted else plc.unary.cast(column, wanted)
+
+
+@cache
+def _libcudf_type(dtype: Any) -> plc.DataType:
+    return plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
+
+
+def _cast(column: Any, dtype: Any) -> Any:
+    if isinstance(dtype, pd.DatetimeTZDtype) and not isinstance(column.dtype, pd.DatetimeTZDtype):
+        # means of zoned datetimes are made of their instants
+        return like(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
+    found, promised = dtype_class(column.dtype), dtype_class(dtype)
+    if found == promised == "decimal":
+        return _decimals(column, dtype)
+    if found in ("category", "decimal", "other"):
+        return column  # categories, precisions and lists are known only now
+    if {found, promised} <= {"string", "object"}:
+        return column  # in cuDF all are strings, and each stays what it is
+    if found == "float" and promised in ("bool", "int", "uint"):
+        return column  # it would lose fractions
+    return column.astype(dtype)
+
+
+def _decimals(column: Any, dtype: Any) -> Any:
+    """Decimals in the promised type, or as they are where one of them does not fit it."""
+    values = view(column)
+    made = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
+    differs = plc.binaryop.binary_operation(
+        plc.unary.cast(made, values.type()),
+        values,
+        plc.binaryop.BinaryOperator.NOT_EQUAL,
+        plc.DataType(plc.TypeId.BOOL8),
+    )
+    return column if array_of(differs, False).any() else like(made, dtype)
+
+
+def values_of(counts: Any, plan: Plan, meta: Any) -> Any:
+    """``value_counts``: one row per group and distinct value, frequent values first."""
+    names = [c for c in counts.columns if c.startswith("k")]
+    if dtype_class(counts[names[-1]].dtype) == "category":
+        counts = _every_category(counts, names)
+    counts = counts.sort_values(
+        [*names[:-1], "n"],
+        ascending=[True] * (len(names) - 1) + [False],
+        na_position="last",
+        ignore_index=True,
+    )
+    result = counts["n"].astype(meta.dtype if dtype_class(meta.dtype) == "int" else "int64")
+    result.index = index_of([counts[n] for n in names], meta.index.names)
+    result.name = meta.name
+    return result
+
+
+def _every_category(counts: Any, names: list[str]) -> Any:
+    """Every group with every category of the values, as pandas counts categorical values."""
+    values = counts[names[-1]]
+    size = len(values.dtype.categories)
+    groups = counts[names[:-1]].drop_duplicates(ignore_index=True)
+    row = cp.arange(len(groups) * size, dtype=cp.int32)
+    columns = {n: like(gather(view(groups[n]), row // size), groups[n].dtype) for n in names[:-1]}
+    codes = plc.unary.cast(column_of(row % size), view(values).type())
+    columns[names[-1]] = like(codes, values.dtype)
+    rows, places = matches([counts[n] for n in names], [columns[n] for n in names])
+    dense = cp.zeros(len(row), dtype=cp.int64)
+    dense[places] = array_of(view(counts["n"]))[rows]
+    return table(columns | {"n": plain(column_of(dense))})
+
+
+def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
+    """``cov`` and ``corr``: one row per group and column, one column per column."""
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    if plan.sort:
+        groups = groups.sort_values(names, na_position="last", ignore_index=True)
+    n, m = len(groups), len(plan.columns)
+    output = plan.outputs[0]
+    cube, filled = cp.empty((n, m, m)), cp.empty((n, m, m), dtype=bool)
+    for i, use in enumerate(plan.states):
+        state = {f: floats_of(view(groups[f"s{i}.{f}"])) for f in ("n", "cxx", "cxy", "cyy")}
+        made, known = _MATRIX[output.aggregation](state, dict(output.parameters))
+        a, b = use.columns
+        cube[:, a, b] = cube[:, b, a] = made
+        filled[:, a, b] = filled[:, b, a] = known
+    row = cp.arange(n * m, dtype=cp.int32)
+    repeated = [like(gather(view(groups[k]), row // m), groups[k].dtype) for k in names]
+    # few labels, repeated by row
+    labels = cudf.Series(pd.Series(list(meta.columns)))
+    repeated.append(like(gather(view(labels), row % m), labels.dtype))
+    columns = {}
+    for j in range(m):
+        made = plain(column_of(cp.ascontiguousarray(cube[:, :, j].reshape(n * m))))
+        known = plain(column_of(cp.ascontiguousarray(filled[:, :, j].reshape(n * m))))
+        columns[j] = made.where(known, None)
+    result = cudf.DataFrame(columns)
+    result.index = index_of(repeated, meta.index.names)
+    result.columns = meta.columns
+    return result
+
+
+def _cov(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
+    freedom = state["n"] - parameters.get("ddof", 1)
+    return state["cxy"] / freedom, freedom > 0
+
+
+def _corr(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
+    corr = state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"])
+    return cp.clip(corr, -1.0, 1.0), state["n"] > 1
+
+
+_MATRIX = {"cov": _cov, "corr": _corr}

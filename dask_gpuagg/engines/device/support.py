@@ -1,0 +1,176 @@
+"""What the device engine can run, decided without importing cuDF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_gpuagg.aggregations import DEVICE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.cuda.runtime.driver import unavailable
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
+
+_NUMERIC = ("bool", "int", "uint", "float")
+_TEMPORAL = ("datetime", "timedelta")
+# cuDF's columns of dtype object hold strings
+_TEXT = ("string", "object")
+_FIXED = (*_NUMERIC, *_TEMPORAL, "decimal")
+
+# The states that our kernels make, by the classes of the columns that they make them of.
+KERNEL_STATES: dict[str, tuple[str, ...]] = {
+    "size": DEVICE_CLASSES,
+    "count": DEVICE_CLASSES,
+    "isum": _NUMERIC,
+    "fsum": _NUMERIC,
+    "osum": ("timedelta", "decimal"),
+    "iprod": _NUMERIC,
+    "fprod": _NUMERIC,
+    "min": (*_FIXED, "category"),
+    "max": (*_FIXED, "category"),
+    "first": DEVICE_CLASSES,
+    "last": DEVICE_CLASSES,
+    "any": (*_NUMERIC, *_TEXT),
+    "all": (*_NUMERIC, *_TEXT),
+    "moments": (*_NUMERIC, "decimal"),
+    "limbs": _TEMPORAL,
+}
+# Those that libcudf makes. Kernels have no atomic that orders decimal128.
+LIBRARY_STATES: dict[str, tuple[str, ...]] = {
+    "min": (*_TEXT, "decimal"),
+    "max": (*_TEXT, "decimal"),
+    "concat": _TEXT,
+    "idxmin": (*_NUMERIC, *_TEMPORAL),
+    "idxmax": (*_NUMERIC, *_TEMPORAL),
+    "comoments": _NUMERIC,
+    "custom": DEVICE_CLASSES,
+}
+# Outputs of whole groups that our kernels make of rows as they are, and of which classes.
+_OF_ROWS = ("median", "quantile", "nunique")
+_AS_WORDS = (*_NUMERIC, *_TEMPORAL)
+# The most digits of a decimal of 64 bits.
+_DIGITS_OF_64_BITS = 18
+
+
+def in_kernels(use: StateUse, plan: Plan) -> bool:
+    """Whether our kernels make a state; else libcudf does."""
+    if use.state not in KERNEL_STATES:
+        return False
+    dtypes = [plan.columns[c].dtype for c in use.columns]
+    if use.state in ("min", "max") and any(_is_decimal128(dtype) for dtype in dtypes):
+        return False
+    return all(dtype_class(dtype) in KERNEL_STATES[use.state] for dtype in dtypes)
+
+
+def _is_decimal128(dtype: Any) -> bool:
+    return getattr(dtype, "precision", 0) > _DIGITS_OF_64_BITS
+
+
+def one_pass(plan: Plan) -> bool:
+    """Whether one pass of the kernels over the only partition gives the finished groups."""
+    return (
+        plan.shape == "groups"
+        and plan.tables == ("groups",)
+        and not _has_unobserved(plan)
+        and all(in_kernels(use, plan) for use in plan.states)
+    )
+
+
+def of_rows(plan: Plan) -> bool:
+    """Whether the rows of the only partition are all that its outputs are made of.
+
+    Then they are grouped once for all outputs, and not made distinct pairs first, which would only
+    make less of what other partitions are to get.
+    """
+    return (
+        plan.shape == "groups"
+        and not plan.states
+        and not _has_unobserved(plan)
+        and all(
+            output.aggregation in _OF_ROWS
+            and output.column is not None
+            and dtype_class(plan.columns[output.column].dtype) in _AS_WORDS
+            for output in plan.outputs
+        )
+        and not plan.grouped
+    )
+
+
+def _has_unobserved(plan: Plan) -> bool:
+    """Whether groups that no row has belong to the result."""
+    return not plan.observed and any(dtype_class(k.dtype) == "category" for k in plan.keys)
+
+
+def _classes(name: str) -> tuple[str, ...]:
+    """The dtype classes of which the device engine makes an aggregation."""
+    record = REGISTRY[name]
+    if record.kind is not Kind.MERGEABLE:
+        return tuple(c for c in DEVICE_CLASSES if c in record.accepts)
+    if name == "value_counts":  # the values become an index
+        return tuple(c for c in DEVICE_CLASSES if c in record.accepts and c != "decimal")
+    return tuple(
+        cls
+        for cls, states in record.states.items()
+        if all(
+            cls in (*KERNEL_STATES.get(state, ()), *LIBRARY_STATES.get(state, ()))
+            for state in states
+        )
+    )
+
+
+def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
+    """Why the device engine cannot run a plan; None if it can.
+
+    Parameters
+    ----------
+    plan : Plan
+    labels : int
+        Levels of the frame's index.
+
+    Returns
+    -------
+    Unsupported or None
+    """
+    obstacle = unavailable()
+    if obstacle is not None:
+        return Unsupported(f"the device engine cannot run here: {obstacle}")
+    for key in plan.keys:
+        if dtype_class(key.dtype) == "other":
+            return Unsupported(f"keys of dtype {key.dtype} on the device")
+        if dtype_class(key.dtype) == "decimal":
+            return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
+    for output in plan.outputs:
+        refusal = _output_refusal(plan, output, labels)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | None:
+    if output.column is None or output.custom is not None:
+        return None
+    name, column = output.aggregation, plan.columns[output.column]
+    cls = dtype_class(column.dtype)
+    if cls not in _classes(name):
+        return Unsupported(
+            f"{name} of dtype {column.dtype} is not made on the device", name, column.label
+        )
+    if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
+        return Unsupported(f"{name} of categories that have no order", name, column.label)
+    if name in ("idxmin", "idxmax") and labels > 1:
+        return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
+    return None
+
+
+def device_table() -> str:
+    """Markdown table of what the device engine runs, by aggregation and dtype class.
+
+    Returns
+    -------
+    str
+    """
+    head = ["aggregation", *DEVICE_CLASSES]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for record in REGISTRY.values():
+        marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]
+        if any(marks):
+            lines.append("| " + " | ".join([f"`{record.name}`", *marks]) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The host engine: pandas partitions, on NumPy, Numba, pandas and Arrow."""

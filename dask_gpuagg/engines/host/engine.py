@@ -1,0 +1,420 @@
+"""The host engine: pandas partitions in, pandas results out.
+
+A *partial* is a dictionary of tables: ``groups`` with one row per group and the fields of
+every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, and ``rows``
+with whole rows. Every table carries the keys as columns ``k0``, ``k1``, … and every group
+appears in every table. Partials combine in the order of their partitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.dataframe.dispatch import concat as dask_concat
+
+from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines.host.buckets import bucket_of
+from dask_gpuagg.engines.host.conform import categories_of
+from dask_gpuagg.engines.host.distinct import first_rows
+from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values, sort_order
+from dask_gpuagg.engines.host.found_dtypes import as_found, common_dtype, retyped, unmasked
+from dask_gpuagg.engines.host.grouping import Groups, group
+from dask_gpuagg.engines.host.merge import expect, merge
+from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.engines.host.stacking import (
+    bytes_of,
+    divided,
+    is_categorical,
+    stack,
+    stack_series,
+    stacked,
+)
+from dask_gpuagg.engines.host.unobserved import complete, expected_groups
+from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.plan import Column, CustomFunctions, Plan
+from dask_gpuagg.states import STATES
+
+__all__ = [
+    "as_found", "bytes_of", "combine", "common_dtype", "divided", "divided_outputs", "finalize",
+    "gather", "partial", "retyped", "select", "split", "stacked",
+]  # fmt: skip
+
+Partial = dict[str, pd.DataFrame]
+
+# from so many columns of a table on, they are joined in memory by their dtypes
+_JOINED_COLUMNS = 5
+_JOINED_VALUES = 1 << 20
+# NumPy sorts integers of 16 bits by radix
+_RADIX_SORTED = 1 << 16
+
+
+def partial(
+    keys: Sequence[pd.Series],
+    columns: Sequence[pd.Series],
+    index: pd.Index,
+    plan: Plan,
+) -> Partial:
+    """Reduce one partition to one row per local group.
+
+    Parameters
+    ----------
+    keys : sequence of Series
+        One per key of the plan, of the partition's rows.
+    columns : sequence of Series
+        One per column of the plan, of the partition's rows.
+    index : Index
+        The partition's row labels.
+    plan : Plan
+
+    Returns
+    -------
+    dict of str to DataFrame
+        The tables named by ``plan.tables``.
+    """
+    given, promised = keys, plan.keys
+    if plan.shape == "values":
+        # the value joins the keys, and rows without one leave; but every category of a group is
+        # counted, those of a group whose values are all null too
+        categorical = is_categorical(columns[0])
+        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        keys, columns = [*keys, columns[0]], []
+        given, promised = keys, (*plan.keys, *plan.columns)
+        if wanted:
+            valid = np.logical_and.reduce([k.notna() for k in wanted])
+            keys, index = [k[valid] for k in keys], index[valid]
+    dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
+    groups = group(keys, dropna)
+    if groups.kept is not None:
+        columns = [c[groups.kept] for c in columns]
+        index = index[groups.kept]
+        keys = [k[groups.kept] for k in keys]
+    if groups.n == 0:
+        keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        groups = replace(groups, keys=[key.array for key in keys])
+    tables: Partial = {}
+    if plan.grouped:
+        reducer = Reducer(groups.codes, groups.n)
+        _expect(reducer, plan, columns)
+        fields: Fields = {}
+        for i, use in enumerate(plan.states):
+            inputs = [columns[c] for c in use.columns]
+            if use.custom is None:
+                state = update(reducer, use.state, inputs, index)
+            else:
+                state = _chunk_custom(use.custom, inputs[0], groups)
+            fields |= {f"s{i}.{name}": values for name, values in state.items()}
+        tables["groups"] = _table(_key_columns(groups.keys) | fields)
+    for c in plan.pairs:
+        tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
+    if plan.rows:
+        whole = {f"v{c}": columns[c].array for c in plan.rows}
+        rows = _key_columns([k.array for k in keys]) | whole
+        tables["rows"] = pd.DataFrame(rows, copy=False)
+    return tables
+
+
+def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Merge partials into one, of the same layout.
+
+    Parameters
+    ----------
+    partials : sequence of partials, in the order of their partitions
+    plan : Plan
+
+    Returns
+    -------
+    dict of str to DataFrame
+    """
+    tables: Partial = {}
+    for name in plan.tables:
+        stacked = stack([p[name] for p in partials])
+        keys = _keys_of(stacked)
+        if name == "groups":
+            groups = group(keys, dropna=False)
+            fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
+            stacked = _table(_key_columns(groups.keys) | fields)
+        elif name.startswith("pairs"):
+            stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
+        tables[name] = stacked
+    return tables
+
+
+def finalize(
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+) -> Any:
+    """Merge partials and make the outputs.
+
+    Parameters
+    ----------
+    partials : sequence of partials, in the order of their partitions
+        All partials of every group that they contain.
+    plan : Plan
+    meta : DataFrame or Series
+        Empty; gives the result's labels, names and dtypes.
+    bucket : (int, int), optional
+        Number of this output and number of outputs, when there are several. Unobserved
+        categories then appear only in the output that their hash names.
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
+    expected: list[Any] = []
+    if not plan.observed and plan.shape != "values":
+        expected = expected_groups(_keys_together(stacked), plan.dropna)
+        if plan.drops_late:
+            stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
+    groups = group(_keys_together(stacked), dropna=False)
+    # of value_counts the value is the last key
+    levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
+    keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
+    if plan.shape == "values":
+        keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
+    n = groups.n
+    if expected:
+        keys = complete(keys, expected, bucket, _dtypes(plan))
+        n = len(keys[0])
+    ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
+    codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
+    for name in (name for name in stacked if name.startswith("pairs")):
+        rows = first_rows(codes[name], n, stacked[name]["v"])
+        if len(rows) < len(codes[name]):
+            stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
+            codes[name] = codes[name].take(rows)
+    reducers = {name: Reducer(codes[name], n) for name in stacked}
+    fields = {}
+    if plan.grouped:
+        fields = _merge_states(reducers["groups"], stacked["groups"], plan)
+    elif plan.states:
+        fields = _states_of_rows(reducers["rows"], stacked["rows"], plan)
+    if plan.shape == "values":
+        return finish_values(keys, fields, plan, meta)
+    if plan.shape == "matrix":
+        return finish_matrix(keys, fields, plan, meta)
+    return finish_groups(keys, fields, stacked, reducers, plan, meta)
+
+
+def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    plan : Plan
+    buckets : int
+
+    Returns
+    -------
+    list of partials, of length ``buckets``
+    """
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, table in tables.items():
+        keys = [k.array for k in _keys_of(table)[: len(plan.keys)]]
+        if name == "groups":
+            of_row = bucket_of(keys, _dtypes(plan), buckets)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            of_row = bucket_of(groups.keys, _dtypes(plan), buckets).take(groups.codes)
+        if buckets <= _RADIX_SORTED:
+            of_row = of_row.astype(np.uint16)
+        order = np.argsort(of_row, kind="stable")
+        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
+        starts = [0, *ends[:-1]]
+        for part, start, end in zip(parts, starts, ends, strict=True):
+            part[name] = table.take(order[start:end])
+    return parts
+
+
+def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
+    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
+    return _custom_fields(functions.chunk(values.groupby(groups.codes, sort=True)), groups.n)
+
+
+def _custom_fields(returned: Any, n: int) -> Fields:
+    series = returned if isinstance(returned, tuple) else (returned,)
+    return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
+
+
+def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+    merged: Fields = {}
+    fields = [
+        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields}
+        for i, use in enumerate(plan.states)
+    ]
+    for use, of_state in zip(plan.states, fields, strict=True):
+        expect(reducer, use.state, of_state)
+    for i, use in enumerate(plan.states):
+        prefix = f"s{i}."
+        if use.custom is None:
+            state = merge(reducer, use.state, fields[i])
+        else:
+            names = [c for c in table.columns if c.startswith(prefix)]
+            level = pd.Index(reducer.codes)
+            grouped = [table[c].set_axis(level).groupby(level=0, sort=True) for c in names]
+            state = _custom_fields(use.custom.agg(*grouped), reducer.n)
+        merged |= {prefix + name: values for name, values in state.items()}
+    return merged
+
+
+def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+    """The states of whole rows, named as merged ones are."""
+    columns = {c: table[f"v{c}"] for c in plan.rows}
+    _expect(reducer, plan, columns)
+    fields: Fields = {}
+    for i, use in enumerate(plan.states):
+        state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
+        fields |= {f"s{i}.{name}": values for name, values in state.items()}
+    return fields
+
+
+def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
+    """Announce all states, so that each column is read once for those of its own."""
+    for use in plan.states:
+        for c in use.columns:
+            reducer.expect(use.state, columns[c])
+
+
+def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
+    """Distinct (key, value) pairs in order of appearance; a null value is a value."""
+    rows = first_rows(groups.codes, groups.n, values)
+    columns = [*keys, values]
+    if len(rows) == len(values):
+        *arrays, array = (column.array for column in columns)
+    else:
+        *arrays, array = (column.array.take(rows) for column in columns)
+    return _table(_key_columns(arrays) | {"v": array})
+
+
+def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
+    """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
+    found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
+    nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
+    if not nothing or wanted in (found, "category"):
+        return key.iloc[:0]
+    return pd.Series([], dtype=promised.dtype)
+
+
+def _as_promised(key: Any, promised: Column, level: Any) -> Any:
+    """A key of the groups, with categories only where the metadata has them.
+
+    Outputs of one result may have met different partitions: those that hold categories, text or
+    Python objects. They have to agree, or Dask cannot concatenate them. ``level`` is the dtype of
+    the result's index by its metadata: that of ``unique`` has lost the categories.
+    """
+    wanted = dtype_class(promised.dtype)
+    found = dtype_class(key.dtype)
+    if len(key) == 0 and found != "category":
+        return pd.Series(key).astype(promised.dtype).array
+    if wanted == "category":
+        kept = found == "category" or dtype_class(level) != "category"
+        return key if kept else categories_of(key, promised.dtype)
+    if found == "category":
+        return pd.Series(key).astype(key.categories.dtype).array
+    if found != "object" or wanted == "object":
+        return key
+    objects = pd.Series(key).where(pd.notna(key), np.nan).tolist()
+    for dtype in (promised.dtype, None):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            made = pd.Series(objects, dtype=dtype)
+            # floats are not what large integers are, nor integers what fractions are
+            if all(a == b or b != b for a, b in zip(objects, made.tolist(), strict=True)):
+                return made.array
+    return key
+
+
+def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
+    """The keys of all tables, one behind the other."""
+    parts = [_keys_of(table) for table in tables.values()]
+    return [stack_series(columns) for columns in zip(*parts, strict=True)]
+
+
+def _complete_keys(table: pd.DataFrame) -> Any:
+    return np.logical_and.reduce([k.notna() for k in _keys_of(table)])
+
+
+def _keys_of(table: pd.DataFrame) -> list[pd.Series]:
+    return [table[c] for c in table.columns if c.startswith("k")]
+
+
+def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
+    return {f"k{i}": key for i, key in enumerate(keys)}
+
+
+def _table(columns: dict[str, Any]) -> pd.DataFrame:
+    # columns of one dtype next to each other are stacked, and sent, by one call
+    rows = len(next(iter(columns.values())))
+    joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
+    return pd.DataFrame(columns, copy=joined)
+
+
+def _dtypes(plan: Plan) -> list[Any]:
+    return [key.dtype for key in plan.keys]
+
+
+def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so.
+
+    Parameters
+    ----------
+    outputs : sequence of DataFrame or Series
+        With disjoint groups.
+    plan : Plan
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
+    if not plan.sort:
+        return whole
+    return whole.take(sort_order(_index_keys(whole, plan)))
+
+
+def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several outputs.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    bucket : (int, int)
+        Number of the output and number of outputs.
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    return whole[bucket_of(_index_keys(whole, plan), _dtypes(plan), bucket[1]) == bucket[0]]
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    outputs : int
+
+    Returns
+    -------
+    list of DataFrame or Series, of length ``outputs``
+    """
+    of_row = bucket_of(_index_keys(whole, plan), _dtypes(plan), outputs)
+    return [whole[of_row == i] for i in range(outputs)]
+
+
+def _index_keys(result: Any, plan: Plan) -> list[Any]:
+    levels = [result.index.get_level_values(i) for i in range(len(plan.keys))]
+    return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]

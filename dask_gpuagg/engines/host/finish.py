@@ -1,0 +1,304 @@
+"""Outputs from merged states: values, dtypes, labels, index and order on the host."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host.conform import (
+    DECIMAL_DIGITS,
+    categories_of,
+    conform,
+    natural_dtype,
+)
+from dask_gpuagg.engines.host.found_dtypes import complex_objects
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.plan import Output, Plan
+
+Floats = npt.NDArray[np.float64]
+
+
+def finish_groups(
+    keys: list[Any],
+    fields: Fields,
+    tables: dict[str, pd.DataFrame],
+    reducers: dict[str, Reducer],
+    plan: Plan,
+    meta: Any,
+) -> Any:
+    """One row per group, one column per output.
+
+    Parameters
+    ----------
+    keys : list of arrays, each of shape (n,)
+    fields : dict of str to array of shape (n,)
+        The merged states, named ``s<position>.<field>``.
+    tables : dict of str to DataFrame
+        The pairs and rows tables, for the outputs that need them.
+    reducers : dict of str to Reducer
+        The grouping of each table's rows.
+    plan : Plan
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    index = make_index(keys, meta.index.names)
+    dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    columns: dict[int, Any] = {}
+    for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
+        if output.kind is Kind.MERGEABLE:
+            values = _from_states(output, fields, index)
+        else:
+            name = "rows" if output.kind is Kind.WHOLE else f"pairs{output.column}"
+            column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
+            values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
+        if output.column in plan.found:
+            found = plan.columns[output.column].dtype
+            dtype = natural_dtype(output, found, dtype)
+        column = conform(values, dtype, output)
+        if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
+            columns[i] = column
+            continue
+        columns[i] = pd.Series(column, index=index)
+        if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
+            # Python objects that all are strings stay objects
+            columns[i] = pd.Series(column, index=index, dtype=object)
+        if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
+            # or outputs could not be concatenated
+            columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
+    if meta.ndim == 1:
+        result: Any = columns[0].rename(meta.name)
+    else:
+        result = pd.DataFrame(columns, index=index, copy=False)
+        result.columns = meta.columns
+    if plan.sort:
+        result = result.take(sort_order(keys))
+    return result
+
+
+def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
+    """``value_counts``: one row per group and distinct value, frequent values first."""
+    counts = fields["s0.n"]
+    if isinstance(keys[-1], pd.Categorical):
+        keys, counts = _every_category(keys, counts)
+    else:  # categories of some partition may have been null
+        valid = ~pd.isna(keys[-1])
+        keys, counts = [k[valid] for k in keys], counts[valid]
+    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
+    order = np.lexsort((-counts, *reversed(ranks)))
+    index = make_index([k.take(order) for k in keys], meta.index.names)
+    dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
+    # Dask's metadata of counted categories has lost the name
+    name = "count" if meta.name is None else meta.name
+    return pd.Series(counts[order], index=index, name=name).astype(dtype)
+
+
+def _every_category(
+    keys: list[Any], counts: npt.NDArray[np.int64]
+) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Every group with every category of the values, as pandas counts categorical values."""
+    groups = group([pd.Series(k) for k in keys[:-1]], dropna=False)
+    size = len(keys[-1].categories)
+    dense = np.zeros(groups.n * size, np.int64)
+    some = keys[-1].codes >= 0  # a null value only tells that there is such a group
+    places = groups.codes.astype(np.int64) * size + keys[-1].codes
+    dense[places[some]] = counts[some]
+    values = pd.Categorical.from_codes(np.tile(np.arange(size), groups.n), dtype=keys[-1].dtype)
+    return [*(k.take(np.repeat(np.arange(groups.n), size)) for k in groups.keys), values], dense
+
+
+def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.DataFrame:
+    """``cov`` and ``corr``: one row per group and column, one column per column."""
+    n, m = len(keys[0]), len(plan.columns)
+    output = plan.outputs[0]
+    cube = np.empty((n, m, m))
+    for i, use in enumerate(plan.states):
+        state = {name: np.asarray(fields[f"s{i}.{name}"]) for name in ("n", "cxx", "cxy", "cyy")}
+        a, b = use.columns
+        cube[:, a, b] = cube[:, b, a] = _MATRIX[output.aggregation](state, dict(output.parameters))
+    order = sort_order(keys) if plan.sort else np.arange(n)
+    repeated = [k.take(np.repeat(order, m)) for k in keys]
+    labels = np.tile(np.arange(m), n)
+    index = make_index([*repeated, meta.columns.take(labels)], meta.index.names)
+    return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns)
+
+
+def make_index(keys: list[Any], names: Any) -> pd.Index:
+    """Index of the groups; a MultiIndex for several keys."""
+    if len(keys) == 1:
+        return pd.Index(keys[0], name=names[0])
+    return pd.MultiIndex.from_arrays(keys, names=names)
+
+
+def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
+    """Positions that sort groups by key, nulls last, categories in their order."""
+    return np.lexsort(tuple(reversed(_ranks(keys))))
+
+
+def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
+    ranks = []
+    for key in keys:
+        if isinstance(key, pd.Categorical):
+            codes, size = key.codes.astype(np.int64), len(key.categories)
+        else:
+            # the order pandas gives groups, mixed Python objects included
+            plain = isinstance(key, pd.arrays.NumpyExtensionArray)
+            codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
+            size = len(uniques)
+        ranks.append(np.where(codes < 0, size, codes))
+    return ranks
+
+
+def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
+    states = [
+        {name.split(".", 1)[1]: v for name, v in fields.items() if name.startswith(f"s{i}.")}
+        for i in output.states
+    ]
+    if output.custom is not None:
+        columns = [pd.Series(v, index=index) for v in states[0].values()]
+        if output.custom.finalize is None:
+            return columns[0].array
+        return output.custom.finalize(*columns).array
+    finish = _FINISH.get(output.aggregation)
+    if finish is None:  # the state is the output
+        (values,) = states[0].values()
+        return values
+    merged: Fields = {}
+    for state in states:
+        merged |= state
+    return finish(merged, dict(output.parameters))
+
+
+def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    sums = pd.Series(state["sum"])
+    kind = dtype_class(sums.dtype)
+    if kind in ("object", "string"):
+        sums = sums.where(sums.notna(), 0 if kind == "object" else "")
+    return sums.array
+
+
+def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
+    n = state["n"]
+    if "hi" in state:
+        return _mean_of_limbs(state)
+    if not isinstance(state["sum"], np.ndarray):
+        return _mean_of_decimals(state["sum"], n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = state["sum"] / np.where(n == 0, np.nan, n)
+    return mean
+
+
+def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+    """Exact quotients as Python decimals; ``conform`` rounds them to the result's scale."""
+    means = np.empty(len(n), dtype=object)
+    with decimal.localcontext(prec=DECIMAL_DIGITS):
+        for i, (total, count) in enumerate(zip(sums, n, strict=True)):
+            means[i] = total / int(count) if count else None
+    return means
+
+
+def _mean_of_limbs(state: Fields) -> npt.NDArray[np.int64]:
+    # the sum is exact; one rounding to float64 and truncation give pandas' result
+    n = state["n"]
+    total = state["hi"].astype(np.float64) * 2.0**32 + state["lo"]
+    ticks = (total / np.maximum(n, 1)).astype(np.int64)
+    return np.where(n == 0, np.iinfo(np.int64).min, ticks)  # the pattern of NaT
+
+
+def _var(state: Fields, parameters: dict[str, Any]) -> Floats:
+    freedom = state["n"] - parameters.get("ddof", 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(freedom > 0, state["m2"] / freedom, np.nan)
+
+
+def _std(state: Fields, parameters: dict[str, Any]) -> Floats:
+    return np.sqrt(_var(state, parameters))
+
+
+def _sem(state: Fields, parameters: dict[str, Any]) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sem: Floats = _std(state, parameters) / np.sqrt(state["n"])
+    return sem
+
+
+def _label(name: str) -> Callable[[Fields, dict[str, Any]], Any]:
+    def label(state: Fields, parameters: dict[str, Any]) -> Any:
+        skipna = parameters.get("skipna", True)
+        if skipna and pd.isna(state["value"]).any():
+            raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+        if not skipna and (np.asarray(state["nulls"]) > 0).any():
+            raise ValueError(f"{name} with skipna=False encountered an NA value.")
+        return state["label"]
+
+    return label
+
+
+def _cov(state: Fields, parameters: dict[str, Any]) -> Floats:
+    freedom = state["n"] - parameters.get("ddof", 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
+
+
+def _corr(state: Fields, parameters: dict[str, Any]) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        corr = state["cxy"] / np.sqrt(state["cxx"] * state["cyy"])
+    return np.asarray(np.clip(corr, -1.0, 1.0))
+
+
+def _nunique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    return reducer.count(values.notna().to_numpy())
+
+
+def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    return reducer.by(values).unique().array
+
+
+def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    if values.dtype == object:  # truths beside numbers, of several partitions
+        values = complex_objects(values)
+    return reducer.by(values).median().array
+
+
+def _quantile(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    return reducer.by(values).quantile(**dict(output.parameters)).array
+
+
+def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+    lists = np.empty(reducer.n, dtype=object)
+    objects = values.astype(object).to_numpy()
+    order = np.argsort(reducer.codes, kind="stable")
+    ends = np.cumsum(reducer.size)
+    for i, (start, end) in enumerate(zip(ends - reducer.size, ends, strict=True)):
+        lists[i] = list(objects[order[start:end]])
+    return lists
+
+
+_FINISH: dict[str, Callable[[Fields, dict[str, Any]], Any]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "var": _var,
+    "std": _std,
+    "sem": _sem,
+    "idxmin": _label("idxmin"),
+    "idxmax": _label("idxmax"),
+}
+
+_MATRIX: dict[str, Callable[[Fields, dict[str, Any]], Floats]] = {"cov": _cov, "corr": _corr}
+
+_WHOLE: dict[str, Callable[[Reducer, pd.Series, Output], Any]] = {
+    "nunique": _nunique,
+    "unique": _unique,
+    "median": _median,
+    "quantile": _quantile,
+    "list": _list,
+}

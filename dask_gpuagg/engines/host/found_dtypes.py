@@ -1,0 +1,212 @@
+"""Partitions of pandas whose columns have other dtypes than the metadata promised.
+
+What the host engine makes of such columns, and how its partials are brought to one plan; see
+``tasks/unify.py`` for the order in which that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dask_gpuagg.dtypes import dtype_class, is_complex, ticks_of
+from dask_gpuagg.plan import Column, Plan
+from dask_gpuagg.states import STATES
+
+_NUMERIC = frozenset(("bool", "int", "uint", "float"))
+# what may hold anything, or nothing
+_OF_NOTHING = frozenset(("object", "string"))
+
+
+def as_found(values: Any, column: Column) -> tuple[Any, Any]:
+    """A column of a partition, and the dtype under which its partial is merged.
+
+    Parameters
+    ----------
+    values : Series
+    column : Column
+        What the metadata promised.
+
+    Returns
+    -------
+    values : Series
+        Unchanged, unless that loses nothing and saves a dtype: empty columns, categories where
+        plain values were promised, Python objects that all are of the promised class.
+    dtype : dtype
+        The promised one where the values can be merged with those of that dtype.
+    """
+    found, promised = values.dtype, column.dtype
+    if found == promised:
+        return values, promised
+    cls, wanted = dtype_class(found), dtype_class(promised)
+    if cls == wanted == "category":
+        return values, promised  # categories may differ from partition to partition
+    if len(values) == 0:
+        return values.astype(promised), promised
+    if cls == "category":
+        return as_found(values.astype(found.categories.dtype), column)
+    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
+        return values, found
+    if values.isna().all():
+        # objects, text or NaN, which a column gets that holds nothing
+        return pd.Series(None, values.index, nullable(promised), values.name), promised
+    if cls == "object":
+        return _of_objects(values, promised)
+    return values, found
+
+
+def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
+    """Python objects as the numbers, truths or times that all of them are, if they are.
+
+    A null among them is what kept them from a plain dtype.
+    """
+    if dtype_class(promised) in _NUMERIC:
+        values = complex_objects(values)
+        if is_complex(values.dtype):
+            return values, values.dtype
+    try:
+        inferred = pd.Series(pd.array(values.tolist()), values.index, name=values.name)
+    except OverflowError:  # integers beyond 64 bits
+        return values, values.dtype
+    if dtype_class(inferred.dtype) != dtype_class(promised):
+        return values, values.dtype
+    if dtype_class(promised) in _NUMERIC:
+        exact = inferred.astype(nullable(promised))
+        if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
+            return exact, promised
+    return inferred, inferred.dtype
+
+
+def complex_objects(values: pd.Series) -> pd.Series:
+    """Python objects as complex numbers, where all are numbers and some of them complex."""
+    found = [v for v in values if not pd.isna(v)]
+    if not any(isinstance(v, complex | np.complexfloating) for v in found):
+        return values
+    if not all(isinstance(v, Number | np.bool_) for v in found):
+        return values
+    return values.where(values.notna(), np.nan).astype("complex128")
+
+
+def nullable(dtype: Any) -> Any:
+    """The dtype itself if it holds nulls, else its masked counterpart."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
+        return dtype
+    if dtype.kind == "b":
+        return pd.BooleanDtype()
+    return pd.Series([], dtype=dtype).convert_dtypes().dtype
+
+
+def unmasked(values: Any, dtype: Any) -> Any:
+    """Values without a null in their plain dtype, where ``as_found`` gave them a mask.
+
+    Parameters
+    ----------
+    values : array
+    dtype : dtype
+        Under which they were merged.
+    """
+    masked = isinstance(dtype, np.dtype) and values.dtype == nullable(dtype) != dtype
+    return values.astype(dtype) if masked and not values.isna().any() else values
+
+
+def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+    """A partial as if it had been made by another plan of the same outputs.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    own : Plan
+        By which it was made.
+    together : Plan
+        Of the dtypes that all partitions have together.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        With the columns that the common plan names, in the dtypes of the partition.
+    """
+    same = (own.states, own.columns) == (together.states, together.columns)
+    if "groups" not in tables or same or own.shape != "groups":  # others' outputs name no states
+        return tables
+    source: dict[int, int] = {}
+    for a, b in zip(own.outputs, together.outputs, strict=True):
+        for i, j in zip(a.states, b.states, strict=True):
+            _require_alike(own, i, together, j)
+            # of several states that serve, the one that is the same
+            if j not in source or own.states[i] == together.states[j]:
+                source[j] = i
+    groups = tables["groups"]
+    columns = {name: groups[name] for name in groups.columns if not name.startswith("s")}
+    for j, i in sorted(source.items()):
+        prefix = f"s{i}."
+        fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
+        if own.states[i].state == "limbs":
+            ticks = [
+                ticks_of(p.columns[p.states[i].columns[0]].dtype)
+                for p, i in ((own, i), (together, j))
+            ]
+            if ticks[0] != ticks[1]:
+                fields = _rescaled(groups, prefix, ticks[1] // ticks[0])
+        columns |= {f"s{j}.{name}": values for name, values in fields.items()}
+    return tables | {"groups": type(groups)(columns)}
+
+
+def _rescaled(groups: Any, source: str, ratio: int) -> dict[str, Any]:
+    """The two halves of sums of ticks, in a finer unit. Python's integers do not overflow."""
+    hi, lo = (groups[f"{source}{half}"].astype(object) for half in ("hi", "lo"))
+    total = (hi * 2**32 + lo) * ratio
+    return {"hi": (total // 2**32).astype("int64"), "lo": (total % 2**32).astype("int64")}
+
+
+def _require_alike(own: Plan, i: int, together: Plan, j: int) -> None:
+    a, b = own.states[i], together.states[j]
+    if a.custom is not None or not a.columns:
+        return
+    column, other = own.columns[a.columns[0]], together.columns[b.columns[0]]
+    same = STATES[a.state].fields == STATES[b.state].fields
+    if not same or (a.state == "limbs" and dtype_class(column.dtype) != dtype_class(other.dtype)):
+        raise TypeError(
+            f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
+            f"aggregated with those of dtype {other.dtype} in all"
+        )
+
+
+def common_dtype(dtypes: Sequence[Any]) -> Any:
+    """The dtype that columns of pandas have together.
+
+    Parameters
+    ----------
+    dtypes : sequence of dtypes
+
+    Returns
+    -------
+    dtype
+        That of a concatenation. Where pandas would make Python objects of numbers, truths or
+        decimals, it is the dtype of numbers that holds them all.
+    """
+    distinct = list(dict.fromkeys(dtypes))
+    if len(distinct) == 1:
+        return distinct[0]
+    classes = {"complex" if is_complex(dtype) else dtype_class(dtype) for dtype in distinct}
+    if classes == {"category"}:
+        return distinct[0]
+    if classes == {"decimal"}:
+        return _common_decimal(distinct)
+    if "complex" in classes and classes <= {"complex", *_NUMERIC}:
+        return np.dtype("complex128")
+    plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in distinct]
+    together = pd.concat([pd.Series([], dtype=dtype) for dtype in plain]).dtype
+    if dtype_class(together) == "object" and classes <= _NUMERIC:
+        return np.dtype("float64" if "float" in classes else "int64")
+    return together
+
+
+def _common_decimal(dtypes: Sequence[pd.ArrowDtype]) -> pd.ArrowDtype:
+    schemas = [pa.schema([("value", dtype.pyarrow_dtype)]) for dtype in dtypes]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return pd.ArrowDtype(schema.field("value").type)

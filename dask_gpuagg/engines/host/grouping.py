@@ -1,0 +1,302 @@
+"""Dense group numbers on the host: every row's keys become one integer in ``range(n)``.
+
+This is where a host group-by spends most of its time, so it is done once per partition and
+everything else works on the dense numbers. Three encodings, cheapest first:
+
+* integers of a narrow range and categorical codes are used as they are (direct addressing), others
+  hashed by a compiled loop if there are many;
+* strings of one length are packed into integers (``strings.py``) and go the same way;
+* everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
+
+Several keys are combined by mixed-radix arithmetic on their codes and made dense again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.engines.host import fused, numbering, strings
+
+# of any integer type
+Codes = npt.NDArray[Any]
+
+# up to this many slots, addressing directly is cheaper than hashing even for few rows
+_FEW_SLOTS = 1 << 16
+# and beyond that as long as the slots stay within this multiple of the rows
+_SLOTS_PER_ROW = 4
+_WIDEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One key column as codes: ``-1`` is null, ``decode`` turns codes back into values.
+
+    ``dense``: every code below ``size`` occurs, and no null.
+    """
+
+    codes: Codes
+    size: int
+    decode: Callable[[Codes], Any]
+    has_null: bool
+    dense: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of some rows.
+
+    Attributes
+    ----------
+    codes : ndarray of int, shape (rows kept,)
+        The dense number of each kept row's group.
+    n : int
+        Number of groups; every number below it occurs.
+    keys : list of arrays, each of shape (n,)
+        The key values of each group. The order of groups is unspecified.
+    kept : ndarray of bool, shape (rows,), optional
+        Which rows have a group; ``None`` when all have.
+    """
+
+    codes: Codes
+    n: int
+    keys: list[Any]
+    kept: npt.NDArray[np.bool_] | None
+
+
+def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
+    """Number the groups of the given key columns.
+
+    Parameters
+    ----------
+    columns : sequence of Series, at least one, of equal length
+        Keys of any hashable dtype. NaN, NaT and null are one key; -0.0 and 0.0 are one key.
+    dropna : bool
+        Leave out rows in which any key is null.
+
+    Returns
+    -------
+    Groups
+    """
+    encoded = [encode(column) for column in columns]
+    kept = None
+    if dropna and any(e.has_null for e in encoded):
+        kept = np.logical_and.reduce([e.codes >= 0 for e in encoded])
+        encoded = [Encoded(e.codes[kept], e.size, e.decode, False) for e in encoded]
+    radix = [e.size + e.has_null for e in encoded]
+    if len(encoded) == 1 and encoded[0].dense:
+        codes, present = encoded[0].codes, [np.arange(encoded[0].size)]
+    else:
+        codes, present = _combine([_nulls_last(e) for e in encoded], radix)
+    keys = [
+        e.decode(np.where(c < e.size, c, -1) if e.has_null else c)
+        for e, c in zip(encoded, present, strict=True)
+    ]
+    return Groups(codes, len(present[0]), keys, kept)
+
+
+def pair_codes(codes: Codes, n: int, values: Encoded) -> Codes:
+    """One integer per row, the same for two rows where group and value are.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+    values : Encoded
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    of_value, size = _nulls_last(values), values.size + values.has_null
+    if n * size > _WIDEST:
+        of_value, present = densify(of_value, size)
+        size = len(present)
+    return codes.astype(np.int64) * size + of_value
+
+
+def _nulls_last(encoded: Encoded) -> Codes:
+    if not encoded.has_null:
+        return encoded.codes
+    return np.where(encoded.codes < 0, encoded.size, encoded.codes)
+
+
+def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """Dense codes of the rows of ``columns``, and the column codes of each dense code."""
+    if math.prod(radix) > _WIDEST:
+        return _combine_wide(columns, radix)
+    if len(columns) > 1:
+        slots, rows = radix[0] * radix[1], len(columns[0])
+        if fused.usable(rows, slots) and _addresses(slots, rows):
+            return _combine_pair(columns, radix)
+    combined = columns[0]
+    for column, size in zip(columns[1:], radix[1:], strict=True):
+        combined = combined.astype(np.int64) * size + column
+    codes, present = densify(combined, math.prod(radix))
+    parts = []
+    for size in reversed(radix[1:]):
+        present, digit = np.divmod(present, max(size, 1))
+        parts.append(digit)
+    return codes, [present, *reversed(parts)]
+
+
+def _combine_pair(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """The same, the first two columns becoming one that is dense."""
+    pair, present = numbering.number_pairs(columns[0], columns[1], radix[1], radix[0] * radix[1])
+    of_pair = np.divmod(present, radix[1])
+    if len(columns) == 2:
+        return pair, list(of_pair)
+    codes, parts = _combine([pair, *columns[2:]], [len(present), *radix[2:]])
+    return codes, [*(part.take(parts[0]) for part in of_pair), *parts[1:]]
+
+
+def _combine_wide(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
+    """The same where one integer is too narrow for the codes as they are."""
+    dense = [densify(column, size) for column, size in zip(columns, radix, strict=True)]
+    columns = [codes for codes, _ in dense]
+    radix = [len(present) for _, present in dense]
+    if math.prod(radix) > _WIDEST:
+        # no column has more codes than rows, so any two of them fit
+        pair, of_pair = _combine(columns[:2], radix[:2])
+        codes, parts = _combine([pair, *columns[2:]], [len(of_pair[0]), *radix[2:]])
+        parts = [part.take(parts[0]) for part in of_pair] + parts[1:]
+    else:
+        codes, parts = _combine(columns, radix)
+    return codes, [present.take(p) for (_, present), p in zip(dense, parts, strict=True)]
+
+
+def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
+    """Renumber codes so that every number occurs.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(size)``
+    size : int
+
+    Returns
+    -------
+    dense : ndarray of int, shape of ``codes``
+    present : ndarray of int
+        The old code of each new one.
+    """
+    if _addresses(size, len(codes)):
+        if fused.usable(len(codes), size):
+            return numbering.number(codes, 0, size)
+        seen = np.zeros(size, dtype=bool)
+        seen[codes] = True
+        present = np.flatnonzero(seen)
+        if len(present) == size:
+            return codes, present
+        number = np.empty(size, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
+        number[present] = np.arange(len(present))
+        return number.take(codes), present
+    if fused.usable(len(codes)):
+        return numbering.number_hashed(codes.astype(np.int64, copy=False))
+    dense, present = pd.factorize(codes)
+    return dense, present
+
+
+def encode(column: pd.Series) -> Encoded:
+    """Codes of one key column; see the module's description for the three encodings."""
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _encode_categorical(column)
+    if isinstance(dtype, np.dtype) and dtype.kind in "biu":
+        return _encode_integers(column.to_numpy())
+    if isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
+        encoded = _encode_packed(column)
+        if encoded is not None:
+            return encoded
+    return _encode_any(column.to_numpy() if is_plain(dtype) else column.array)
+
+
+def _encode_any(values: Any) -> Encoded:
+    codes, uniques = pd.factorize(values)
+
+    def decode(wanted: Codes) -> Any:
+        return take(uniques, wanted)
+
+    return Encoded(codes, len(uniques), decode, bool((codes < 0).any()))
+
+
+def _encode_categorical(column: pd.Series) -> Encoded:
+    dtype = column.dtype
+    codes = column.cat.codes.to_numpy()
+
+    def decode(wanted: Codes) -> Any:
+        return pd.Categorical.from_codes(wanted, dtype=dtype)
+
+    return Encoded(codes, len(dtype.categories), decode, bool((codes < 0).any()))
+
+
+def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
+    if len(values) == 0:
+        return Encoded(np.zeros(0, np.int64), 0, lambda w: values[:0].take(w), False)
+    if values.dtype.kind == "b":
+        return Encoded(values.view(np.int8), 2, lambda w: w.astype(bool), False)
+    low, high = int(values.min()), int(values.max())
+    span = high - low + 1
+    if not _addresses(span, len(values)):
+        return _encode_wide(values)
+    dtype = values.dtype
+    # uint64 stays as it is: a value beyond int64 minus the lowest one fits either way
+    wide = np.dtype(dtype if dtype.itemsize == 8 else np.int64)
+
+    def decode(wanted: Codes) -> Any:
+        return (wanted.astype(wide) + wide.type(low)).astype(dtype)
+
+    if fused.usable(len(values), span):
+        return _numbered(numbering.number(values, low, span), decode)
+    shifted = values.astype(wide, copy=False) - wide.type(low)
+    return Encoded(shifted.astype(np.int64, copy=False), span, decode, False)
+
+
+def _encode_wide(values: npt.NDArray[Any]) -> Encoded:
+    """Integers of too wide a range for direct addressing."""
+    dtype = values.dtype
+    if not fused.usable(len(values)):
+        return _encode_any(values)
+    wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    numbered = numbering.number_hashed(values.astype(wide, copy=False).view(np.int64))
+    return _numbered(numbered, lambda w: w.view(wide).astype(dtype, copy=False))
+
+
+def _encode_packed(column: pd.Series) -> Encoded | None:
+    packed = strings.pack(column)
+    if packed is None:
+        return None
+    packing, dtype = packed.packing, column.dtype
+    size = 1 << packing.bits
+
+    def decode(wanted: Codes) -> Any:
+        return strings.unpack(wanted, packing, dtype)
+
+    if fused.usable(len(column), size) and _addresses(size, len(column)):
+        return _numbered(packed.numbers(), decode)
+    return Encoded(packed.codes(), size, decode, False)
+
+
+def _numbered(numbered: numbering.Numbered, decode: Callable[[Codes], Any]) -> Encoded:
+    """Dense codes, of which ``decode`` gives the values by their former codes."""
+    codes, present = numbered
+    return Encoded(codes, len(present), lambda w: decode(present.take(w)), False, dense=True)
+
+
+def _addresses(size: int, rows: int) -> bool:
+    """Whether so many slots may be addressed directly."""
+    return size <= max(_FEW_SLOTS, _SLOTS_PER_ROW * rows)
+
+
+def take(values: Any, rows: Codes) -> Any:
+    """Rows of an array; a negative row gives null."""
+    fill = bool((rows < 0).any())
+    if isinstance(values, np.ndarray):
+        return pd.api.extensions.take(values, rows, allow_fill=fill)
+    return values.take(rows, allow_fill=fill)

@@ -1,0 +1,1 @@
+"""The seam to Dask: wrapping its optimizer, reading its expressions."""

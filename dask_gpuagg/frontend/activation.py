@@ -1,0 +1,154 @@
+"""Switching the plugin on and off, and the versions of Dask on which that is done."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import dask
+
+from dask_gpuagg.frontend import contract, patches
+from dask_gpuagg.frontend.hook import hooks
+from dask_gpuagg.frontend.patches import is_enabled
+from dask_gpuagg.reporting.fallbacks import looking, warn_user
+from dask_gpuagg.settings import settings
+
+__all__ = ["disable", "enable", "enabled", "is_enabled", "looking_on"]
+
+OLDEST_DASK = "2025.5.0"
+# the newest one that the tests have run on
+NEWEST_DASK = "2026.8.0"
+
+# how many want the wrappers: one for enable(), one for each open block
+_wanted = 0
+# later versions of Dask whose canary query was answered right in this process
+_trusted: set[str] = set()
+
+
+def enable() -> None:
+    """Run group-by aggregations of Dask DataFrame through our plan, from now on.
+
+    For all threads of the process; ``with enabled():`` is for some lines.
+
+    Raises
+    ------
+    BadSetting
+        When the configuration has a setting that is not allowed.
+    RuntimeError
+        When the installed Dask is older than the oldest one supported, its internals are not as
+        expected, or it is newer than those tested and answers a test query wrong. Nothing is
+        changed then.
+    """
+    with patches.lock:
+        if not patches.process_on:
+            _want()
+            patches.process_on = True
+    block = patches.innermost()
+    if block is not None:
+        block.on = True
+
+
+def disable() -> None:
+    """Undo ``enable()``, and end the effect of the ``with enabled():`` block around the call."""
+    with patches.lock:
+        if patches.process_on:
+            patches.process_on = False
+            _release()
+    block = patches.innermost()
+    if block is not None:
+        block.on = False
+
+
+@contextlib.contextmanager
+def enabled() -> Iterator[None]:
+    """Context manager: the plugin on inside, for this thread or coroutine.
+
+    Other threads are not concerned, not even those that are started inside.
+
+    Raises
+    ------
+    BadSetting, RuntimeError
+        As by ``enable()``.
+    """
+    with _wanting():
+        block = patches.enter_block()
+        try:
+            yield
+        finally:
+            patches.leave_block(block)
+
+
+@contextlib.contextmanager
+def looking_on() -> Iterator[None]:
+    """Context manager: queries are tuned as with the plugin on, and nothing is recorded."""
+    with _wanting():
+        token = looking.set(True)
+        try:
+            yield
+        finally:
+            looking.reset(token)
+
+
+@contextlib.contextmanager
+def _wanting() -> Iterator[None]:
+    _want()
+    try:
+        yield
+    finally:
+        _release()
+
+
+def _want() -> None:
+    global _wanted
+    settings()
+    with patches.lock:
+        if _wanted == 0:
+            _install()
+        _wanted += 1
+
+
+def _release() -> None:
+    global _wanted
+    with patches.lock:
+        _wanted -= 1
+        if _wanted == 0:
+            patches.uninstall()
+
+
+def _install() -> None:
+    version = dask.__version__
+    if _numbers(version) < _numbers(OLDEST_DASK):
+        raise RuntimeError(
+            f"dask_gpuagg hooks into Dask's internals, as they are from {OLDEST_DASK} on; "
+            f"Dask {version} is installed. Nothing was changed."
+        )
+    contract.check()
+    newer = _numbers(version) > _numbers(NEWEST_DASK) and version not in _trusted
+    patches.install(hooks())
+    if not newer:
+        return
+    token = looking.set(True)
+    try:
+        contract.try_queries()
+    except BaseException as error:
+        patches.uninstall()
+        if not isinstance(error, Exception):
+            raise
+        raise RuntimeError(
+            f"Dask {version} is newer than {NEWEST_DASK}, the newest that dask_gpuagg was tested "
+            f"on, and a test query fails there: {error!r}. Nothing was changed."
+        ) from error
+    finally:
+        looking.reset(token)
+    _trusted.add(version)
+    warn_user(
+        f"Dask {version} is newer than {NEWEST_DASK}, the newest that dask_gpuagg was tested on. "
+        "Its internals look the same, and test queries are answered right.",
+        UserWarning,
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers, without what marks it as local or in development."""
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])[:3]))

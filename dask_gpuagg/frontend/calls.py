@@ -1,0 +1,198 @@
+"""Calls of ``.agg`` and of methods of group-bys: Dask's own collection, or one of ours.
+
+While the plugin is enabled these functions stand around Dask's (``hook.py``), which they are given
+as ``original``. Ours is made where Dask refuses, ignores or answers wrongly what pandas accepts;
+what Dask makes of the call is kept in it where it can be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import new_collection
+
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.extended import extend, extend_method
+from dask_gpuagg.frontend.specification import needs_extension, on_own_labels
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
+
+# methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
+_METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
+METHODS = _METHODS_OF_OURS | {
+    "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
+    "median",
+}  # fmt: skip
+
+# methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
+# say so: its medians are in no order, and labels that are text are lost with numeric_only
+_HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
+    "mean": lambda groupby, given: False,
+    "median": lambda groupby, given: bool(groupby.sort),
+    "idxmin": lambda groupby, given: bool(given.get("numeric_only")),
+    "idxmax": lambda groupby, given: bool(given.get("numeric_only")),
+}
+
+
+def aggregate_cudf(
+    owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
+) -> Any:
+    """``aggregate`` of dask_cudf's group-bys: our own node, with dask_cudf's for a fallback.
+
+    Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
+    each step of the optimization.
+    """
+    self = on_own_labels(self)
+    names = ("split_every", "split_out", "shuffle_method")
+    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
+    flags |= {name: kwargs[name] for name in names if name in kwargs}
+    functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
+    stock = None
+    if arg is not None and self.observed:
+        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
+            stock = original(self, arg, **kwargs)
+    try:
+        extended = extend(self, _as_list(arg), flags, functions, stock)
+        refused = logical.refusals(extended)
+    except Unsupported as refusal:
+        refused = [refusal]
+    except Exception as failure:
+        if stock is None:
+            raise
+        return _stock_after(failure, stock)
+    if not refused:
+        return new_collection(extended)
+    if arg is None or not self.observed:
+        raise UnsupportedGroupBy(refused[0].reason)
+    # lowering will say why it runs stock; or dask_cudf's own error surfaces
+    return stock if stock is not None else original(self, arg, **kwargs)
+
+
+def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method of a group-by as our own node, where Dask's has no metadata or a wrong answer."""
+    self = on_own_labels(self)
+    device = engine_name(self.obj._meta) == DEVICE
+    # there are no matrices of one column; Dask says so
+    matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
+    if matrix or not (device or name in _HOST_METHODS):
+        return original(self, *args, **kwargs)
+    stock: Any = None
+    error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
+    if self.observed or not device:
+        try:
+            stock = original(self, *args, **kwargs)
+        except Exception as refused_by_stock:
+            # what it raises has many types: cuDF's of its metadata code among them
+            error = refused_by_stock
+            if not device and not isinstance(error, NotImplementedError):
+                raise
+        given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
+        ours = name in _HOST_METHODS and _HOST_METHODS[name](self, given)
+        ours = ours or (device and name == "median" and _leaves_outputs_open(args, kwargs))
+        if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
+            return stock
+    try:
+        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
+    except Unsupported as refusal:
+        if stock is not None:
+            return stock  # lowering will say why
+        error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
+        raise error from None
+    except Exception as failure:
+        if stock is not None:
+            return _stock_after(failure, stock)
+        error.add_note(f"dask_gpuagg cannot run it either: {failure}")
+        raise error from failure
+
+
+def _leaves_outputs_open(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a median is left its default ``split_out``, an output for each input partition."""
+    return "split_out" not in kwargs and len(args) < 2
+
+
+def _arguments(
+    original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> dict[str, Any]:
+    """What a method is called with, by name."""
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    bound.apply_defaults()
+    given: dict[str, Any] = dict(bound.arguments)
+    further: dict[str, Any] = given.pop("kwargs", {})
+    return given | further
+
+
+def _extended_method(
+    name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    given = _arguments(original, self, *args, **kwargs)
+    if given.get("min_count"):
+        raise Unsupported(f"{name} with min_count", name)
+    flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
+    if name == "median" and _leaves_outputs_open(args, kwargs):
+        flags["split_out"] = None
+    flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
+    parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
+    numeric_only = bool(given.get("numeric_only"))
+    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
+    for refusal in logical.refusals(extended):
+        raise refusal
+    return extended
+
+
+def _as_list(arg: Any) -> Any:
+    """dask_cudf's other name for ``list``."""
+    if isinstance(arg, dict):
+        return {k: _as_list(v) for k, v in arg.items()}
+    if isinstance(arg, list):
+        return [_as_list(v) for v in arg]
+    return "list" if isinstance(arg, str) and arg == "collect" else arg
+
+
+def aggregate(
+    original: Callable[..., Any],
+    self: Any,
+    arg: Any = None,
+    split_every: Any = 8,
+    split_out: Any = None,
+    shuffle_method: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """``aggregate`` of group-bys: Dask's own, or our node with Dask's for a fallback."""
+    self = on_own_labels(self)
+    flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
+    stock: Any = None
+    try:
+        stock = original(self, arg, **flags, **kwargs)
+    except Exception as error:
+        # what Dask raises here has many types: its metadata code meets what it never expected
+        refused = error
+    if stock is not None and not needs_extension(self, arg, kwargs):
+        return stock
+    try:
+        extended = extend(self, arg, flags, kwargs, stock)
+        if stock is None:
+            for refusal in logical.refusals(extended):
+                raise refusal
+    except Unsupported as refusal:
+        if stock is not None:
+            return stock
+        refused.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
+        raise refused from None
+    except Exception as failure:
+        if stock is None:
+            raise  # pandas' own error, from the metadata
+        return _stock_after(failure, stock)
+    return new_collection(extended)
+
+
+def _stock_after(failure: Exception, stock: Any) -> Any:
+    """Dask's own collection, where making ours failed; the report has the reason."""
+    reason = f"the planner failed: {failure!r}"
+    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=failure)
+    return stock

@@ -1,0 +1,114 @@
+"""What this package expects of Dask's internals, checked before they are wrapped."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+from dask._expr import Expr
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._reductions import TreeReduce
+
+from dask_gpuagg.frontend.alignment import PARTITION_WISE
+from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
+
+# functions that are wrapped, and their parameters
+_SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
+    (Expr, "lower_once", ["self", "lowered"]),
+    (G.GroupByApplyConcatApply, "_tune_down", ["self"]),
+    (G.GroupByReduction, "_tune_down", ["self"]),
+    *((kind, "_tune_down", ["self"]) for kind in PARTITION_WISE),
+    (
+        G.GroupBy,
+        "__init__",
+        ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
+    ),
+    (
+        G.GroupBy,
+        "aggregate",
+        ["self", "arg", "split_every", "split_out", "shuffle_method", "kwargs"],
+    ),
+)
+
+# the property that is wrapped
+MAPPING = "unique_partition_mapping_columns_from_shuffle"
+
+# operands of nodes: one more might change what a query means
+_FLAGS = ["split_every", "split_out", "sort", "shuffle_method"]
+_OPERANDS: tuple[tuple[Any, list[str]], ...] = (
+    (
+        G.GroupbyAggregationBase,
+        ["frame", "arg", "observed", "dropna", *_FLAGS, "_slice"],
+    ),
+    (
+        G.SingleAggregation,
+        ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
+    ),
+    # made by position, with an operand of ours behind Dask's
+    (
+        TreeReduce,
+        [
+            *("frame", "kind", "_meta", "combine", "aggregate"),
+            *("combine_kwargs", "aggregate_kwargs", "split_every"),
+        ],
+    ),
+)
+
+
+def check() -> None:
+    """Compare Dask's internals with what this package expects.
+
+    Raises
+    ------
+    RuntimeError
+        When they differ.
+    """
+    different = [
+        f"{owner.__name__}.{name}"
+        for owner, name, expected in _SIGNATURES
+        if _parameters(owner, name) != expected
+    ]
+    mapping = inspect.getattr_static(G.GroupByReduction, MAPPING, None)
+    if not isinstance(mapping, functools.cached_property):
+        different.append(f"GroupByReduction.{MAPPING}")
+    different += [owner.__name__ for owner, expected in _OPERANDS if owner._parameters != expected]
+    if different:
+        raise RuntimeError(
+            f"the internals of Dask {dask.__version__} differ from those dask_gpuagg was "
+            f"tested on: {', '.join(different)}. Nothing was changed."
+        )
+
+
+def _parameters(owner: Any, name: str) -> list[str]:
+    function = getattr(owner, name, None)
+    return [] if function is None else list(inspect.signature(function).parameters)
+
+
+def try_queries() -> None:
+    """Plan and compute two tiny queries, and compare them with pandas.
+
+    Raises
+    ------
+    AssertionError
+        When a query is not planned, or its answer is not pandas'.
+    Exception
+        Whatever Dask raises.
+    """
+    frame = pd.DataFrame({"k": [1, 2, 1, 3, 2, 1], "x": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]})
+    rows = dd.from_pandas(frame, npartitions=3)
+    expected = frame.groupby("k").agg({"x": ["sum", "mean", "count"]})
+    # with a method of its own the second one needs no cluster, even where there is one
+    for outputs, kind in ((1, GroupByTree), (2, GroupByMerge)):
+        grouped = rows.groupby("k")
+        query = grouped.agg(
+            {"x": ["sum", "mean", "count"]}, split_out=outputs, shuffle_method="tasks"
+        )
+        lowered = query.optimize(fuse=False)
+        if not any(isinstance(node, kind) for node in lowered.expr.walk()):
+            raise AssertionError(f"no {kind.__name__} in {lowered.expr}")
+        answer = lowered.compute(scheduler="synchronous").sort_index()
+        pd.testing.assert_frame_equal(answer, expected)

@@ -1,0 +1,321 @@
+"""Aggregations that Dask's own ``.agg`` refuses, as a logical expression of ours.
+
+Dask rejects ``nunique``, ``any``, ``sem`` and others, the same pair twice, and a
+``dd.Aggregation`` beside ``median`` while it makes the metadata of its own node; it ignores the
+functions' arguments. For such a specification the collection gets this node instead; nothing else
+about the query changes. Where Dask accepts the specification all the same, the node keeps Dask's
+expression for it, to be run wherever ours cannot.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase
+from dask.dataframe.dask_expr._repartition import Repartition
+
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.frontend.device_metadata import numeric_labels
+from dask_gpuagg.frontend.functions import Parameters
+from dask_gpuagg.frontend.result_metadata import matrix_meta, outputs_meta, shaped
+from dask_gpuagg.frontend.specification import (
+    Guard,
+    Specification,
+    read_specification,
+    value_columns,
+)
+from dask_gpuagg.plan import Requested, Unsupported
+from dask_gpuagg.planning.metadata_cache import remembered
+
+
+class ExtendedAggregation(GroupByApplyConcatApply):
+    """A group-by aggregation in our own terms.
+
+    Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
+    flags of Dask's own node, Dask's own expression for the same result if there is one, the
+    guards and the empty outputs that they are applied to, then the keys.
+    """
+
+    _parameters = [
+        "frame",
+        "requested",
+        "result_meta",
+        "observed",
+        "dropna",
+        "split_every",
+        "split_out",
+        "sort",
+        "shuffle_method",
+        "_slice",
+        "stock",
+        "guards",
+        "guarded_meta",
+    ]
+    _defaults = {
+        "observed": None,
+        "dropna": None,
+        "split_every": 8,
+        "split_out": None,
+        "sort": None,
+        "shuffle_method": None,
+        "_slice": None,
+        "stock": None,
+        "guards": (),
+        "guarded_meta": None,
+    }
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.result_meta
+
+    @property
+    def planned_meta(self) -> Any:
+        """The empty result of the plan."""
+        return self.guarded_meta if self.guards else self.result_meta
+
+    def completed(self, planned: Expr) -> Expr:
+        """The result, from what the plan gives."""
+        return GroupByGuarded(planned, self.guards, self.result_meta) if self.guards else planned
+
+    def _simplify_down(self) -> Any:
+        if self.frame.ndim == 1:
+            return None
+        needed = {r.column for r in self.requested} | set(self._by_columns)
+        columns = [c for c in self.frame.columns if c in needed]
+        if columns == list(self.frame.columns) or not columns:
+            return None
+        return type(self)(self.frame[columns], *self.operands[1:])
+
+    def _lower(self) -> Any:
+        if self.stock is not None:
+            return self.stock.lowered(self.operand("split_out"), self.npartitions)
+        names = ", ".join(dict.fromkeys(r.aggregation for r in self.requested))
+        raise RuntimeError(
+            f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
+            "run it: enable the plugin again, or write the aggregation in Dask's own terms"
+        )
+
+
+class Stock:
+    """Another expression for the same result, which is no part of the one it is kept in.
+
+    Parameters
+    ----------
+    expr : Expr
+    """
+
+    def __init__(self, expr: Any) -> None:
+        # not called `expr`: Dask takes whatever has that attribute for a collection, and would
+        # make its expression an input of ours
+        self.kept = expr
+
+    def lowered(self, split_out: Any, npartitions: int) -> Any:
+        """The expression with Dask's own physical nodes and as many outputs as ours was to have.
+
+        Parameters
+        ----------
+        split_out : int, bool, callable or None
+        npartitions : int
+            What the nodes above were told.
+
+        Returns
+        -------
+        Expr
+        """
+        # it was no part of the query when that was simplified
+        expr: Any = self.kept.simplify()
+        group_by: Any = next(n for n in expr.walk() if isinstance(n, GroupByBase))
+        stock = group_by
+        if "split_out" in group_by._parameters:
+            stock = group_by.substitute_parameters({"split_out": split_out})
+        # lowered here and now, so that the planner does not take it up again
+        physical = stock._lower()
+        expr = expr.substitute(group_by, stock if physical is None else physical)
+        if expr.npartitions != npartitions:
+            return Repartition(expr, new_partitions=npartitions)
+        return expr
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Stock", self.kept._name)
+
+    def __repr__(self) -> str:
+        return f"Stock({self.kept._name})"
+
+
+def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
+    """Task: outputs null where a group has too few values; the counts are left out.
+
+    Parameters
+    ----------
+    outputs : DataFrame
+        Those of the result, then what the guards read, labelled by their positions.
+    guards : sequence of Guard
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
+    for guard in guards:
+        least = guard.least if guard.rows is None else outputs[guard.rows]
+        enough = outputs[guard.count] >= least
+        columns[guard.output] = columns[guard.output].where(enough)
+    if meta.ndim == 1:
+        columns[0].name = meta.name
+        return columns[0]
+    result = type(outputs)(columns, index=outputs.index)
+    result.columns = meta.columns
+    return result
+
+
+class GroupByGuarded(Blockwise):
+    """Outputs that are null in the groups that have too few values."""
+
+    _parameters = ["frame", "guards", "meta"]
+
+    operation = staticmethod(gpuagg_guarded)
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_guarded-{self.deterministic_token}"
+
+
+def extend(
+    groupby: Any,
+    arg: Any,
+    flags: dict[str, Any],
+    named: dict[str, Any],
+    stock: Any | None = None,
+) -> Any:
+    """Expression for an ``.agg`` call in our own terms.
+
+    Parameters
+    ----------
+    groupby : dask.dataframe GroupBy
+    arg : str, callable, list or dict, optional
+    flags : dict
+        ``split_every``, ``split_out`` and ``shuffle_method``.
+    named : dict
+        Named aggregations when ``arg`` is ``None``, else arguments of the functions.
+    stock : collection, optional
+        The same result by other means, for when the planner cannot be used after all.
+
+    Returns
+    -------
+    ExtendedAggregation
+
+    Raises
+    ------
+    Unsupported
+        When our plan cannot run it either.
+    KeyError
+        For columns that the frame does not have.
+    """
+    spec = read_specification(groupby, arg, named)
+    device = engine_name(groupby.obj._meta) == DEVICE
+    if not spec.requested and (arg is None or device):
+        raise Unsupported("no aggregation was asked for")
+    labels = {r.label for r in spec.requested}
+    if device and len(labels) < len(spec.requested):
+        raise Unsupported("cuDF has no two columns of one label")
+    return _node(groupby, spec, flags, stock)
+
+
+def extend_method(
+    groupby: Any,
+    name: str,
+    parameters: Parameters,
+    flags: dict[str, Any],
+    numeric_only: bool = False,
+    stock: Any | None = None,
+) -> ExtendedAggregation:
+    """Expression for a method of a group-by whose metadata stock Dask cannot make.
+
+    Parameters
+    ----------
+    groupby : dask.dataframe GroupBy
+    name : str
+        Of the registry.
+    parameters : tuple of (str, object)
+        Of the aggregation.
+    flags : dict
+        ``split_every``, ``split_out`` and ``shuffle_method``.
+    numeric_only : bool
+    stock : collection, optional
+        The same result by other means.
+
+    Returns
+    -------
+    ExtendedAggregation
+    """
+    meta = groupby.obj._meta
+    scalar = type(groupby._meta).__name__ == "SeriesGroupBy"
+    if scalar:
+        labels = [meta.name if meta.ndim == 1 else groupby._slice]
+    else:
+        labels = value_columns(groupby)
+        if engine_name(meta) == DEVICE:  # cuDF leaves a key out even if it was chosen
+            by = [b for b in groupby.by if not isinstance(b, Expr)]
+            labels = [c for c in labels if c not in by]
+        labels = numeric_labels(meta, labels) if numeric_only else labels
+    if name == "size":
+        labels, scalar = [labels[0] if scalar else None], True
+    requested = tuple(
+        Requested(label, name, None if name == "size" else label, parameters) for label in labels
+    )
+    if not requested:
+        raise Unsupported(f"no column is left for {name}", name)
+    levels = meta.columns.nlevels if meta.ndim == 2 else 1
+    spec = Specification(requested, scalar=scalar, levels=levels)
+    result = matrix_meta(groupby, labels) if name in ("cov", "corr") else None
+    return _node(groupby, spec, flags, stock, result)
+
+
+def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
+    """The empty outputs of a specification, and the result that is made of them."""
+
+    def make() -> tuple[Any, Any]:
+        outputs = outputs_meta(groupby, spec.requested + spec.counted)
+        labels = [r.label for r in spec.requested]
+        if spec.scalar and spec.requested[0].aggregation == "value_counts":
+            labels = ["count"]  # pandas' name for it
+        return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
+
+    flags = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
+    found: tuple[Any, Any] = remembered((groupby.obj.expr, list(groupby.by), flags, spec), make)
+    return found
+
+
+def _node(
+    groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any, result: Any = None
+) -> ExtendedAggregation:
+    requested = spec.requested + spec.counted
+    outputs = None
+    if result is None:
+        outputs, result = _metadata(groupby, spec)
+    if stock is not None and stock.ndim > result.ndim:
+        stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
+    return ExtendedAggregation(
+        groupby.obj.expr,
+        requested,
+        result,
+        groupby.observed,
+        groupby.dropna,
+        flags["split_every"],
+        flags["split_out"],
+        groupby.sort,
+        flags["shuffle_method"],
+        groupby._slice,
+        None if stock is None else Stock(stock.expr),
+        spec.guards,
+        outputs if spec.guards else None,
+        *groupby.by,
+    )

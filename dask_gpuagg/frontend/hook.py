@@ -1,0 +1,282 @@
+"""The wrappers: where Dask's expression optimizer meets our planner.
+
+Some functions of Dask are wrapped while the plugin is enabled:
+
+* ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
+  group-by aggregation is offered to the planner there, and everything about the collection
+  API, metadata, divisions and column projection stays Dask's own;
+* ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
+  partition-wise nodes, which make the group-bys that they combine choose alike;
+* their metadata, which is remembered for cuDF collections (``metadata_cache.py``);
+* ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
+  pandas (``calls.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from dask._expr import Expr
+from dask.dataframe.dask_expr import _groupby as G
+
+from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.engines import DEVICE, HOST, engine_name
+from dask_gpuagg.engines.host.buckets import hashed_by_dask
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs_beside_stock
+from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
+from dask_gpuagg.frontend.contract import MAPPING
+from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.patches import Hook, install_late
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.planning.lower import choose_outputs, physical, route
+from dask_gpuagg.planning.metadata_cache import known_meta
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
+from dask_gpuagg.settings import settings
+
+# key, in the cache of one lowering, of the names of group-bys that could be planned but for
+# another one they are combined with, each with the error of ours that is behind it, if any; no
+# node has such a name
+_STOCK_ONLY = "dask_gpuagg: stock only"
+# key, in the same cache, of the first node that was lowered: all that is computed is below it
+_ROOT = "dask_gpuagg: root"
+
+
+# nodes whose metadata Dask makes by running them on made-up rows
+_WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
+
+
+def hooks() -> list[Hook]:
+    """The functions of Dask that are wrapped, each with its wrapper."""
+    found: list[Hook] = [
+        (Expr, "lower_once", _lower_once),
+        *((kind, "_tune_down", _tune_partition_wise) for kind in PARTITION_WISE),
+        (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
+        (G.GroupByReduction, "_tune_down", _tune_down),
+        (G.GroupByApplyConcatApply, MAPPING, _mapping),
+        (G.GroupByReduction, MAPPING, _mapping),
+        *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
+        (G.GroupBy, "aggregate", aggregate),
+        (G.GroupBy, "__init__", _init),
+        (G.SeriesGroupBy, "__init__", _init),
+    ]
+    for owner in (G.GroupBy, G.SeriesGroupBy):
+        for name in sorted(METHODS & vars(owner).keys()):
+            found.append((owner, name, functools.partial(method, name)))
+    return found
+
+
+def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]) -> Any:
+    if self._name in lowered:
+        return original(self, lowered)
+    # parents are lowered before their children: what they decide travels in Dask's own cache
+    root = lowered.setdefault(_ROOT, self)
+    stock_only = lowered.setdefault(_STOCK_ONLY, {})
+    stock_only.update(_stock_only(self))
+    if logical.is_aggregation(self):
+        planned = _planned(self, stock_only, lowered, root)
+        if planned is not None:
+            return lowered.setdefault(self._name, planned.lower_once(lowered))
+    return original(self, lowered)
+
+
+def _stock_only(node: Any) -> dict[str, Exception | None]:
+    """Names of group-bys below a node that stock Dask has to run; the error that is the reason."""
+    try:
+        return dict.fromkeys(runs_beside_stock(node))
+    except Exception as error:
+        # which of them are combined is not known then: planning some could put groups elsewhere
+        # than stock Dask does for the others
+        return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
+
+
+def _planned(
+    expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any], root: Expr
+) -> Expr | None:
+    """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
+    settings()  # what is wrong there is the user's to know, and no reason to fall back
+    try:
+        # a query that is only looked at goes to no cluster
+        problem = None if looking.get() else cluster_problem()
+        if problem is not None:
+            raise Unsupported(problem)
+        if expr._name in stock_only:
+            raise stock_only[expr._name] or Unsupported(
+                "it is combined with a group-by that stock Dask runs"
+            )
+        query = _with_objects(logical.read(expr))
+        decision = route(query, expr)
+        query = replace(_on_lowered(query, lowered), shared=_is_shared(expr, root))
+        planned = physical(query, decision)
+    except Unsupported as refusal:
+        _fall_back(expr, refusal.reason)
+        return None
+    except UnsupportedGroupBy:
+        raise
+    except Exception as error:
+        # a bug of ours must not break the user's query; tests run under fallback: raise
+        _fall_back(expr, f"the planner failed: {error!r}", cause=error)
+        return None
+    if not looking.get():
+        tally.planned.add(expr._name)
+    return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
+
+
+def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
+    """The query on physical inputs, whose number of partitions is what they give.
+
+    A logical node may promise more: ``repartition`` gives fewer where divisions would repeat, and
+    narrow Parquet files are read several at a time.
+    """
+    by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
+    return replace(query, frame=_lower_completely(query.frame, lowered), by=by)
+
+
+def _is_shared(expr: Expr, root: Expr) -> bool:
+    """Whether anything but a group-by reads what it reads."""
+    below = {node._name for input_ in expr.dependencies() for node in input_.walk()}
+    others = (node for node in root.walk() if node._name not in below and node._name != expr._name)
+    return any(input_._name in below for node in others for input_ in node.dependencies())
+
+
+def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
+    """As Dask does, with the cache of the lowering in progress."""
+    while True:
+        once = expr.lower_once(lowered)
+        if once._name == expr._name:
+            return expr
+        expr = once
+
+
+def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
+    """Note that stock Dask runs a group-by, or say why nobody can."""
+    what = logical.describe(expr)
+    if isinstance(expr, ExtendedAggregation) and expr.stock is None:
+        raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause
+    note_fallback(expr._name, what, reason, cause=cause)
+
+
+def _with_objects(query: GroupByQuery) -> GroupByQuery:
+    """The query with objects for results of objects.
+
+    The objects that older releases of Dask make up for metadata are strings, and so are then what
+    pandas infers for their sum, minimum or first.
+    """
+    plan, meta = query.plan, query.meta
+    columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    of_columns = plan.shape == "groups" and len(columns) == len(plan.outputs)
+    if not of_columns or engine_name(meta) == DEVICE:
+        return query
+    wrong = [
+        i
+        for i, (dtype, output) in enumerate(zip(columns, plan.outputs, strict=True))
+        if isinstance(dtype, pd.StringDtype)
+        and output.custom is None
+        and output.column is not None
+        and plan.columns[output.column].dtype == object
+    ]
+    if not wrong:
+        return query
+    if meta.ndim == 1:
+        return replace(query, meta=meta.astype(object))
+    meta = meta.copy()
+    for i in wrong:
+        meta.isetitem(i, meta.iloc[:, i].astype(object))
+    return replace(query, meta=meta)
+
+
+def _mapping(original: Callable[..., Any], self: Any) -> Any:
+    """Columns by which groups are partitioned as Dask would do it, so that merges need not.
+
+    Keys of some dtypes Dask hashes by how a partition holds them, and our plan by their value.
+    """
+    claimed = original(self)
+    if not claimed or not logical.is_aggregation(self) or not self.need_to_shuffle:
+        return claimed
+    meta = self.frame._meta
+    if engine_name(meta) != HOST:
+        return claimed
+    try:
+        keys = [logical.key_column(by, meta) for by in self.by]
+    except Unsupported:  # stock Dask runs it
+        return claimed
+    return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
+
+
+def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
+    decided = None
+    try:
+        decided = decide_together(self)
+    except UnsupportedGroupBy:
+        raise
+    except Exception as error:
+        for below in self.walk():
+            if logical.is_aggregation(below):
+                _note_open(below, error)
+    return original(self) if decided is None else decided
+
+
+def _tune_down(original: Callable[..., Any], self: Any) -> Any:
+    if not logical.is_aggregation(self):
+        return original(self)
+    if self.operand("split_out") is not None:
+        return None
+    settings()
+    try:
+        decision = choose_outputs(logical.read(self))
+    except Unsupported:
+        # lowering meets the same obstacle, and records and reports it
+        return original(self)
+    except UnsupportedGroupBy:
+        raise
+    except Exception as error:
+        _note_open(self, error)
+        return original(self)
+    return self.substitute_parameters({"split_out": decision})
+
+
+def _note_open(expr: Any, error: Exception) -> None:
+    """Report a bug of ours in the choice of outputs, which Dask's own rule makes then."""
+    reason = f"the planner failed: {error!r}"
+    how = "has the number of outputs that Dask chooses"
+    note_fallback(expr._name, logical.describe(expr), reason, cause=error, how=how)
+
+
+def _init(
+    original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
+) -> None:
+    # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
+    for owner in type(self).__mro__:
+        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
+            install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
+    if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
+        # cuDF's own group-by refuses it, even for the metadata
+        _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
+        self.observed = False
+        return
+    keys = by if isinstance(by, list | tuple) else [by]
+    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
+        cleaned = [G._clean_by_expr(obj, key) for key in keys]
+        if any(isinstance(key, Expr) for key in cleaned):
+            _init_by_expressions(original, self, obj, cleaned, *args, **kwargs)
+            return
+    original(self, obj, by, *args, **kwargs)
+
+
+def _init_by_expressions(
+    original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
+) -> None:
+    """Keys that are computed, which cuDF's own group-by takes for labels: made without them."""
+    labels = [key for key in keys if not isinstance(key, Expr)]
+    original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
+    self.by = keys
+    flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
+    by = [key._meta if isinstance(key, Expr) else key for key in keys]
+    self._meta = self.obj._meta.groupby(by, **flags)
+    if self._slice is not None:
+        self._meta = self._meta[self._slice]

@@ -1,0 +1,239 @@
+"""Reading Dask's logical group-by nodes: from an expression to a plan.
+
+Together with ``expressions.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
+``hook.py`` this is all that touches Dask's internals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._expr import Expr
+
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines.device.support import device_refusal
+from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.functions import read_function
+from dask_gpuagg.plan import (
+    Column,
+    Requested,
+    Unsupported,
+    make_matrix_plan,
+    make_plan,
+    reasons,
+)
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.task_settings import configured
+
+# the logical classes that reduce groups, by the aggregation they stand for
+_SINGLE: dict[type, str] = {
+    G.Sum: "sum",
+    G.Prod: "prod",
+    G.Min: "min",
+    G.Max: "max",
+    G.First: "first",
+    G.Last: "last",
+    G.Count: "count",
+    G.Size: "size",
+    G.IdxMin: "idxmin",
+    G.IdxMax: "idxmax",
+    G.Mean: "mean",
+    G.Var: "var",
+    G.Std: "std",
+    G.NUnique: "nunique",
+    G.Median: "median",
+    G.Unique: "unique",
+    G.ValueCounts: "value_counts",
+    G.Cov: "cov",
+    G.Corr: "corr",
+}
+
+
+def is_aggregation(expr: Any) -> bool:
+    """Whether a node is a logical group-by aggregation (rather than apply, transform, ...)."""
+    return isinstance(expr, G.GroupbyAggregation | ExtendedAggregation) or type(expr) in _SINGLE
+
+
+def describe(expr: Any) -> str:
+    """What the user wrote, roughly, for messages."""
+    if type(expr) in _SINGLE:
+        return f".{_SINGLE[type(expr)]}()"
+    return ".agg(...)"
+
+
+def read(expr: Any) -> GroupByQuery:
+    """Read a logical group-by aggregation.
+
+    Parameters
+    ----------
+    expr : Expr
+        For which ``is_aggregation`` holds.
+
+    Returns
+    -------
+    GroupByQuery
+
+    Raises
+    ------
+    Unsupported
+        With the first reason why our plan cannot run it.
+    """
+    keys, columns, requested = _parts(expr)
+    flags = {
+        "dropna": True if expr.dropna is None else bool(expr.dropna),
+        "observed": bool(expr.observed),
+        # Dask sorts each output of .median(), which has no such operand
+        "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
+    }
+    extended = isinstance(expr, ExtendedAggregation)
+    name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
+    if not requested and not extended:
+        # stock Dask's answer has no groups
+        raise Unsupported("no column is left to aggregate", name)
+    if name in ("cov", "corr"):
+        if not flags["observed"] and engine_name(expr.frame._meta) == DEVICE:
+            raise Unsupported(f"{name} with observed=False", name)
+        of_label = {c.label: c for c in columns}
+        wanted = [of_label[label] for label in expr._meta.columns]
+        plan = make_matrix_plan(keys, wanted, name, _matrix_parameters(expr), **flags)
+    else:
+        plan = make_plan(keys, columns, requested, **flags)
+        if plan.shape == "values" and not flags["observed"]:
+            raise Unsupported("value_counts with observed=False", "value_counts")
+    if engine_name(expr.frame._meta) == DEVICE:
+        refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
+        if refusal is not None:
+            raise refusal
+    return GroupByQuery(
+        replace(plan, settings=configured()),
+        expr.frame,
+        list(expr.by),
+        expr.planned_meta if extended else expr._meta,
+        _operand(expr, "split_out", None),
+        _operand(expr, "split_every", None),
+        _operand(expr, "shuffle_method", None),
+    )
+
+
+def refusals(expr: Any) -> list[Unsupported]:
+    """One reason per aggregation of a logical group-by that our plan cannot run."""
+    try:
+        _, columns, requested = _parts(expr)
+    except Unsupported as refusal:
+        return [refusal]
+    found = reasons(columns, requested)
+    if not found:
+        try:
+            read(expr)
+        except Unsupported as refusal:
+            return [refusal]
+    return found
+
+
+def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
+    meta = expr.frame._meta
+    if engine_name(meta) is None:
+        kind = type(meta).__module__.partition(".")[0]
+        raise Unsupported(f"no engine reads {kind} partitions")
+    if meta.ndim == 2 and not meta.columns.is_unique:
+        raise Unsupported("the frame has duplicate column names")
+    columns = (
+        [Column(meta.name, meta.dtype)]
+        if meta.ndim == 1
+        else [Column(label, dtype) for label, dtype in meta.dtypes.items()]
+    )
+    return _keys(expr, meta), columns, _requested(expr, meta)
+
+
+def _operand(expr: Any, name: str, default: Any) -> Any:
+    return expr.operand(name) if name in expr._parameters else default
+
+
+def _keys(expr: Any, meta: Any) -> list[Column]:
+    return [key_column(by, meta) for by in expr.by]
+
+
+def key_column(by: Any, meta: Any) -> Column:
+    """Label and dtype of one key of a group-by on a frame with this metadata."""
+    if isinstance(by, Expr):
+        if by.ndim != 1:
+            raise Unsupported("a key is a DataFrame")
+        key = by._meta
+        return Column(key.name, key.dtype)
+    if meta.ndim == 2 and _is_label(by, meta.columns):
+        return Column(by, meta[by].dtype)
+    if isinstance(by, Callable):  # type: ignore[arg-type]
+        if engine_name(meta) == DEVICE:
+            raise Unsupported("a key is a function, which would run on the host")
+        probe = meta.index[:0].map(by)
+        return Column(meta.index.name, probe.dtype)
+    if _is_label(by, meta.index.names):
+        return Column(by, meta.index.get_level_values(by).dtype)
+    raise Unsupported(f"the key {by!r} is neither a column, an index level, nor a Series")
+
+
+def _is_label(by: Any, labels: Any) -> bool:
+    try:
+        return by in labels
+    except TypeError:  # unhashable
+        return False
+
+
+def _requested(expr: Any, meta: Any) -> list[Requested]:
+    if isinstance(expr, ExtendedAggregation):
+        return list(expr.requested)
+    if isinstance(expr, G.GroupbyAggregation):
+        return _requested_of_spec(expr, meta)
+    name = _SINGLE[type(expr)]
+    result = expr._meta
+    if name in ("cov", "corr"):
+        return [Requested(label, name, label) for label in result.columns]
+    parameters = _parameters(expr, name)
+    if name == "size":
+        return [Requested(result.name, "size", None)]
+    if meta.ndim == 1:
+        return [Requested(meta.name, name, meta.name, parameters)]
+    if result.ndim == 1:
+        column: Hashable = _operand(expr, "_slice", None)
+        column = result.name if column is None or isinstance(column, list) else column
+        return [Requested(column, name, column, parameters)]
+    return [Requested(label, name, label, parameters) for label in result.columns]
+
+
+def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
+    result, spec = expr._meta, expr.spec
+    if result.ndim == 1:
+        labels = [result.name]
+    else:
+        labels = list(result.columns)
+        by_label = {label: (label, function, column) for label, function, column in spec}
+        if by_label.keys() >= set(labels):
+            # in the order of the columns that were chosen with [...], and of those only
+            spec = [by_label[label] for label in labels]
+    if len(spec) != len(labels):
+        raise Unsupported("the result's columns do not correspond to the aggregations asked for")
+    requested = []
+    for label, (_, function, column) in zip(labels, spec, strict=True):
+        name, parameters, custom = read_function(function)
+        source = meta.name if meta.ndim == 1 else column
+        requested.append(Requested(label, name, source, parameters, custom))
+    return requested
+
+
+def _parameters(expr: Any, name: str) -> tuple[tuple[str, Any], ...]:
+    if name in ("var", "std"):
+        return (("ddof", expr.ddof),)
+    if name in ("idxmin", "idxmax"):
+        kwargs = expr.operand("chunk_kwargs") or {}
+        return (("skipna", kwargs.get("skipna", True)),)
+    return ()
+
+
+def _matrix_parameters(expr: Any) -> tuple[tuple[str, Any], ...]:
+    if isinstance(expr, ExtendedAggregation):
+        return tuple(expr.requested[0].parameters)
+    kwargs = expr.operand("aggregate_kwargs") or {}
+    return tuple(sorted(kwargs.items()))

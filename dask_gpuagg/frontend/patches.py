@@ -1,0 +1,149 @@
+"""Functions of Dask that are wrapped while somebody wants the plugin, and who wants it where.
+
+Installing a wrapper changes a class for the whole process; whether it does anything is decided by
+one function, ``acting``, for the thread or coroutine that calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from dask_gpuagg.reporting.fallbacks import looking
+from dask_gpuagg.settings import switch
+
+Hook = tuple[type, str, Callable[..., Any]]
+
+lock = threading.RLock()
+
+# cached properties that have the same value with the plugin and without it
+KEPT = ("_meta",)
+
+# what each wrapped attribute was; None where the class inherited it
+_originals: dict[tuple[type, str], Any] = {}
+
+
+class Block:
+    """A ``with enabled():`` block; contexts copied inside it may outlive it.
+
+    Parameters
+    ----------
+    outer : Block, optional
+        The block around it.
+    """
+
+    def __init__(self, outer: Block | None) -> None:
+        self.on = True
+        self.open = True
+        self.outer = outer
+
+
+# of the whole process
+process_on = False
+# of this thread or coroutine
+_innermost: ContextVar[Block | None] = ContextVar("_innermost", default=None)
+
+
+def innermost() -> Block | None:
+    """The open block that this code is in."""
+    block = _innermost.get()
+    while block is not None and not block.open:
+        block = block.outer
+    return block
+
+
+def enter_block() -> Block:
+    """Open a block for this thread or coroutine."""
+    block = Block(innermost())
+    _innermost.set(block)
+    return block
+
+
+def leave_block(block: Block) -> None:
+    """Close a block, for everything that was started in it as well."""
+    block.open = False
+    # not by a token: a generator may be closed in another context than it was started in
+    if _innermost.get() is block:
+        _innermost.set(block.outer)
+
+
+def is_enabled() -> bool:
+    """Whether group-bys that are computed here and now are offered to our planner.
+
+    Returns
+    -------
+    bool
+        In a ``with enabled():`` block true; otherwise whether ``enable()`` or ``disable()`` was
+        called last. False in any case while the configuration ``gpuagg.enabled`` is false.
+    """
+    block = innermost()
+    on = process_on if block is None else block.on
+    return on and switch() is not False
+
+
+def acting() -> bool:
+    """Whether wrappers do anything: the plugin is on here, or ``explain`` is looking."""
+    return looking.get() or is_enabled()
+
+
+def install(hooks: list[Hook]) -> None:
+    """Wrap functions of Dask; under the lock."""
+    for owner, name, wrapper in hooks:
+        _wrap(owner, name, wrapper)
+
+
+def installed() -> bool:
+    """Whether functions of Dask are wrapped."""
+    return bool(_originals)
+
+
+def install_late(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap one more function, of a module that is imported only now."""
+    with lock:
+        if installed() and (owner, name) not in _originals:
+            _wrap(owner, name, wrapper)
+
+
+def uninstall() -> None:
+    """Put Dask's own functions back; under the lock."""
+    for (owner, name), original in _originals.items():
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+    _originals.clear()
+
+
+def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    attribute = inspect.getattr_static(owner, name)
+    _originals[owner, name] = owner.__dict__.get(name)
+    if isinstance(attribute, functools.cached_property):
+        read = attribute.func
+
+        def value(self: Any) -> Any:
+            return wrapper(read, self) if acting() else read(self)
+
+        # what differs with and without the plugin is not kept from one to the other
+        made: Any = property(value)
+        if name in KEPT:
+            made = functools.cached_property(value)
+            made.__set_name__(owner, name)
+        setattr(owner, name, made)
+    else:
+        setattr(owner, name, _wrapped(getattr(owner, name), name, wrapper))
+
+
+def _wrapped(original: Any, name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not acting():
+            return original(self, *args, **kwargs)
+        return wrapper(original, self, *args, **kwargs)
+
+    wrapped.__name__ = name
+    wrapped.__doc__ = original.__doc__
+    return wrapped

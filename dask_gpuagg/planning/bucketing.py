@@ -1,0 +1,175 @@
+"""Which partitions a task takes: by the worker that holds them, and by their bytes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr.io import FromGraph
+
+from dask_gpuagg.cluster.places import GOOD_FOR, Place, Places, WorkerSize, ask
+from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
+from dask_gpuagg.settings import settings
+
+# A GPU's chunk is one call of the kernels, which work beside the partitions themselves.
+DEVICE_SHARE = 4
+# On the host a task of so many bytes lasts long enough that what the task itself costs is little.
+HOST_BYTES = 32 << 20
+
+# Partitions that a task reads, one after the other: what is lost with a worker is read again.
+PARTITIONS_OF_A_READER = 128
+
+_recent: OrderedDict[tuple[Any, str], tuple[float, Places]] = OrderedDict()
+_REMEMBERED = 16
+_lock = Lock()
+
+
+def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
+    """The nodes, if all of them are futures of a cluster, one for each partition."""
+    sources = []
+    for node in nodes:
+        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
+            return None
+        layer = dict(node.operand("layer"))
+        if not layer or not all(hasattr(layer.get(k), "client") for k in node.operand("keys")):
+            return None
+        sources.append(node)
+    return sources or None
+
+
+def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
+    """Where the futures of persisted collections lie; ``None`` if that cannot be asked."""
+    keys = [key for source in sources for key in source.operand("keys")]
+    first = sources[0]
+    client = dict(first.operand("layer"))[first.operand("keys")[0]].client
+    if client is None or not _may_ask(client):
+        return None
+    name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
+    with _lock:
+        asked, known = _recent.get(name, (-math.inf, Places({}, {})))
+    if time.monotonic() - asked < GOOD_FOR:
+        return known
+    known = ask(client, keys, device)
+    if len(known.of_key) < len(set(keys)):
+        return known  # the rest may be there the next time
+    with _lock:
+        _recent[name] = time.monotonic(), known
+        while len(_recent) > _REMEMBERED:
+            _recent.popitem(last=False)
+    return known
+
+
+def place_of(
+    sources: Sequence[FromGraph], places: Places, index: int, npartitions: int
+) -> Place | None:
+    """Where most of a partition's data lies, and the bytes of all of it."""
+    found = [
+        places.of_key.get(source.operand("keys")[index if source.npartitions == npartitions else 0])
+        for source in sources
+    ]
+    known = [place for place in found if place is not None]
+    if len(known) < len(found):
+        return None
+    largest = max(known, key=lambda place: place.nbytes)
+    return Place(largest.worker, sum(place.nbytes for place in known))
+
+
+def buckets_of(
+    held: Sequence[Place | None], places: Places, in_order: bool, device: bool
+) -> tuple[tuple[int, ...], ...]:
+    """Divide partitions into chunks, each of what one worker holds.
+
+    Parameters
+    ----------
+    held : sequence of Place or None
+        One per partition; what has no place has a chunk of its own.
+    places : Places
+    in_order : bool
+        Whether a chunk may only have partitions that follow each other.
+    device : bool
+
+    Returns
+    -------
+    tuple of tuple of int
+        In the order of their first partitions.
+    """
+    buckets: list[list[int]] = [[i] for i, place in enumerate(held) if place is None]
+    of_worker: dict[str, list[int]] = {}
+    for i, place in enumerate(held):
+        if place is not None:
+            of_worker.setdefault(place.worker, []).append(i)
+    for worker, partitions in of_worker.items():
+        sizes = {i: place.nbytes for i in partitions if (place := held[i]) is not None}
+        most, least = _bounds(places, worker, device)
+        runs = _runs(partitions) if in_order else [partitions]
+        for run in runs:
+            buckets += _divided(run, sizes, most, min(least, len(run)))
+    return tuple(sorted(map(tuple, buckets)))
+
+
+def _bounds(places: Places, worker: str, device: bool) -> tuple[int, int]:
+    """How many bytes a chunk of a worker may have, and into how many they are divided at least."""
+    limit, size = settings().chunk, places.workers[worker]
+    if limit.nbytes is not None:
+        return limit.nbytes, 1
+    if device:
+        # one chunk keeps the whole GPU busy, however many threads a worker has
+        return max(size.device_memory // DEVICE_SHARE, 1), 1
+    return HOST_BYTES, size.threads
+
+
+def _runs(partitions: Sequence[int]) -> list[list[int]]:
+    """Runs of partitions that follow each other."""
+    runs: list[list[int]] = []
+    for i in partitions:
+        if runs and runs[-1][-1] == i - 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
+
+
+def _divided(
+    partitions: Sequence[int], sizes: dict[int, int], most: int, least: int
+) -> list[list[int]]:
+    """Partitions in chunks of about equal bytes, in their order."""
+    most_partitions = settings().chunk.partitions
+    if most_partitions is not None:
+        starts = range(0, len(partitions), most_partitions)
+        return [list(partitions[i : i + most_partitions]) for i in starts]
+    total = sum(sizes[i] for i in partitions)
+    number = min(max(least, math.ceil(total / most)), len(partitions))
+    chunks: list[list[int]] = [[] for _ in range(number)]
+    seen = 0
+    for place, i in enumerate(partitions):
+        # by the middle of the partition; by its number where none has bytes
+        middle = (seen + sizes[i] / 2) / total if total else (place + 0.5) / len(partitions)
+        chunks[min(int(middle * number), number - 1)].append(i)
+        seen += sizes[i]
+    return [chunk for chunk in chunks if chunk]
+
+
+def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
+    """The workers that a computation would use; ``None`` if there is no cluster, or none to ask."""
+    client = current_client()
+    return ask(client, [], device).workers if client is not None and _may_ask(client) else None
+
+
+def _may_ask(client: Any) -> bool:
+    """Whether a scheduler can be asked for places: it has the package, as far as is known."""
+    if client.asynchronous or client.status != "running":
+        return False
+    return is_checked(client) or cluster_problem(client) is None
+
+
+def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+    """Partitions that follow each other, divided among tasks or into what a chunk may have."""
+    most = settings().chunk.partitions or PARTITIONS_OF_A_READER
+    number = min(max(tasks, math.ceil(npartitions / most)), npartitions)
+    ends = [npartitions * (i + 1) // number for i in range(number)]
+    return tuple(tuple(range(a, b)) for a, b in zip([0, *ends[:-1]], ends, strict=True))

@@ -1,0 +1,309 @@
+"""Chunks: the partitions that one task takes, and the tasks that are run inside of it.
+
+The partitions of a persisted collection lie on workers. A chunk takes those of one worker, up to
+a share of its memory: it costs one task, and on the device one call of the kernels, however many
+partitions it has. On the device a chunk of files is read ahead of the kernels. What is done to a
+partition before it is grouped, partition by partition, is done inside the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dask._task_spec import Task
+from dask.dataframe.dask_expr import _expr as E
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
+from dask.dataframe.dask_expr.io import IO, FromGraph
+from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.dataframe.dask_expr.io.parquet import ReadParquet
+
+from dask_gpuagg.planning.bucketing import (
+    buckets_of,
+    persisted,
+    place_of,
+    places_of,
+    runs_of_partitions,
+    workers_of,
+)
+from dask_gpuagg.settings import settings
+
+# functions of the user's may cost anything: each keeps a task of its own, and none is run to make a
+# decision
+USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
+
+# nodes of Dask's that read files, for which tasks of ours may read ahead
+READERS = (ReadParquet, FusedIO)
+# Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
+READERS_OF_A_TASK = 4
+
+Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """What the tasks of a chunked group-by take. Dask does not look into it.
+
+    It travels to the scheduler as tasks: expressions would take the metadata of their inputs with
+    them, which lie on the GPU.
+
+    Attributes
+    ----------
+    frame : Expr
+        The input, lowered.
+    by : tuple
+        Labels, callables, or lowered expressions.
+    buckets : tuple of tuple of int
+        The partitions of each task.
+    workers : int
+        On how many workers the partitions lie.
+    readers : int
+        How many partitions are read at a time; 0 where they are persisted.
+    """
+
+    frame: Expr
+    by: tuple[Any, ...]
+    buckets: tuple[tuple[int, ...], ...]
+    workers: int
+    readers: int = 0
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        by = tuple(b._name if isinstance(b, Expr) else b for b in self.by)
+        return ("dask_gpuagg.Chunks", self.frame._name, by, self.buckets, self.readers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
+        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    def __str__(self) -> str:
+        partitions = _counted(sum(map(len, self.buckets)), "partition")
+        text = (
+            f"{partitions} in {_counted(len(self), 'task')} on {_counted(self.workers, 'worker')}"
+        )
+        return f"{text}, {self.readers} read at a time" if self.readers else text
+
+    @cached_property
+    def _region(self) -> tuple[list[Expr], list[Expr]]:
+        return _region([self.frame, *_expressions(self.by)])
+
+    @cached_property
+    def _alias(self) -> dict[Any, Any]:
+        # straight to the data: the tasks of a persisted collection are only other names for it
+        return {
+            (node._name, i): key
+            for node in self._region[1]
+            if isinstance(node, FromGraph)
+            for i, key in enumerate(node.operand("keys"))
+        }
+
+    def futures(self) -> dict[Any, Any]:
+        """The futures that the tasks read, by key.
+
+        They belong to the graph: a delayed result, or a query that was sent elsewhere, may outlive
+        the collection that holds them here.
+        """
+        return {
+            key: future
+            for node in self._region[1]
+            if isinstance(node, FromGraph)
+            for key, future in dict(node.operand("layer")).items()
+        }
+
+    def parts(self, bucket: int) -> Parts:
+        """What one chunk's task is made of.
+
+        Parameters
+        ----------
+        bucket : int
+
+        Returns
+        -------
+        parts : tuple
+            For each partition the tasks to run, dependencies first, and for the frame and each
+            key its key in their results, or what the user gave.
+        keys : tuple
+            Of what the tasks read from outside.
+        """
+        roots, alias = (self.frame, *self.by), self._alias
+        nodes = {node._name: node for node in self._region[0]}
+        parts = []
+        outer: dict[Any, None] = {}
+        for index in self.buckets[bucket]:
+            tasks: dict[Any, Task] = {}
+            sources = []
+            for root in roots:
+                if not isinstance(root, Expr):
+                    sources.append((False, root))
+                    continue
+                place = 0 if root.npartitions == 1 else index
+                key = (root._name, place)
+                _add_tasks(key, nodes, tasks, alias)
+                key = alias.get(key, key)
+                sources.append((True, key))
+                if key not in tasks:
+                    outer[key] = None
+            for task in tasks.values():
+                outer |= dict.fromkeys(d for d in task.dependencies if d not in tasks)
+            parts.append((tuple(tasks.values()), tuple(sources)))
+        return tuple(parts), tuple(outer)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Chunks as the scheduler has them.
+
+    Attributes
+    ----------
+    made : tuple
+        For each chunk its ``parts``.
+    readers : int
+    token : tuple
+    text : str
+    held : dict
+        Its ``futures``.
+    """
+
+    made: tuple[Parts, ...]
+    readers: int
+    token: tuple[Any, ...]
+    text: str
+    held: dict[Any, Any]
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return self.token
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def futures(self) -> dict[Any, Any]:
+        """The futures that the tasks read, by key; see ``Chunks.futures``."""
+        return dict(self.held)
+
+    def parts(self, bucket: int) -> Parts:
+        """What one chunk's task is made of; see ``Chunks.parts``."""
+        return self.made[bucket]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _add_tasks(
+    key: Any, nodes: dict[str, Any], tasks: dict[Any, Task], alias: dict[Any, Any]
+) -> None:
+    """The task of a key and all that it needs of some nodes, dependencies first."""
+    name, index = key
+    if key in tasks or name not in nodes:
+        return
+    task = nodes[name]._task(key, index)
+    for needed in task.dependencies:
+        _add_tasks(needed, nodes, tasks, alias)
+    tasks[key] = task.substitute(alias) if not alias.keys().isdisjoint(task.dependencies) else task
+
+
+def _expressions(by: Iterable[Any]) -> list[Expr]:
+    return [b for b in by if isinstance(b, Expr)]
+
+
+def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Nodes whose tasks run inside of chunks, and the nodes that these read."""
+    npartitions = roots[0].npartitions
+    inside: dict[str, Expr] = {}
+    outside: dict[str, Expr] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node._name in inside or node._name in outside:
+            continue
+        if (
+            isinstance(node, Blockwise)
+            and not isinstance(node, USER_FUNCTIONS)
+            and (isinstance(node, READERS) or not isinstance(node, IO))
+            and node.npartitions in (1, npartitions)
+        ):
+            inside[node._name] = node
+            stack += node.dependencies()
+        else:
+            outside[node._name] = node
+    return list(inside.values()), list(outside.values())
+
+
+def chunked(
+    frame: Expr, by: Sequence[Any], in_order: bool, device: bool, shared: bool
+) -> Chunks | None:
+    """The chunks of an input, or ``None`` where each partition has a task of its own.
+
+    Parameters
+    ----------
+    frame : Expr
+        Lowered.
+    by : sequence
+        Labels, callables, or lowered expressions.
+    in_order : bool
+        Whether a chunk may only have partitions that follow each other.
+    device : bool
+        Whether the partitions are cuDF's.
+    shared : bool
+        Whether another part of the query reads the same input: it is not read twice.
+
+    Returns
+    -------
+    Chunks or None
+    """
+    if settings().chunk.partitions == 1 or frame.npartitions == 1:
+        return None
+    frame = _unprojected(frame, by)
+    roots = [frame, *_expressions(by)]
+    inside, outside = _region(roots)
+    if not outside:
+        # on the host readers keep all cores busy as it is: only where the user asks for chunks
+        wanted = device or settings().chunk.partitions is not None
+        return _of_readers(frame, by, inside, device) if wanted and not shared else None
+    sources = persisted(outside)
+    places = None if sources is None else places_of(sources, device)
+    if sources is None or places is None:
+        return None
+    held = [place_of(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
+    buckets = buckets_of(held, places, in_order, device)
+    if len(buckets) == len(held):
+        return None
+    workers = {place.worker for place in held if place is not None}
+    return Chunks(frame, tuple(by), buckets, len(workers))
+
+
+def _of_readers(
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool
+) -> Chunks | None:
+    """The chunks of an input that is read by the tasks that group it."""
+    if not any(isinstance(node, READERS) for node in inside):
+        return None
+    workers = workers_of(device)
+    number = 1 if workers is None else len(workers)
+    buckets = runs_of_partitions(int(frame.npartitions), number)
+    if len(buckets) == frame.npartitions:
+        return None
+    return Chunks(frame, tuple(by), buckets, number, READERS_OF_A_TASK if device else 1)
+
+
+def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
+    """The frame with columns that nobody reads: to choose columns costs a frame a partition."""
+    while (
+        isinstance(frame, Projection)
+        and frame.ndim == frame.frame.ndim == 2
+        and frame.frame._meta.columns.is_unique
+        and all(isinstance(b, Expr) or _is_among(b, frame._meta.columns) for b in by)
+    ):
+        frame = frame.frame
+    return frame
+
+
+def _is_among(by: Any, columns: Any) -> bool:
+    return not callable(by) and by in columns

@@ -1,0 +1,126 @@
+"""How many groups a group-by will have: bounds from metadata, estimates from samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dask_gpuagg.engines.host.grouping import group
+
+_BOOLEAN, _BYTE = 2, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected number of groups.
+
+    Attributes
+    ----------
+    groups : int, optional
+        ``None`` when nothing is known.
+    bound : bool
+        Whether ``groups`` is an upper bound rather than an estimate.
+    how : str
+        Where the number comes from, in words.
+    """
+
+    groups: int | None
+    bound: bool
+    how: str
+
+
+def dtype_bound(dtype: Any) -> int | None:
+    """Largest number of distinct keys (null included) that a dtype admits, if small.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype or ExtensionDtype
+
+    Returns
+    -------
+    int or None
+    """
+    if isinstance(dtype, pd.CategoricalDtype):
+        unknown = "__UNKNOWN_CATEGORIES__" in map(str, dtype.categories[:1])
+        return None if unknown else len(dtype.categories) + 1
+    numpy_dtype = getattr(dtype, "numpy_dtype", dtype)
+    if not isinstance(numpy_dtype, np.dtype):
+        return None
+    if numpy_dtype.kind == "b":
+        return _BOOLEAN + 1
+    if numpy_dtype.kind in "iu" and numpy_dtype.itemsize == 1:
+        return _BYTE + 1
+    return None
+
+
+def from_metadata(dtypes: Sequence[Any], rows: int | None) -> Estimate:
+    """Upper bound on the groups from the keys' dtypes and the number of rows.
+
+    Parameters
+    ----------
+    dtypes : sequence of dtypes
+        Of the keys.
+    rows : int, optional
+        Upper bound on the number of input rows, where known.
+
+    Returns
+    -------
+    Estimate
+    """
+    bounds = [dtype_bound(dtype) for dtype in dtypes]
+    product: int | None = 1
+    for bound in bounds:
+        product = None if bound is None or product is None else product * bound
+    if product is not None and (rows is None or product <= rows):
+        return Estimate(product, True, "the keys' dtypes admit no more")
+    if rows is not None:
+        return Estimate(rows, True, f"there are {rows:,} rows")
+    return Estimate(None, False, "the metadata does not bound the groups")
+
+
+def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Estimate:
+    """Estimate the number of groups from the distinct keys of some partitions.
+
+    Parameters
+    ----------
+    samples : sequence of sequences of Series
+        For each sampled partition its distinct keys, one Series per key column.
+    npartitions : int
+        Number of partitions the samples were drawn from.
+
+    Returns
+    -------
+    Estimate
+
+    Notes
+    -----
+    Capture and recapture (Petersen 1896, Lincoln 1930): two partitions with ``a`` and ``b``
+    distinct keys of which ``c`` are shared point to ``a * b / c`` keys in all. Without shared
+    keys (sorted or clustered data) every partition is taken to bring keys of its own. The
+    pair that points to most keys counts: too many expected groups cost an exchange, too few
+    the memory of a worker.
+    """
+    how = f"sampled {len(samples)} of {npartitions} partitions"
+    counts = [len(sample[0]) for sample in samples]
+    columns = [
+        pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        for parts in zip(*samples, strict=True)
+    ]
+    groups = group(columns, dropna=False)
+    seen = np.zeros((len(samples), groups.n), dtype=bool)
+    sample_of_row = np.repeat(np.arange(len(samples)), counts)
+    seen[sample_of_row, groups.codes] = True
+    if len(samples) == npartitions:
+        return Estimate(groups.n, False, how)
+    most = round(sum(counts) / len(counts) * npartitions)
+    estimated = 0
+    for a, b in combinations(range(len(samples)), 2):
+        shared = int((seen[a] & seen[b]).sum())
+        pair = round(counts[a] * counts[b] / shared) if shared else most
+        estimated = max(estimated, min(most, pair))
+    return Estimate(max(estimated, groups.n), False, how)

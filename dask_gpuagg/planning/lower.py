@@ -1,0 +1,213 @@
+"""From a logical group-by to physical nodes: the decision and the expressions it leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._shuffle import Shuffle
+from dask.utils import get_default_shuffle_method
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines.device.support import of_rows, one_pass
+from dask_gpuagg.planning.bucketing import DEVICE_SHARE
+from dask_gpuagg.planning.chunks import Chunks, chunked
+from dask_gpuagg.planning.groups import dtype_bound, from_metadata
+from dask_gpuagg.planning.nodes import (
+    GroupByChunkDirect,
+    GroupByChunkExchange,
+    GroupByChunks,
+    GroupByDirect,
+    GroupByExchange,
+    GroupByGather,
+    GroupByMerge,
+    GroupByPartial,
+    GroupByPieces,
+    GroupBySelect,
+    GroupByTree,
+    Promised,
+)
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Decision, Route, decide
+from dask_gpuagg.planning.samples import estimate_groups
+from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.tasks import PARTITION
+
+
+def choose_outputs(query: GroupByQuery) -> Decision:
+    """Decide on tree or exchange where the user left ``split_out`` open.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+
+    Returns
+    -------
+    Decision
+    """
+    if query.plan.sort:
+        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
+    if settings().outputs == "dask":
+        outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
+        kind = Route.TREE if outputs == 1 else Route.EXCHANGE
+        return Decision(kind, outputs, "gpuagg.outputs is 'dask'")
+    chunks = chunks_of(query)
+    if chunks is not None and len(chunks) == 1:
+        return Decision(Route.TREE, 1, "one task takes all partitions")
+    if chunks is not None and chunks.workers == 1 and engine_name(query.meta) == DEVICE:
+        return Decision(Route.TREE, 1, "one GPU has all groups")
+    groups_per_output = settings().groups_per_output
+    bound = from_metadata([k.dtype for k in query.plan.keys], None).groups
+    if chunks is not None and engine_name(query.meta) == DEVICE:
+        if bound is not None and bound <= groups_per_output:
+            return Decision(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
+        # a sample would take longer than an exchange of few groups, and ends up there for many
+        reason = "an output for each GPU"
+        return Decision(Route.EXCHANGE, chunks.workers, reason)
+    return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
+
+
+def route(query: GroupByQuery, expr: Any) -> Decision:
+    """The decision for a query about to be lowered: the user's, Dask's, or ours.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+    expr : Expr
+        The logical node the query was read from.
+
+    Returns
+    -------
+    Decision
+    """
+    npartitions = query.frame.npartitions
+    split_out = query.split_out
+    if isinstance(expr, G.Median):
+        # Dask fixes the number of outputs of .median() in the logical node
+        outputs = expr.npartitions
+        if outputs > 1 and not expr.need_to_shuffle:
+            return Decision(Route.ALIGNED, outputs, "the input is partitioned by the keys")
+        kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
+        return Decision(kind, outputs, "whole groups are brought together")
+    if query.plan.sort:
+        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
+    if isinstance(split_out, Decision):
+        decision = split_out
+    elif split_out is None:
+        decision = Decision(Route.TREE, 1, "lowered without Dask's tuning step")
+    else:
+        outputs = expr.split_out
+        outputs = npartitions if outputs is True else int(outputs)
+        kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+        how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
+        decision = Decision(kind, outputs, how)
+    if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
+        reason = f"the input is partitioned by the keys; {decision.reason}"
+        return Decision(Route.ALIGNED, decision.outputs, reason, decision.groups)
+    return decision
+
+
+def physical(query: GroupByQuery, decision: Decision) -> Expr:
+    """Build the physical nodes.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+    decision : Decision
+
+    Returns
+    -------
+    Expr
+        With ``decision.outputs`` partitions.
+    """
+    plan, outputs = query.plan, decision.outputs
+    partial: Expr
+    if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
+        partial = GroupByPartial(query.frame, plan, *query.by)
+        return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
+    chunks = chunks_of(query)
+    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
+        return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
+    alone = query.frame.npartitions == outputs == 1
+    if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
+        return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
+    if _must_complete_at_once(query):
+        partial = _partials(query, chunks)
+        whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+        return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
+    if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
+        partial = _partials(query, chunks)
+        return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+    # whole groups are never gathered raw: they are exchanged, finished, and then gathered
+    buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
+    exchanged = _exchange(query, decision, chunks, buckets)
+    if plan.sort and outputs == 1:
+        return GroupByGather(exchanged, plan, query.meta)
+    return _fewer(exchanged, outputs)
+
+
+def _must_complete_at_once(query: GroupByQuery) -> bool:
+    """Whether unobserved combinations of categories can only be found with all groups at hand.
+
+    With ``observed=False`` an output adds the missing combinations that hash to it. For that it
+    has to know every level of every key: the metadata must tell the categories of all of them.
+    """
+    keys = query.plan.keys
+    if query.plan.observed or not any(dtype_class(k.dtype) == "category" for k in keys):
+        return False
+    if engine_name(query.meta) == DEVICE:  # its engine completes one whole result
+        return True
+    if not query.plan.dropna:  # null is a level where it occurs, which no output knows alone
+        return True
+    return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
+
+
+def _fewer(result: Expr, outputs: int) -> Expr:
+    return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
+
+
+def chunks_of(query: GroupByQuery) -> Chunks | None:
+    """The chunks in which the partitions of a query are reduced, if there are any."""
+    device = engine_name(query.meta) == DEVICE
+    return chunked(query.frame, query.by, query.plan.order_sensitive, device, query.shared)
+
+
+def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
+    if chunks is None:
+        return GroupByPartial(query.frame, query.plan, *query.by)
+    return GroupByChunks(chunks, query.plan)
+
+
+def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
+    """Into how many outputs whole rows go: to sort one takes several times its memory."""
+    if chunks is None:
+        return int(query.frame.npartitions)
+    return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+
+
+def _exchange(query: GroupByQuery, decision: Decision, chunks: Chunks | None, buckets: int) -> Expr:
+    plan = query.plan
+    method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
+    device = engine_name(query.meta) == DEVICE
+    if method is None and not device and get_default_shuffle_method() == "p2p":
+        method = "p2p"
+    if method is None and chunks is not None:
+        return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
+    partial = _partials(query, chunks)
+    if method is None:
+        # where Dask would go through the disk: partials are small, and our own exchange keeps
+        # them in memory; p2p would take partials of the device through the host
+        return GroupByExchange(partial, plan, query.meta, buckets, decision)
+    shuffled = Shuffle(
+        GroupByPieces(partial, plan, buckets),
+        PARTITION,
+        buckets,
+        ignore_index=True,
+        method=method,
+        original_partitioning_index=[PARTITION],
+    )
+    return GroupByMerge(shuffled, plan, query.meta, decision)

@@ -1,0 +1,408 @@
+"""The physical expression nodes: what a planned group-by is lowered to.
+
+``GroupByPartial`` turns every partition into a partial, ``GroupByChunks`` several at a time. Then
+one of
+
+* ``GroupByTree``: partials are combined ``split_every`` at a time, down to one output;
+* ``GroupByExchange``: partials are split by key hash and each output merges its pieces;
+* ``GroupByPieces`` + Dask's shuffle + ``GroupByMerge``: the same through p2p or disk, where the
+  user or the cluster asks for it;
+* ``GroupByMerge`` alone, when the input is already partitioned by the keys;
+
+makes the outputs, and ``GroupByGather`` brings several finished outputs to one.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask._task_spec import List, Task, TaskRef
+from dask.base import tokenize
+from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._reductions import TreeReduce
+
+from dask_gpuagg.engines import HOST, engine_name, engine_of
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.planning.chunks import Chunks
+from dask_gpuagg.planning.metadata_cache import pickled
+from dask_gpuagg.tasks.tasks import (
+    gpuagg_chunk,
+    gpuagg_chunk_direct,
+    gpuagg_chunk_outputs,
+    gpuagg_chunk_split,
+    gpuagg_combine,
+    gpuagg_direct,
+    gpuagg_finalize,
+    gpuagg_gather,
+    gpuagg_merge,
+    gpuagg_partial,
+    gpuagg_pieces,
+    gpuagg_select,
+    gpuagg_split,
+    pieces_table,
+)
+
+
+class _Quiet(Expr):
+    """Leaves the long operands out of ``pprint()``; ``explain()`` prints them."""
+
+    def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
+        if i < len(self._parameters) and self._parameters[i] in (
+            "plan",
+            "_meta",
+            "meta",
+            "promised",
+        ):
+            return header
+        if isinstance(op, Chunks):
+            return f"{header} {op}"
+        if i < len(self._parameters) and self._parameters[i] == "decision":
+            return f"{header} {op}"
+        described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
+        return described
+
+
+class _OfRows(_Quiet, Blockwise):
+    """Shared by the nodes that read the input; their last operands are the keys."""
+
+    @property
+    def by(self) -> list[Any]:
+        """The keys, as the user gave them."""
+        keys: list[Any] = self.operands[len(self._parameters) :]
+        return keys
+
+    @functools.cached_property
+    def _args(self) -> list[Any]:
+        return [self.frame, *self.by]
+
+    @property
+    def _projection_columns(self) -> list[Any]:
+        """What is read of the input; Dask would take the columns of a partial, which has none."""
+        return list(self.frame.columns)
+
+
+class GroupByPartial(_OfRows):
+    """Every partition reduced to a partial; operands: frame, plan, then the keys."""
+
+    _parameters = ["frame", "plan"]
+    operation = staticmethod(gpuagg_partial)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        return pd.DataFrame()
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.frame.npartitions)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
+
+    def _task(self, name: Any, index: int) -> Task:
+        args = [self._blockwise_arg(op, index) for op in self._args]
+        return Task(name, gpuagg_partial, *args, plan=self.plan)
+
+    def __str__(self) -> str:
+        keys = ", ".join(str(k.label) for k in self.plan.keys)
+        return f"GroupByPartial(by=[{keys}])"
+
+
+class GroupByDirect(_OfRows):
+    """The only partition made an output; operands: frame, plan, meta, decision, then the keys."""
+
+    _parameters = ["frame", "plan", "meta", "decision"]
+    operation = staticmethod(gpuagg_direct)
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_direct-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(1)
+
+    def _task(self, name: Any, index: int) -> Task:
+        args = [self._blockwise_arg(op, index) for op in self._args]
+        shape = engine_of(self._meta).shape_of(self._meta)
+        return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
+
+
+class GroupByChunks(_Quiet):
+    """Chunks reduced to partials."""
+
+    _parameters = ["chunks", "plan"]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return pd.DataFrame()
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_chunk-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(len(self.chunks))
+
+    def _layer(self) -> dict[Any, Any]:
+        layer: dict[Any, Any] = self.chunks.futures()
+        for i in range(len(self.chunks)):
+            key = (self._name, i)
+            layer[key] = _chunk_task(key, gpuagg_chunk, self.chunks, i, plan=self.plan)
+        return layer
+
+
+class _Reduction(_Quiet):
+    """Shared by the nodes whose output is the user's result."""
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
+
+
+class _OfChunks(_Reduction):
+    """Shared by the nodes that make the user's result of chunks."""
+
+    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
+
+    @property
+    def _meta(self) -> Any:
+        return self.promised.meta
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.outputs)
+
+
+class GroupByChunkDirect(_OfChunks):
+    """The only chunk made the outputs."""
+
+    _prefix = "gpuagg_direct"
+
+    def _layer(self) -> dict[Any, Any]:
+        key, given = (self._name, 0), {"plan": self.plan, "meta": self.promised.sent}
+        layer: dict[Any, Any] = self.chunks.futures()
+        if self.outputs == 1:
+            layer[key] = _chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)
+            return layer
+        whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
+        given["outputs"] = self.outputs
+        layer[whole] = _chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)
+        for j in range(self.outputs):
+            key = (self._name, j)
+            layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
+        return layer
+
+
+def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
+    """The task of one chunk. What reads nothing of other tasks is a producer of data to Dask."""
+    parts, outer = chunks.parts(index)
+    refs, readers = map(TaskRef, outer), chunks.readers
+    return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
+
+
+class Promised:
+    """The metadata of a result; tasks get what the engine reads of it.
+
+    Parameters
+    ----------
+    meta : DataFrame or Series
+        Empty.
+    plan : Plan
+    """
+
+    def __init__(self, meta: Any, plan: Plan) -> None:
+        self.meta = meta
+        shaped = engine_name(meta) == HOST or plan.shape != "groups"
+        self.sent = meta if shaped else engine_of(meta).shape_of(meta)
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Promised", tokenize(self.sent))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Received, (self.sent, None if self.sent is self.meta else pickled(self.meta))
+
+
+class _Received:
+    """What arrives of ``Promised``: cuDF's metadata as bytes, which few nodes above will read."""
+
+    def __init__(self, sent: Any, data: bytes | None) -> None:
+        self.sent = sent
+        self._data = data
+
+    @functools.cached_property
+    def meta(self) -> Any:
+        return self.sent if self._data is None else pickle.loads(self._data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Received, (self.sent, self._data)
+
+
+class GroupByTree(_Reduction, TreeReduce):
+    """Partials combined ``split_every`` at a time, finalized into one output: Dask's own tree."""
+
+    _parameters = [*TreeReduce._parameters, "decision"]
+    _prefix = "gpuagg_tree"
+
+    @classmethod
+    def build(
+        cls, partial: Expr, plan: Plan, meta: Any, split_every: Any, decision: Any
+    ) -> GroupByTree:
+        """The tree over the partials of a plan."""
+        return cls(
+            partial,
+            cls,
+            meta,
+            gpuagg_combine,
+            gpuagg_finalize,
+            {"plan": plan},
+            {"plan": plan, "meta": meta},
+            split_every,
+            decision,
+        )
+
+    def _tree_repr_lines(self, indent: int = 0, recursive: bool = True) -> list[str]:
+        lines = self.frame._tree_repr_lines(2) if recursive else []
+        header = f"GroupByTree: {self.decision} split_every={self.split_every}"
+        return [" " * indent + line for line in [header, *lines]]
+
+
+class GroupByExchange(_Reduction):
+    """Partials split by key hash; every output merges its pieces in partition order."""
+
+    _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
+    _prefix = "gpuagg_exchange"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.outputs)
+
+    def _layer(self) -> dict[Any, Task]:
+        layer: dict[Any, Task] = {}
+        inputs, outputs = self.frame.npartitions, self.outputs
+        for i in range(inputs):
+            key = (f"gpuagg_split-{self.deterministic_token}", i)
+            partial = TaskRef((self.frame._name, i))
+            layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
+        splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
+        for j in range(outputs):
+            layer |= _merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
+        return layer
+
+
+class GroupByChunkExchange(_OfChunks):
+    """Chunks reduced and split by key hash in one task; every output merges its pieces."""
+
+    _prefix = "gpuagg_exchange"
+
+    def _layer(self) -> dict[Any, Any]:
+        layer: dict[Any, Any] = self.chunks.futures()
+        inputs, outputs, token = len(self.chunks), self.outputs, self.deterministic_token
+        given = {"plan": self.plan, "outputs": outputs}
+        for i in range(inputs):
+            key = (f"gpuagg_split-{token}", i)
+            layer[key] = _chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
+        splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
+        for j in range(outputs):
+            bucket = (j, outputs)
+            layer |= _merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
+        return layer
+
+
+def _merged(
+    key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
+) -> dict[Any, Task]:
+    """The tasks that take the pieces of one output out of all splits, and merge them."""
+    layer: dict[Any, Task] = {}
+    name = key[0].replace("exchange", "piece")
+    pieces = [(name, bucket[0], i) for i in range(len(splits))]
+    for piece, split in zip(pieces, splits, strict=True):
+        layer[piece] = Task(piece, operator.getitem, TaskRef(split), bucket[0])
+    layer[key] = Task(key, gpuagg_finalize, _refs(pieces), plan, meta, bucket)
+    return layer
+
+
+class GroupByPieces(_Quiet, Blockwise):
+    """Every partial as a table of pieces, one for each output, that Dask's shuffles understand."""
+
+    _parameters = ["frame", "plan", "buckets"]
+    operation = staticmethod(gpuagg_pieces)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        nothing = np.zeros(0, np.int64)
+        return pieces_table(nothing, nothing, [])
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.frame.npartitions)
+
+    def _task(self, name: Any, index: int) -> Task:
+        partial = self._blockwise_arg(self.frame, index)
+        return Task(name, gpuagg_pieces, partial, self.plan, self.buckets, index)
+
+
+class GroupByMerge(_Reduction, Blockwise):
+    """One output from each partition of shuffled pieces, or of whole partials."""
+
+    _parameters = ["frame", "plan", "_meta", "decision"]
+    _prefix = "gpuagg_merge"
+    operation = staticmethod(gpuagg_merge)
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.frame.npartitions)
+
+    def _task(self, name: Any, index: int) -> Task:
+        table = self._blockwise_arg(self.frame, index)
+        bucket = (index, self.npartitions)
+        return Task(name, gpuagg_merge, table, plan=self.plan, meta=self._meta, bucket=bucket)
+
+
+class GroupByGather(_Reduction):
+    """Finished outputs brought to one partition, sorted if the plan says so."""
+
+    _parameters = ["frame", "plan", "_meta"]
+    _prefix = "gpuagg_gather"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None, None)
+
+    def _layer(self) -> dict[Any, Task]:
+        keys = [(self.frame._name, i) for i in range(self.frame.npartitions)]
+        last = (self._name, 0)
+        return {last: Task(last, gpuagg_gather, _refs(keys), self.plan, self._meta)}
+
+
+class GroupBySelect(_Reduction):
+    """A finished output divided by key hash into several."""
+
+    _parameters = ["frame", "plan", "_meta", "outputs"]
+    _prefix = "gpuagg_select"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return _unknown(self.outputs)
+
+    def _layer(self) -> dict[Any, Task]:
+        whole = TaskRef((self.frame._name, 0))
+        layer = {}
+        for j in range(self.outputs):
+            key = (self._name, j)
+            layer[key] = Task(key, gpuagg_select, whole, self.plan, (j, self.outputs))
+        return layer
+
+
+def _unknown(npartitions: int) -> tuple[None, ...]:
+    """Divisions of that many partitions, unknown."""
+    return (None,) * (npartitions + 1)
+
+
+def _refs(keys: Sequence[Any]) -> List:
+    return List(*(TaskRef(key) for key in keys))

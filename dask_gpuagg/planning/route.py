@@ -1,0 +1,84 @@
+"""How partial results are brought together: by a tree, by an exchange, or not at all."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from dask_gpuagg.planning.groups import Estimate
+
+# Dask's own limit: up to here it reduces by a tree whatever the data
+FEW_PARTITIONS = 15
+
+
+class Route(enum.Enum):
+    """The way partials take to the partition that finalizes them."""
+
+    TREE = "tree"
+    EXCHANGE = "exchange"
+    ALIGNED = "aligned"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Route and number of outputs, with the reason.
+
+    It may stand where Dask expects ``split_out``: calling it gives the number of outputs.
+
+    Attributes
+    ----------
+    route : Route
+    outputs : int
+        Number of output partitions.
+    reason : str
+        Why, for ``explain()``.
+    groups : int, optional
+        Expected number of groups, where anything is known about it.
+    """
+
+    route: Route
+    outputs: int
+    reason: str
+    groups: int | None = None
+
+    def __call__(self, npartitions: int) -> int:
+        """The number of outputs, as Dask asks a callable ``split_out`` for it."""
+        return self.outputs
+
+    def __str__(self) -> str:
+        noun = "output" if self.outputs == 1 else "outputs"
+        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
+
+
+def decide(estimate: Estimate, npartitions: int, groups_per_output: int) -> Decision:
+    """Choose tree or exchange for a query whose ``split_out`` the user left open.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        What is known about the number of groups.
+    npartitions : int
+        Input partitions.
+    groups_per_output : int
+        How many groups one output may hold.
+
+    Returns
+    -------
+    Decision
+    """
+    groups = estimate.groups
+    if npartitions == 1:
+        return Decision(Route.TREE, 1, "one input partition", groups)
+    if groups is None:
+        if npartitions <= FEW_PARTITIONS:
+            reason = f"{npartitions} partitions are few; {estimate.how}"
+            return Decision(Route.TREE, 1, reason)
+        outputs = math.ceil(npartitions / FEW_PARTITIONS)
+        return Decision(Route.EXCHANGE, outputs, f"many partitions; {estimate.how}")
+    outputs = min(npartitions, math.ceil(groups / groups_per_output))
+    bound = "at most" if estimate.bound else "about"
+    reason = f"{bound} {groups:,} groups ({estimate.how})"
+    if outputs <= 1:
+        return Decision(Route.TREE, 1, reason, groups)
+    return Decision(Route.EXCHANGE, outputs, reason, groups)

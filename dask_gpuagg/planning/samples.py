@@ -1,0 +1,175 @@
+"""What the planner may learn about an input before the query runs.
+
+Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
+number of groups open and there are many partitions, the distinct keys of three partitions are
+computed, if that costs no more than reading them.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+import dask
+from dask._task_spec import DataNode
+from dask.base import get_scheduler
+from dask.dataframe.dask_expr import _expr as E
+from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
+from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
+
+from dask_gpuagg.cluster.preflight import cluster_problem, current_client
+from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.planning.chunks import USER_FUNCTIONS
+from dask_gpuagg.planning.groups import Estimate, from_metadata, from_samples
+from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import FEW_PARTITIONS
+from dask_gpuagg.reporting.fallbacks import note_fallback
+from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.tasks import gpuagg_partial
+
+# estimates of recent queries; a query is usually explained, optimized and computed in a row
+_recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
+_REMEMBERED = 256
+_lock = Lock()
+
+
+class _InputFailed(Exception):
+    """The partitions of a sample could not be had; the cause says why."""
+
+
+def estimate_groups(query: GroupByQuery) -> Estimate:
+    """How many groups a query will have, as far as can be told before it runs.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+
+    Returns
+    -------
+    Estimate
+    """
+    estimate = from_metadata([k.dtype for k in query.plan.keys], _rows(query.frame))
+    npartitions = query.frame.npartitions
+    if _is_small(estimate):
+        return estimate
+    # a bound beyond the limit says nothing about how many groups there are
+    if npartitions <= FEW_PARTITIONS:
+        return Estimate(None, False, estimate.how)
+    if settings().sample == "never":
+        return Estimate(None, False, "gpuagg.sample is 'never'")
+    obstacle = _obstacle(query)
+    if obstacle is not None:
+        return Estimate(None, False, obstacle)
+    # the schema is part of the identity: masked and plain arrays of equal values share a token
+    name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    known = _recent.get(name)
+    if known is None:
+        try:
+            known = _sample(query)
+        except _InputFailed as failure:
+            # the query itself will meet the same error
+            return Estimate(None, False, f"sampling failed: {failure.__cause__!r}")
+        except Exception as error:
+            reason = f"sampling failed: {error!r}"
+            what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
+            how = "is planned without an estimate of its groups"
+            note_fallback("-".join(name), what, reason, cause=error, how=how)
+            return Estimate(None, False, reason)
+        with _lock:
+            _recent[name] = known
+            while len(_recent) > _REMEMBERED:
+                _recent.popitem(last=False)
+    return known
+
+
+def _is_small(estimate: Estimate) -> bool:
+    limit = settings().groups_per_output
+    return estimate.groups is not None and estimate.groups <= limit
+
+
+def _identity(by: Any) -> str:
+    return by._name if isinstance(by, Expr) else repr(by)
+
+
+def _rows(frame: Expr) -> int | None:
+    """Rows of the input, where it is a filter or projection of a frame held in memory."""
+    sources = [node for node in frame.walk() if isinstance(node, IO)]
+    plain = all(
+        isinstance(n, E.Blockwise) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
+    )
+    if not plain or not sources or not all(isinstance(s, FromPandas) for s in sources):
+        return None
+    return max(len(source.frame) for source in sources)
+
+
+def _obstacle(query: GroupByQuery) -> str | None:
+    """Why the input cannot be sampled cheaply; ``None`` if it can."""
+    if any(callable(b) and not isinstance(b, Expr) for b in query.by):
+        return "a key is a function"
+    for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
+        for node in root.walk():
+            if isinstance(node, FromGraph) and not _holds_data(node):
+                return "the input is a graph of unknown cost"
+            if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
+                return f"the input is computed by {type(node).__name__}"
+    client = current_client()
+    if client is not None and client.asynchronous:
+        return "the client is asynchronous"
+    problem = cluster_problem()  # such a worker would let the sample hang as well
+    if problem is not None:
+        return problem
+    worker = sys.modules.get("distributed.worker")
+    if worker is not None and getattr(worker.thread_state, "execution_state", None):
+        return "the planner runs inside a task"
+    return None
+
+
+def _holds_data(node: FromGraph) -> bool:
+    """Whether a graph is the data of a persisted collection: futures, or values."""
+    layer = node.operand("layer")
+    futures = sys.modules.get("distributed.client")
+    kinds: tuple[type, ...] = (DataNode,)
+    if futures is not None:
+        kinds = (DataNode, futures.Future)
+    return all(isinstance(v, kinds) or hasattr(v, "dtypes") for v in dict(layer).values())
+
+
+def _sample(query: GroupByQuery) -> Estimate:
+    frame = query.frame
+    labels = [b for b in query.by if not isinstance(b, Expr)]
+    if frame.ndim == 2:
+        columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
+        frame = Projection(frame, columns)
+    keys_only = Plan(query.plan.keys, (), (StateUse("size", ()),), (), dropna=query.plan.dropna)
+    npartitions = frame.npartitions
+    chosen = sorted({0, npartitions // 2, npartitions - 1})
+    partials = Partitions(GroupByPartial(frame, keys_only, *query.by), chosen)
+    # not tuned: that would fuse the chosen partitions with their neighbours
+    lowered = partials.simplify().lower_completely()
+    keys = lowered.__dask_keys__()
+    get = get_scheduler() or dask.threaded.get
+    try:
+        made = get(lowered.__dask_graph__(), keys)
+    except Exception as error:
+        if _in_task_of_ours(error):
+            raise
+        raise _InputFailed from error
+    samples = [
+        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
+        for partial in made
+    ]
+    return from_samples(samples, npartitions)
+
+
+def _in_task_of_ours(error: Exception) -> bool:
+    # by name: errors of a worker come with a copy of their traceback
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == gpuagg_partial.__name__ for frame, _ in frames)
+
+
+def _on_host(keys: Any) -> Any:
+    return keys.to_pandas() if hasattr(keys, "to_pandas") else keys

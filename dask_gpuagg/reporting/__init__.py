@@ -1,0 +1,1 @@
+"""Records of what ran and of what fell back, kept in each process."""

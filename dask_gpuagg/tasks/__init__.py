@@ -1,0 +1,1 @@
+"""What the tasks of a planned group-by do on a worker."""

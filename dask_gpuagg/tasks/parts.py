@@ -1,0 +1,228 @@
+"""From partitions to partials: one at a time, or several that are stacked before.
+
+What is common to the tasks, apart from how partitions and partials come to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
+from dask.dataframe.utils import is_index_like, is_series_like
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines.device.support import of_rows, one_pass
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.tasks.unify import DTYPES, differing, unify
+
+Partial = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a plan reads of one partition, or of several one behind the other.
+
+    Attributes
+    ----------
+    keys, columns : sequence of Series
+        As the plan names them.
+    index : Index
+        Row labels; of stacked partitions, where no state reads them, row numbers.
+    dtypes : tuple of dtypes or None
+        Of the columns, where they are not as the plan has them.
+    """
+
+    keys: Sequence[Any]
+    columns: Sequence[Any]
+    index: Any
+    dtypes: tuple[Any, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.keys[0])
+
+
+def part_of(frame: Any, by: Sequence[Any], plan: Plan) -> Part:
+    """What a plan reads of a partition.
+
+    Parameters
+    ----------
+    frame : DataFrame or Series
+    by : sequence of labels, Series, Index or callables
+        As the user gave them, per partition.
+    plan : Plan
+
+    Raises
+    ------
+    ValueError
+        When a key Series is not aligned with the frame.
+    """
+    keys, columns = _inputs_of(frame, by, plan)
+    columns, dtypes = differing(columns, plan, engine_of(frame))
+    return Part(keys, columns, frame.index, dtypes)
+
+
+def partial_of(part: Part, plan: Plan, engine: Any) -> Partial:
+    """The partial of one part."""
+    own = plan if part.dtypes is None else plan.retyped(part.dtypes)
+    return labelled(engine.partial(part.keys, part.columns, part.index, own), part.dtypes)
+
+
+def partials_of(parts: Sequence[Part], plan: Plan) -> list[Partial]:
+    """The partials of partitions, of which as many as possible are stacked and reduced at once."""
+    engine = engine_of(parts[0].keys[0])
+    made: list[Partial] = []
+    for run in _stackable(parts, plan, engine):
+        made += _of_run(run, plan, engine)
+    return made
+
+
+def partials_of_read(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) -> list[Partial]:
+    """The partials of partitions that come one after the other.
+
+    Small ones are gathered before they are reduced, and partials are merged when they have grown to
+    twice what the last merge left: neither the rows nor the partials of all are held at once.
+
+    Parameters
+    ----------
+    frames : iterator of (frame, sequence)
+        As ``reading`` yields them.
+    plan : Plan
+    """
+    made: list[Partial] = []
+    gathered: list[Part] = []
+    left = size = 0
+    for frame, by in frames:
+        gathered.append(part_of(frame, by, plan))
+        size += engine_of(frame).bytes_of(gathered[-1])
+        del frame, by
+        if size < _BYTES_OF_A_CALL:
+            continue
+        made += partials_of(gathered, plan)
+        gathered.clear()
+        size = 0
+        rows = sum(map(_rows, made))
+        if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
+            made = [combined(made, plan)]
+            left = _rows(made[0])
+    return [*made, *(partials_of(gathered, plan) if gathered else [])]
+
+
+def _rows(partial: Partial) -> int:
+    return len(partial["groups"]) if "groups" in partial else 0
+
+
+# of partitions that are gathered before they are reduced; they are in memory twice meanwhile
+_BYTES_OF_A_CALL = 128 << 20
+# of partials that are merged at the end only
+_FEW_ROWS = 1 << 22
+
+
+def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[Part]]:
+    """Runs of parts that are stacked: of those that follow each other and have equal dtypes."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    if any(use.state in _BY_PARTITION for use in plan.states):
+        return [[part] for part in filled]
+    runs: list[list[Part]] = []
+    before: list[Any] = []
+    for part in filled:
+        found = [column.dtype for column in (*part.keys, *part.columns)]
+        if runs and part.dtypes == runs[-1][-1].dtypes and all(map(_is_alike, before, found)):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+        before = found
+    return [piece for run in runs for piece in engine.divided(run)]
+
+
+# row labels would have to be stacked as well, and users' functions are given partitions
+_BY_PARTITION = ("idxmin", "idxmax", "custom")
+
+
+def _is_alike(dtype: Any, other: Any) -> bool:
+    # categories are united later, group by group instead of row by row
+    return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
+
+
+def _of_run(run: Sequence[Part], plan: Plan, engine: Any) -> list[Partial]:
+    try:
+        return [partial_of(stacked(run, engine), plan, engine)]
+    except MemoryError:
+        if len(run) == 1:
+            raise
+    # outside of the handler, where the error holds on to what the attempt had allocated
+    half = len(run) // 2
+    return [*_of_run(run[:half], plan, engine), *_of_run(run[half:], plan, engine)]
+
+
+def stacked(run: Sequence[Part], engine: Any) -> Part:
+    """Parts of equal dtypes one behind the other."""
+    if len(run) == 1:
+        return run[0]
+    columns = engine.stacked([(*part.keys, *part.columns) for part in run])
+    keys = len(run[0].keys)
+    return Part(columns[:keys], columns[keys:], columns[0].index, run[0].dtypes)
+
+
+def finished_of(parts: Sequence[Part], plan: Plan, meta: Any) -> Any:
+    """The output of all partitions."""
+    engine = engine_of(parts[0].keys[0])
+    runs = _stackable(parts, plan, engine)
+    device = engine_name(parts[0].keys[0]) == DEVICE
+    at_once = device and (one_pass(plan) or of_rows(plan))
+    if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
+        try:
+            whole = stacked(runs[0], engine)
+            return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
+        except MemoryError:
+            if len(runs[0]) == 1:
+                raise
+    return finalized(partials_of(parts, plan), plan, meta)
+
+
+def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Several partials as one."""
+    if len(partials) == 1:
+        return partials[0]
+    engine = engine_of(partials[0])
+    tables, together, dtypes = unify(partials, plan, engine)
+    return labelled(engine.combine(tables, together), dtypes)
+
+
+def finalized(
+    partials: Sequence[Partial], plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
+) -> Any:
+    """The output of all partials of its groups."""
+    engine = engine_of(partials[0])
+    tables, together, _ = unify(partials, plan, engine)
+    return engine.finalize(tables, together, meta, bucket)
+
+
+def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
+    """A partial with the dtypes of its columns, where they are not as the plan has them."""
+    return tables if dtypes is None else tables | {DTYPES: dtypes}
+
+
+def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
+    """The key and value columns of a partition."""
+    if not all(_is_aligned(frame, key) for key in by):
+        _groupby_raise_unaligned(frame, by=list(by))
+    keys = [_resolve(frame, b) for b in by]
+    columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]
+    return keys, columns
+
+
+def _resolve(frame: Any, by: Any) -> Any:
+    """Values of one key of a partition."""
+    if is_series_like(by):
+        return by
+    if is_index_like(by):
+        return by.to_series()
+    if callable(by):
+        return frame.index.map(by).to_series()
+    # asking the frame itself: cuDF would make a pandas index of its labels first
+    if frame.ndim == 2 and by in frame:
+        return column_of(frame, by)
+    return frame.index.get_level_values(by).to_series()

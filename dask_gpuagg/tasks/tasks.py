@@ -1,0 +1,207 @@
+"""What the tasks of a planned group-by do: functions of partitions and partials.
+
+Their names are the prefixes of the task keys that a dashboard shows.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dask_gpuagg.engines import engine_of
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.runs import task
+from dask_gpuagg.tasks.parts import (
+    Part,
+    Partial,
+    combined,
+    finalized,
+    finished_of,
+    labelled,
+    part_of,
+    partial_of,
+    partials_of,
+    partials_of_read,
+)
+from dask_gpuagg.tasks.reading import frame_of, reading
+from dask_gpuagg.tasks.unify import DTYPES
+
+# columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
+PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
+
+
+def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
+    """Task: one partition to one partial.
+
+    Parameters
+    ----------
+    frame : DataFrame or Series
+    *by : labels, Series, Index or callables
+        As the user gave them, per partition.
+    plan : Plan
+
+    Raises
+    ------
+    ValueError
+        When a key Series is not aligned with the frame.
+    """
+    part = part_of(frame, by, plan)
+    with task(plan, "partial"):
+        return partial_of(part, plan, engine_of(frame))
+
+
+def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
+    """Task: the only partition to the output."""
+    part, engine = part_of(frame, by, plan), engine_of(frame)
+    with task(plan, "direct"):
+        if part.dtypes is None:
+            return engine.direct(part.keys, part.columns, plan, shape)
+        own = plan.retyped(part.dtypes)
+        partial = engine.partial(part.keys, part.columns, part.index, own)
+        return engine.finalize([partial], own, shape)
+
+
+def gpuagg_chunk(
+    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int
+) -> Partial:
+    """Task: several partitions to one partial.
+
+    Parameters
+    ----------
+    parts : sequence
+        As ``Chunks.parts`` has them.
+    keys : sequence of keys
+        Of what is read from outside.
+    *values
+        What they stand for.
+    plan : Plan
+    readers : int
+        How many partitions are read at a time; 0 where they are there.
+    """
+    with task(plan, "chunk"):
+        if not readers:
+            found = _there(parts, keys, values, plan)
+            return combined(partials_of(found, plan), plan)
+        with reading(parts, readers) as frames:
+            return combined(partials_of_read(frames, plan), plan)
+
+
+def gpuagg_chunk_split(
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    plan: Plan,
+    readers: int,
+    outputs: int,
+) -> list[Partial]:
+    """Task: several partitions to one piece per output; see ``gpuagg_chunk``."""
+    partial = gpuagg_chunk(parts, keys, *values, plan=plan, readers=readers)
+    return gpuagg_split(partial, plan, outputs)
+
+
+def gpuagg_chunk_direct(
+    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
+) -> Any:
+    """Task: all partitions to the output; see ``gpuagg_chunk``."""
+    with task(plan, "direct"):
+        if not readers:
+            return finished_of(_there(parts, keys, values, plan), plan, meta)
+        with reading(parts, readers) as frames:
+            return finalized(partials_of_read(frames, plan), plan, meta)
+
+
+def gpuagg_chunk_outputs(
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    plan: Plan,
+    readers: int,
+    meta: Any,
+    outputs: int,
+) -> list[Any]:
+    """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
+    whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
+    with task(plan, "divide"):
+        divided: list[Any] = engine_of(whole).divided_outputs(whole, plan, outputs)
+        return divided
+
+
+def _there(
+    parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
+) -> list[Part]:
+    given = dict(zip(keys, values, strict=True))
+    return [part_of(*frame_of(part, given), plan) for part in parts]
+
+
+def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Task: several partials to one."""
+    with task(plan, "combine"):
+        return combined(partials, plan)
+
+
+def gpuagg_finalize(
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+) -> Any:
+    """Task: the last partials to an output."""
+    with task(plan, "finalize"):
+        return finalized(partials, plan, meta, bucket)
+
+
+def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Task: one partial to one piece per output, by key hash."""
+    tables = {name: table for name, table in partial.items() if name != DTYPES}
+    pieces = engine_of(partial).split(tables, plan, buckets)
+    return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
+
+
+def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
+    """Task: one partial as a table of pieces, one row for each output that gets any.
+
+    Dask's shuffles move rows of a table that has one dtype a column everywhere, through Arrow,
+    files and other processes; a partial may have others than were promised, Python objects among
+    them. So a piece travels as bytes.
+    """
+    pieces = gpuagg_split(partial, plan, buckets)
+    # a piece without rows still tells the categories of its keys
+    kept = [i for i, piece in enumerate(pieces) if not plan.observed or _has_rows(piece)]
+    data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
+    return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
+
+
+def pieces_table(outputs: Any, order: Any, data: Sequence[bytes]) -> pd.DataFrame:
+    """A table of pieces, as ``gpuagg_pieces`` makes it."""
+    piece = pd.Series(data, dtype=pd.ArrowDtype(pa.large_binary()))
+    return pd.DataFrame({PARTITION: outputs, ORDER: order, PIECE: piece})
+
+
+def gpuagg_merge(table: Any, plan: Plan, meta: Any, bucket: tuple[int, int]) -> Any:
+    """Task: the pieces of one output, or one whole partial, to that output."""
+    if isinstance(table, dict):
+        return gpuagg_finalize([table], plan, meta, bucket)
+    if len(table) == 0:
+        return meta
+    ordered = table.sort_values(ORDER, kind="stable")
+    pieces = [pickle.loads(data) for data in ordered[PIECE]]
+    return gpuagg_finalize(pieces, plan, meta, bucket)
+
+
+def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Task: finished outputs to one, sorted by key if the plan says so."""
+    return engine_of(outputs[0]).gather(outputs, plan, meta)
+
+
+def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """Task: the groups of a finished output that belong to one of several outputs."""
+    return engine_of(whole).select(whole, plan, bucket)
+
+
+def _has_rows(piece: Partial) -> bool:
+    return any(len(table) for name, table in piece.items() if name != DTYPES)

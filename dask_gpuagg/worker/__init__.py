@@ -1,0 +1,1 @@
+"""What a GPU worker does before its first query."""

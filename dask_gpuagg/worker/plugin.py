@@ -1,0 +1,96 @@
+"""What a GPU worker needs before its first query: pooled memory, a warm driver, kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dask.utils import parse_bytes
+from distributed import WorkerPlugin
+
+from dask_gpuagg._version import __version__
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.settings import check, settings
+from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
+
+
+class GpuWorker(WorkerPlugin):
+    """Sets up each worker, also those that join later: ``client.register_plugin(GpuWorker())``.
+
+    Parameters
+    ----------
+    pool : str or int, optional
+        Device memory that RMM takes at once and hands out from then on: bytes, or text such as
+        ``"20GB"``. By default the configuration ``gpuagg.pool``; without either, memory stays
+        as it is. A resource that dask-cuda or the user has set is left alone.
+    examples : sequence of dask.dataframe collections, optional
+        Group-bys whose kernels each worker compiles, or loads from the cache on disk, in the
+        background: queries of the same types and aggregations then find them ready. By default
+        sum, count, mean, min and max of a float64 column, by an int64 and by a string key. None
+        if empty.
+
+    Notes
+    -----
+    The worker's metrics hold what was found: versions, device, memory resource, or why kernels
+    cannot run there; and whether kernels were made ready.
+    """
+
+    name = "dask_gpuagg"
+    idempotent = True
+
+    def __init__(
+        self, pool: str | int | None = None, examples: Sequence[Any] | None = None
+    ) -> None:
+        self.pool = check("pool", pool) if pool is not None else settings().pool
+        self.examples = usual_examples() if examples is None else []
+        for query in examples or ():
+            self.examples += examples_of(query)
+
+    def setup(self, worker: Any) -> None:
+        """Called by the worker."""
+        report = setup_device(self.pool)
+        worker.metrics["dask_gpuagg"] = lambda _: report
+        self._closing = threading.Event()
+        self._warming: threading.Thread | None = None
+        if "device" in report and self.examples:
+            report["kernels"] = "being made ready"
+            # a worker need not wait, and a query that comes early takes what is there
+            self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
+            self._warming.start()
+
+    def teardown(self, worker: Any) -> None:
+        """Called by the worker as it closes; waits for the group-by that is being compiled."""
+        self._closing.set()
+        if self._warming is not None:
+            self._warming.join(timeout=30)
+
+    def _warm(self, report: dict[str, Any]) -> None:
+        report["kernels"] = warm(self.examples, lambda: not self._closing.is_set())
+
+
+def setup_device(pool: str | int | None) -> dict[str, Any]:
+    """Make this process ready for the device engine.
+
+    Parameters
+    ----------
+    pool : str or int, optional
+        As of ``GpuWorker``.
+
+    Returns
+    -------
+    dict
+        ``version`` and either ``unavailable`` (why) or ``device`` and ``memory``.
+    """
+    report: dict[str, Any] = {"version": __version__}
+    obstacle = driver.unavailable()
+    if obstacle is not None:
+        return report | {"unavailable": obstacle}
+    import rmm
+
+    resource = rmm.mr.get_current_device_resource()
+    if pool is not None and type(resource) is rmm.mr.CudaMemoryResource:
+        resource = rmm.mr.PoolMemoryResource(resource, initial_pool_size=parse_bytes(pool))
+        rmm.mr.set_current_device_resource(resource)
+    device = driver.current_device()
+    return report | {"device": device.name, "memory": type(resource).__name__}

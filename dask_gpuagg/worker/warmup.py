@@ -1,0 +1,139 @@
+"""Kernels compiled or loaded before the first query needs them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask._expr import optimize_until
+from dask.dataframe import from_pandas
+
+from dask_gpuagg.cuda.aggregate import prepare
+from dask_gpuagg.cuda.query.instantiations import CORE
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.plan import Plan, Unsupported
+from dask_gpuagg.reporting.runs import rehearsal
+
+USUAL = ("sum", "count", "mean", "min", "max")
+# tables in shared memory serve few groups: the rest is compiled when a query has more
+_USUAL_UNITS = (CORE, "hgb", "direct_shared", "count", "words", "longest", "verify")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A group-by whose kernels are made ready.
+
+    Attributes
+    ----------
+    plan : Plan
+    meta : DataFrame or Series
+        Of the result, empty.
+    units : tuple of str
+        Parts of the translation unit (see ``dask_gpuagg.cuda.query.query``); all if empty.
+    """
+
+    plan: Plan
+    meta: Any
+    units: tuple[str, ...] = ()
+
+
+def usual_examples() -> list[Example]:
+    """Each of ``USUAL`` of a float64 column, by an int64 and by a string key, without nulls."""
+    frame = pd.DataFrame({"i": np.arange(2), "s": ["a", "b"], "v": np.zeros(2)})
+    rows = from_pandas(frame, npartitions=1)
+    queries = [getattr(rows.groupby(key).v, name)() for key in ("i", "s") for name in USUAL]
+    return [
+        replace(example, units=_USUAL_UNITS) for query in queries for example in examples_of(query)
+    ]
+
+
+def examples_of(collection: Any) -> list[Example]:
+    """The group-bys of a query.
+
+    Parameters
+    ----------
+    collection : dask.dataframe collection
+        Made while the plugin was on, where it uses aggregations that stock Dask refuses.
+
+    Raises
+    ------
+    Unsupported
+        If there is none, or the device engine does not run it.
+    """
+    tuned = optimize_until(collection.expr, "tuned-logical")
+    nodes = {node._name: node for node in tuned.walk() if logical.is_aggregation(node)}
+    if not nodes:
+        raise Unsupported("an example query without a group-by")
+    examples: list[Example] = []
+    for query in map(logical.read, nodes.values()):
+        if query.plan not in [known.plan for known in examples]:
+            examples.append(Example(query.plan, query.meta))
+    return examples
+
+
+def warm(examples: Sequence[Example], go_on: Callable[[], bool] = lambda: True) -> str:
+    """Run group-bys on two rows, and compile or load what they need for more.
+
+    Parameters
+    ----------
+    examples : sequence of Example
+    go_on : callable, optional
+        Asked before each of them.
+
+    Returns
+    -------
+    str
+        What was done, or what went wrong: no error leaves this function, which has no query to
+        answer.
+    """
+    started, done = time.perf_counter(), 0
+    try:
+        for example in examples:
+            if not go_on():
+                break
+            _rehearse(example)
+            done += 1
+    except Exception as error:
+        message = f"failed after {done} of {len(examples)} group-bys: {error!r}"
+        _logger.warning("warming the kernel cache %s", message)
+        return message
+    return f"ready for {done} group-bys after {time.perf_counter() - started:.1f} s"
+
+
+def _rehearse(example: Example) -> None:
+    from dask_gpuagg.engines.device import engine
+
+    plan = example.plan
+    keys = [_two_rows(key.dtype) for key in plan.keys]
+    columns = [_two_rows(column.dtype) for column in plan.columns]
+    before = set(driver.known())
+    with rehearsal():
+        partial = engine.partial(keys, columns, None, plan)
+        if plan.tables == ("groups",):
+            engine.direct(keys, columns, plan, engine.shape_of(example.meta))
+        # partitions are large; partials are small, and what the rehearsal itself used suffices
+        for query in set(driver.known()) - before:
+            prepare(query, *example.units)
+        merged = engine.combine([partial, partial], plan)
+        engine.finalize([merged], plan, example.meta)
+
+
+def _two_rows(dtype: Any) -> Any:
+    import cudf
+
+    match dtype_class(dtype):
+        case "string":
+            return cudf.Series(["a", "b"])
+        case "category":
+            return cudf.Series(["a", "b"], dtype="category")
+        case _:
+            return cudf.Series([0, 1]).astype(dtype)

@@ -1,0 +1,317 @@
+"""The plan on a cluster: the answers of one process, and clusters that cannot run it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask.dataframe.dask_expr._shuffle import P2PShuffle
+from distributed import Client, LocalCluster, wait
+
+import dask_gpuagg
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
+
+ROWS = 2000
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 50, ROWS),
+            "s": rng.choice(["a", "bb", "é", None], ROWS),
+            "c": pd.Categorical(rng.choice(["x", "y"], ROWS), categories=["x", "y", "z"]),
+            "v": rng.random(ROWS) + 1e9,
+            "i": pd.array(rng.integers(0, 9, ROWS), dtype="Int8"),
+            "t": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, ROWS), unit="D"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def ddf():
+    return dd.from_pandas(frame(), npartitions=20)
+
+
+AGGREGATIONS = {
+    "v": ["sum", "mean", "std", "first", "last", "nunique", "median", "list"],
+    "i": ["sum", "var", "idxmax"],
+    "t": ["min", "mean", "last"],
+    "s": ["first", "nunique", "max"],
+}
+QUERIES = {
+    "shorthand": lambda d, **kw: d.groupby("k").v.sum(**kw),
+    "everything": lambda d, **kw: d.groupby("k").agg(AGGREGATIONS, **kw),
+    "two keys": lambda d, **kw: d.groupby(["s", "k"], dropna=False).agg({"v": "var"}, **kw),
+    "first": lambda d, **kw: d.groupby("k").agg({"v": ["first", "last"], "s": "first"}, **kw),
+    "categories": lambda d, **kw: d.groupby("c", observed=False).agg({"v": "sum"}, **kw),
+}
+
+
+def expected_of(name: str, ddf):
+    """The answer of one process (p2p, the default while there is a client, needs a cluster)."""
+    return QUERIES[name](ddf, shuffle_method="tasks").compute(scheduler="synchronous")
+
+
+def same(got, expected) -> None:
+    check = pd.testing.assert_frame_equal
+    if isinstance(expected, pd.Series):
+        check = pd.testing.assert_series_equal
+    check(got.sort_index(), expected.sort_index())
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_same_answer_as_in_one_process(client, ddf, name, split_out):
+    query = QUERIES[name](ddf, split_out=split_out)
+    expected = expected_of(name, ddf)
+    tally.reset()
+    same(query.compute(), expected)
+    assert tally.planned
+    assert not tally.fallbacks
+
+
+@pytest.mark.parametrize("method", ["p2p", "tasks"])
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_shuffle_gives_the_same_answer(client, ddf, name, method):
+    expected = expected_of(name, ddf)
+    same(QUERIES[name](ddf, split_out=3, shuffle_method=method).compute(), expected)
+
+
+def test_an_exchange_goes_through_p2p(client, ddf):
+    lowered = ddf.groupby("k").v.sum(split_out=3).optimize(fuse=False).expr
+    assert list(lowered.find_operations(P2PShuffle))
+    same(lowered_result(client, lowered), frame().groupby("k").v.sum())
+
+
+def lowered_result(client, expr):
+    return client.compute(dd.dask_expr.new_collection(expr)).result()
+
+
+def test_persist(client, ddf):
+    persisted = QUERIES["everything"](ddf, split_out=3).persist()
+    same(persisted.compute(), expected_of("everything", ddf))
+
+
+def test_results_stay_on_the_cluster_until_asked_for(client, ddf):
+    future = client.compute(ddf.groupby("k").v.sum())
+    same(future.result(), frame().groupby("k").v.sum())
+
+
+def sum_by_the_clients_settings(grouped):
+    from dask_gpuagg.task_settings import TaskSettings, current
+
+    return grouped.sum() * int(current() == TaskSettings("lphga", "silent"))
+
+
+def test_workers_see_the_clients_settings(client, ddf):
+    total = dd.Aggregation("total", lambda g: g.sum(), sum_by_the_clients_settings)
+    with dask.config.set({"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}):
+        made = ddf.groupby("k").agg({"v": total}).v
+        future = client.compute(made)
+    # workers' own settings are others
+    assert set(client.run(lambda: dask.config.get("gpuagg.kernel")).values()) == {"auto"}
+    same(future.result(), frame().groupby("k").v.sum())
+
+
+def test_the_check_finds_nothing_wrong(client):
+    assert dask_gpuagg.check_cluster() is None
+    assert dask_gpuagg.check_cluster(client) is None
+
+
+def test_the_dashboard_names_our_tasks(client, ddf):
+    ddf.groupby("k").i.sum().compute()
+
+    def prefixes(dask_scheduler):
+        return list(dask_scheduler.task_prefixes)
+
+    assert {"gpuagg_tree", "gpuagg_partial"} <= set(client.run_on_scheduler(prefixes))
+
+
+# value, and the words that the reason has to contain
+BAD = {
+    "missing": (WITHOUT_THE_PACKAGE, "cannot import dask_gpuagg"),
+    "another version": (ANOTHER_VERSION, "0.0.1"),
+}
+
+
+class TestUnlikeWorkers:
+    """A worker that cannot unpickle our tasks would hang the query."""
+
+    @pytest.mark.parametrize("kind", BAD)
+    def test_the_query_runs_stock_and_says_why(self, small, kind):
+        prelude, words = BAD[kind]
+        data = frame().assign(kind=kind)
+        query = dd.from_pandas(data, npartitions=4).groupby("k").v.max()
+        with worker(prelude, small):
+            assert words in dask_gpuagg.check_cluster()
+            with pytest.warns(FallbackWarning, match=words):
+                got = small.compute(query).result(timeout=60)
+            assert "stock Dask" in str(dask_gpuagg.explain(query))
+            assert words in dask_gpuagg.why_not(query)[0].reason
+        same(got, data.groupby("k").v.max())
+
+    def test_a_persisted_collection_runs_stock_and_says_why(self, small):
+        data = frame().assign(kind="persisted")
+        ddf = dd.from_pandas(data, npartitions=4).persist()
+        wait(ddf)
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.warns(FallbackWarning, match="cannot import"),
+        ):
+            got = small.compute(ddf.groupby("k").v.max()).result(timeout=60)
+        same(got, data.groupby("k").v.max())
+
+    def test_no_sample_is_taken_there(self, small):
+        def part(i: int) -> pd.DataFrame:
+            return pd.DataFrame({"k": [i, 1, 2], "v": [0.5, i, 1.5]})
+
+        data = pd.concat(map(part, range(40)))
+        query = dd.from_map(part, range(40)).groupby("k").v.max()
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.warns(FallbackWarning, match="cannot import"),
+        ):
+            got = small.compute(query).result(timeout=60)
+        same(got, data.groupby("k").v.max())
+
+    @pytest.mark.parametrize("kind", BAD)
+    def test_under_raise_it_raises(self, small, ddf, kind):
+        prelude, words = BAD[kind]
+        with (
+            worker(prelude, small),
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match=words),
+        ):
+            ddf.groupby("k").v.max().compute()
+
+    def test_an_extended_aggregation_raises_rather_than_hangs(self, small, ddf):
+        query = ddf.groupby("k").v.agg(["sum", "nunique"])
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.raises(UnsupportedGroupBy, match="cannot import"),
+        ):
+            query.compute()
+
+    def test_a_worker_that_joins_later_is_checked(self, small):
+        data = frame().assign(later=1)
+        query = dd.from_pandas(data, npartitions=4).groupby("k").v.min()
+        tally.reset()
+        query.compute()
+        assert tally.planned
+        assert not tally.fallbacks
+        tally.reset()
+        with (
+            worker(WITHOUT_THE_PACKAGE, small),
+            pytest.warns(FallbackWarning, match="cannot import"),
+        ):
+            same(query.compute(), data.groupby("k").v.min())
+        assert not tally.planned
+
+    def test_a_good_worker_that_joins_later_is_used(self, small, ddf):
+        ddf.groupby("k").v.min().compute()
+        tally.reset()
+        with worker("", small):
+            same(ddf.groupby("k").v.min().compute(), frame().groupby("k").v.min())
+        assert tally.planned
+        assert not tally.fallbacks
+
+    @pytest.mark.parametrize("kind", BAD)
+    def test_the_scheduler_is_checked_too(self, tmp_path, kind):
+        prelude, words = BAD[kind]
+        data = frame().assign(scheduler=kind)
+        query = dd.from_pandas(data, npartitions=4).groupby("k").v.min()
+        with (
+            scheduler(prelude, tmp_path) as address,
+            Client(address) as client,
+            worker("", client),
+            pytest.warns(FallbackWarning, match=f"scheduler.*{words}"),
+        ):
+            got = client.compute(query).result(timeout=60)
+        same(got, data.groupby("k").v.min())
+
+    def test_a_scheduler_without_the_package_is_not_asked_for_places(self, tmp_path):
+        data = frame().assign(scheduler="persisted")
+        with (
+            scheduler(WITHOUT_THE_PACKAGE, tmp_path) as address,
+            Client(address) as client,
+            worker("", client),
+        ):
+            ddf = dd.from_pandas(data, npartitions=4).persist()
+            wait(ddf)
+            tally.reset()
+            with pytest.warns(FallbackWarning, match="scheduler.*cannot import") as told:
+                got = client.compute(ddf.groupby("k").v.min()).result(timeout=60)
+        assert len(told) == 1
+        same(got, data.groupby("k").v.min())
+
+
+def slowly(part: pd.DataFrame) -> pd.DataFrame:
+    time.sleep(0.1)
+    return part
+
+
+@pytest.mark.parametrize("split_out", [1, 3])
+def test_a_killed_worker_costs_a_recomputation(ddf, split_out):
+    expected = frame().groupby("k").agg({"v": ["sum", "first", "std"]})
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+        query = (
+            ddf.map_partitions(slowly)
+            .groupby("k")
+            .agg({"v": ["sum", "first", "std"]}, split_out=split_out)
+        )
+        tally.reset()
+        future = client.compute(query)
+        time.sleep(0.6)
+        assert not future.done()
+        os.kill(pids[0], signal.SIGKILL)
+        same(future.result(timeout=60), expected)
+        assert tally.planned
+        assert pids[0] not in client.run(os.getpid).values()
+
+
+def test_an_asynchronous_client_runs_stock_until_the_cluster_was_checked(ddf):
+    data = frame().assign(asynchronous=1)
+    query = dd.from_pandas(data, npartitions=4).groupby("k").v.sum()
+
+    async def run() -> None:
+        async with (
+            LocalCluster(
+                n_workers=1, processes=False, dashboard_address=None, asynchronous=True
+            ) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            tally.reset()
+            with pytest.warns(FallbackWarning, match="check_cluster"):
+                same(await client.compute(query), data.groupby("k").v.sum())
+            assert not tally.planned
+            assert await dask_gpuagg.check_cluster(client) is None
+            tally.reset()
+            same(await client.compute(query), data.groupby("k").v.sum())
+            assert tally.planned
+            assert not tally.fallbacks
+
+    asyncio.run(run())
+
+
+def test_a_group_by_inside_a_task(client):
+    def inside() -> int:
+        import dask_gpuagg
+
+        part = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+            return part.groupby("k").v.sum().compute(scheduler="synchronous").loc[1]
+
+    assert client.submit(inside).result(timeout=60) == 4

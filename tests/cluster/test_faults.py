@@ -1,0 +1,316 @@
+"""Workers that die, leave, pause and join, and futures that go, while chunks of a query run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster, Status, futures_of, wait
+
+import dask_gpuagg
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.reporting.fallbacks import tally
+from tests.cluster.conftest import worker
+from tests.comparison import assert_same
+
+ROWS, PARTITIONS = 2400, 24
+# seconds that any query here may take; a query that hangs fails its test
+PATIENCE = 60
+CHUNKED = (GroupByChunks, GroupByChunkDirect, GroupByChunkExchange)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two processes that are started again when they die, and stay paused when a test says so."""
+    with (
+        dask.config.set({"distributed.worker.memory.pause": False}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, timeout=PATIENCE) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _two_workers(client: Client) -> Iterator[None]:
+    client.wait_for_workers(2, timeout=PATIENCE)
+    with dask.config.set({"gpuagg.fallback": "raise"}):
+        yield
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return pd.DataFrame({"k": rng.integers(0, 40, ROWS), "v": rng.integers(-99, 99, ROWS) / 4})
+
+
+def expected() -> pd.Series:
+    return frame().groupby("k").v.sum()
+
+
+def held() -> Any:
+    """A persisted collection, which can be computed again where it is lost."""
+    # a name of its own, so that no test reads what another one left
+    made = dd.from_pandas(frame().assign(unlike=time.time()), npartitions=PARTITIONS).persist()
+    wait(made, timeout=PATIENCE)
+    return made
+
+
+def planned(query: Any) -> Any:
+    """The query with its chunks chosen, so that what happens later is a surprise."""
+    made = query.optimize(fuse=False)
+    assert any(True for kind in CHUNKED for _ in made.expr.find_operations(kind))
+    return made
+
+
+def right(client: Client, query: Any) -> None:
+    assert_same(client.compute(query).result(timeout=PATIENCE), expected())
+
+
+def workers(client: Client) -> list[str]:
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def kill(client: Client, address: str) -> None:
+    (pid,) = client.run(os.getpid, workers=[address]).values()
+    os.kill(pid, signal.SIGKILL)
+
+
+class Once:
+    """Does something the first time that it is called in a worker.
+
+    Metadata is made in the client's process, where it does nothing.
+    """
+
+    def __init__(self, marker: Path, slow: float = 0.0) -> None:
+        self.marker, self.slow, self.client = str(marker), slow, os.getpid()
+
+    def __call__(self) -> None:
+        if os.getpid() == self.client:
+            return
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if self.slow:
+            time.sleep(self.slow)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def total(at: str, once: Once) -> dd.Aggregation:
+    """A sum in one of whose steps something happens once."""
+
+    def chunk(grouped: Any) -> Any:
+        if at == "partial":
+            once()
+        return grouped.sum()
+
+    def merge(grouped: Any) -> Any:
+        if at == "merge":
+            once()
+        return grouped.sum()
+
+    return dd.Aggregation("total", chunk, merge)
+
+
+@pytest.mark.parametrize(
+    ("at", "options"),
+    [
+        ("partial", {}),
+        ("merge", {}),
+        ("partial", {"split_out": 3, "shuffle_method": "tasks"}),
+        ("merge", {"split_out": 3, "shuffle_method": "p2p"}),
+    ],
+    ids=["partial of a tree", "tree", "partial of an exchange", "exchange by p2p"],
+)
+def test_a_worker_dies_in_a_step(
+    client: Client, tmp_path: Path, at: str, options: dict[str, Any]
+) -> None:
+    marker = tmp_path / "died"
+    query = planned(held().groupby("k").v.agg(total(at, Once(marker)), **options))
+    right(client, query)
+    assert marker.exists()
+
+
+def test_a_worker_dies_with_its_partitions_before_the_query_runs(client: Client) -> None:
+    ddf = held()
+    query = planned(ddf.groupby("k").v.sum())
+    kill(client, workers(client)[0])
+    right(client, query)
+    # and planned anew, from where the partitions lie then
+    client.wait_for_workers(2, timeout=PATIENCE)
+    wait(ddf, timeout=PATIENCE)
+    right(client, planned(ddf.groupby("k").v.sum()))
+
+
+def test_a_worker_joins_and_retires(client: Client) -> None:
+    query = planned(held().groupby("k").v.sum())
+    before = set(workers(client))
+    with worker("", client):
+        right(client, query)
+        ddf = held()
+        (joined,) = set(workers(client)) - before
+        assert (joined,) in client.who_has(futures_of(ddf)).values()
+        again = [planned(ddf.groupby("k").v.sum(split_out=outputs)) for outputs in (1, 3)]
+        client.retire_workers([joined])
+        assert joined not in workers(client)
+        for query in again:
+            right(client, query)
+
+
+def test_all_partitions_move_before_the_query_runs(client: Client) -> None:
+    ddf = held()
+    query = planned(ddf.groupby("k").v.sum())
+    one, other = workers(client)
+    places = client.who_has(futures_of(ddf))
+    moved = {key: other if place == (one,) else one for key, place in places.items()}
+
+    async def move(dask_scheduler: Any) -> None:
+        await dask_scheduler.replicate(keys=list(moved), n=2)
+        for key, place in places.items():
+            await dask_scheduler.delete_worker_data(place[0], [key], "moved by a test")
+
+    client.run_on_scheduler(move)
+    assert {k: tuple(v) for k, v in client.who_has(futures_of(ddf)).items()} == {
+        key: (place,) for key, place in moved.items()
+    }
+    right(client, query)
+
+
+@pytest.mark.parametrize("when", ["before planning", "after planning"])
+def test_a_paused_worker(client: Client, when: str) -> None:
+    def turn(status: Status) -> None:
+        def change(dask_worker: Any) -> None:
+            dask_worker.status = status
+
+        client.run(change, workers=[address])
+        until(lambda: client.run_on_scheduler(seen) == status.name)
+
+    def seen(dask_scheduler: Any) -> str:
+        return str(dask_scheduler.workers[address].status.name)
+
+    address = workers(client)[0]
+    ddf = held()
+    assert (address,) in client.who_has(futures_of(ddf)).values()
+    query = planned(ddf.groupby("k").v.sum())
+    turn(Status.paused)
+    try:
+        right(client, ddf.groupby("k").v.sum() if when == "before planning" else query)
+    finally:
+        turn(Status.running)
+
+
+def test_a_cancelled_query_is_asked_again(client: Client, tmp_path: Path) -> None:
+    marker = tmp_path / "began"
+    ddf = held()
+
+    def ask() -> Any:
+        return planned(ddf.groupby("k").v.agg(total("partial", once)))
+
+    once = Once(marker, slow=1.0)
+    future = client.compute(ask())
+    until(marker.exists)
+    future.cancel()
+    right(client, ask())
+    with pytest.raises(CancelledError):
+        future.result(timeout=PATIENCE)
+
+
+def test_queries_at_once_of_two_clients(client: Client) -> None:
+    ddf = held()
+    name = f"shared-{time.time()}"
+    client.publish_dataset(ddf, name=name)
+
+    def ask(number: int) -> None:
+        asker = client if number % 2 else second
+        shared = ddf if number % 2 else second.get_dataset(name)
+        with dask_gpuagg.enabled():
+            right(asker, shared.groupby("k").v.sum(split_out=1 + number % 3))
+
+    with (
+        Client(client.scheduler.address, set_as_default=False, timeout=PATIENCE) as second,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        tally.reset()
+        list(threads.map(ask, range(8)))
+    assert tally.planned
+    assert not tally.fallbacks
+    client.unpublish_dataset(name)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("send", [Client.persist, Client.compute])
+def test_the_collection_is_released_when_its_query_was_sent(
+    client: Client, send: Any, outputs: int
+) -> None:
+    ddf = held()
+    keys = [future.key for future in futures_of(ddf)]
+    result = send(client, planned(ddf.groupby("k").v.sum(split_out=outputs)))
+    del ddf
+    gc.collect()
+    until(lambda: not any(client.refcount.get(key) for key in keys))
+    found = result if send is Client.compute else client.compute(result)
+    assert_same(found.result(timeout=PATIENCE), expected())
+
+
+def test_many_queries_leave_nothing_behind(client: Client) -> None:
+    ddf = held()
+
+    def level(dask_scheduler: Any) -> tuple[int, int, int]:
+        managed = sum(each.nbytes for each in dask_scheduler.workers.values())
+        keys = sum(len(each.has_what) for each in dask_scheduler.workers.values())
+        return managed, keys, len(dask_scheduler.tasks)
+
+    def tasks(dask_worker: Any) -> int:
+        return len(dask_worker.state.tasks)
+
+    def settled() -> Any:
+        gc.collect()
+        deadline, before = time.monotonic() + PATIENCE, None
+        while (found := (client.run_on_scheduler(level), client.run(tasks))) != before:
+            assert time.monotonic() < deadline
+            before = found
+            time.sleep(0.3)
+        return found, len(client.futures)
+
+    def ask(first: int, last: int) -> None:
+        for i in range(first, last):
+            found = client.compute(ddf[ddf.v > i].groupby("k").v.sum(split_out=1 + i % 2))
+            found.result(timeout=PATIENCE)
+
+    ask(0, 20)
+    after_few = settled()
+    ask(20, 120)
+    assert settled() == after_few
+
+
+def test_a_restart_between_planning_and_running(client: Client) -> None:
+    ddf = held()
+    ours = planned(ddf.groupby("k").v.sum())
+    read = dd.from_pandas(frame(), npartitions=PARTITIONS).groupby("k").v.sum().optimize()
+    client.restart(timeout=PATIENCE)
+    # the futures are gone, for stock Dask too
+    with dask.config.set({"gpuagg.enabled": False}):
+        stock = client.compute(ddf.groupby("k").v.sum())
+    for lost in (client.compute(ours), client.compute(ddf.groupby("k").v.sum()), stock):
+        with pytest.raises(CancelledError):
+            lost.result(timeout=PATIENCE)
+    right(client, read)
+    right(client, planned(held().groupby("k").v.sum()))

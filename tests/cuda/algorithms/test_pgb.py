@@ -1,0 +1,591 @@
+"""The choice of a kernel and its numbers, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_gpuagg.cuda.algorithms import pgb as partitioned
+from dask_gpuagg.cuda.call.call import Args, Counters, Table
+from dask_gpuagg.cuda.choice import choose, folding, skew, summary
+from dask_gpuagg.cuda.choice import partitions as partitioning
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import PRESENT, KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.runtime.driver import Device
+
+H200 = Device(0, "H200", "sm_90", 132, 232_448)
+A100 = Device(0, "A100", "sm_80", 108, 166_912)
+WORD = KeyPart("i64", masked=False)
+SUM = Query((WORD,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
+WIDE = Query((WORD,), False, (ValuePart("i128", True),), (State("WideSum", (0,)),), ())
+
+
+def decided(
+    query: Query, groups: int, device: Device = H200, heaviest: float = 0.0, rows: int = 10**8
+) -> Decision:
+    return choose.decide(query, rows, Estimate(groups, groups, 0.0, heaviest), device)
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
+@pytest.mark.parametrize("groups", [50_000, 1_000_000, 16_000_000, 100_000_000])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur"])
+def test_partitions_hold_the_rows_and_tables_the_groups(
+    kernel: str, groups: int, query: Query, device: Device
+) -> None:
+    decision = choose.decide(query, 10**8, Estimate(groups, groups, 0.0, 0.0), device, kernel)
+    fixed, replica = query.slot_bytes
+    assert decision.kernel == kernel
+    assert decision.partitions % device.multiprocessors == 0
+    assert decision.partitions * decision.capacity >= 10**8
+    assert decision.partitions * decision.capacity < 2**32
+    assert decision.partitions * decision.slices * decision.shared_slots > groups
+    assert decision.slices & (decision.slices - 1) == 0
+    assert decision.shared_slots * (fixed + replica) < device.shared_bytes
+    _, tile, shared = partitioning.scatter_tile(decision.form(query), device, decision.partitions)
+    assert tile > 0
+    assert shared < device.shared_bytes
+
+
+def word(i: int) -> int:
+    """Words are mixed, so that they lie far apart."""
+    return i * 0x9E3779B97F4A7C15 % 2**64
+
+
+def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
+    told = tuple((word(i), share) for i, share in enumerate(hot))
+    return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
+
+
+@pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
+def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
+    decision = choose.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
+    assert decision.hot == (word(0), word(1))
+    kernel, tile, used = partitioning.scatter_of(query, H200, decision)
+    threads, items, _ = query.scatter
+    assert (kernel, tile) == ("scatter_hot", threads * items)
+    assert used <= H200.shared_bytes
+    assert decision.hot_buckets > len(decision.hot)
+    assert decision.hot_replicas & (decision.hot_replicas - 1) == 0
+
+
+MANY = replace(SUM, states=tuple(State("Moments", (0,)) for _ in range(40)))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, WIDE, MANY], ids=["sum", "decimal", "many"])
+def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Device) -> None:
+    decision = choose.decide(query, 10**8, uneven(10**6, 0.1), device, "pgb")
+    assert decision.crowded
+    used = decision.shared_slots * sum(query.slot_bytes) + skew.crowd_bytes(query)
+    # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
+    assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
+    assert decision.partitions * decision.slices * decision.shared_slots > 10**6
+    assert not decided(query, 10**6, device).crowded
+
+
+@pytest.mark.parametrize(("groups", "load"), [(9 * 10**6, 0.75), (3 * 10**7, 0.8)])
+def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: float) -> None:
+    decision = choose.decide(SUM, 10**8, uneven(groups, 0.1), H200, "pgb")
+    assert decision.slices == 1
+    room = skew.crowded_room(SUM, H200) // sum(SUM.slot_bytes) * decision.partitions
+    # partitions are a multiple of the multiprocessors
+    assert load - 0.07 < groups * 17 / 16 / room <= load
+
+
+def test_hundreds_of_hot_keys_find_room() -> None:
+    shares = [0.3 / (i + 1) for i in range(summary.HOT_AT_MOST)]
+    for groups in (10**5, 10**7):
+        decision = choose.decide(SUM, 10**8, uneven(groups, *shares), H200)
+        assert len(decision.hot) == summary.HOT_AT_MOST
+        assert decision.hot_replicas == 32
+        assert partitioning.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("ctype", "bounds", "base"),
+    [
+        ("i64", (0, 10**7), -(2**30)),
+        ("i64", (-(10**9), 10**9), -(10**9) - 2**30),
+        ("i64", (0, 2**31), None),
+        ("i64", (-(2**63), -(2**63) + 10**7), -(2**63) - 2**30),
+        ("i64", (-(2**63), 2**63 - 1), None),
+        ("i32", (0, 2**32 - 1), 0),
+        ("i32", (5, 10**7), 0),
+    ],
+)
+def test_words_of_a_narrow_range_are_narrow(
+    ctype: str, bounds: tuple[int, int], base: int | None
+) -> None:
+    query = replace(SUM, keys=(KeyPart(ctype, False),))
+    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
+    decision = choose.decide(query, 10**8, estimate, H200, "pgb")
+    assert (decision.base, decision.window) == (base, 0)
+
+
+@pytest.mark.parametrize(("exponent", "most"), [(0.5, 1.1), (0.75, 1.1), (1.0, 0.8), (1.25, 0.35)])
+def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
+    """Hot keys leave none for their rows; the others' is what kernels/pgb_tr/room.cuh gives."""
+    rng, keys, rows = np.random.default_rng(1), 1 << 22, 10**8
+    shares = np.arange(1, keys + 1) ** -exponent
+    shares /= shares.sum()
+    # those that a sample of 65,536 rows shows
+    told = int(min(384, (shares > 8 / 65_536).sum()))
+    hot = tuple((word(i), float(shares[i])) for i in range(told))
+    cold = float((shares[told:] ** 2).sum())
+    estimate = Estimate(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
+    decision = choose.decide(SUM, rows, estimate, H200, "pgb")
+    assert decision.counted
+    left = rng.poisson(shares * rows)
+    left[: len(decision.hot)] = 0
+    parts = rng.integers(0, decision.partitions, keys)
+    of_part = np.bincount(parts, weights=left, minlength=decision.partitions).astype(int)
+    counted = rng.binomial(of_part, 1 / skew.ROOM_OF)
+    deviation = skew.ROOM_OF * np.sqrt(counted + 1)
+    room = skew.ROOM_OF * counted + (skew.ROOM_SIGMAS * deviation).astype(int)
+    room += skew.ROOM_MORE
+    assert np.maximum(of_part - room, 0).sum() < 1e-6 * rows
+    assert room.sum() <= decision.capacity * decision.partitions < most * rows
+
+
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_only_uneven_keys_are_counted(kernel: str) -> None:
+    even = choose.decide(SUM, 10**8, even_keys(10**6), H200, kernel)
+    assert (even.kernel, even.counted) == (kernel, False)
+    assert folding.most_rows(even) == even.capacity
+    counted = choose.decide(SUM, 10**8, uneven(10**6, 0.1), H200, kernel)
+    assert (counted.kernel, counted.counted) == (kernel, True)
+    # a block that folds has places for so many
+    most = folding.most_rows(counted)
+    if counted.fills:
+        assert 2 * counted.capacity <= most <= max(2 * counted.capacity, folding.FOLD_ROWS)
+        assert most <= 4 * counted.capacity
+    else:
+        assert most == 2**32 - 1
+
+
+@pytest.mark.parametrize(
+    ("repeats", "counted"), [(0.0, True), (0.3, True), (0.4, False), (0.97, False)]
+)
+def test_uneven_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> None:
+    """One hot key with half of the rows follows itself in a fourth of them."""
+    estimate = replace(uneven(10**6, 0.5, alike=0.02), repeats=repeats)
+    decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
+    assert decision.counted == counted
+    if not counted:
+        even = decided(SUM, 10**6)
+        assert decision.capacity * decision.partitions > even.capacity * even.partitions
+
+
+def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
+    near, far = [(i << 32 | 7, 0.3 - i / 100) for i in range(3)], [(1 << 63, 0.1)]
+    assert skew.found_in([*near, *far], 32) == (*near[:2], *far)
+    assert skew.found_in([*near, *far], 1 << 32) == (*near, *far)
+    assert skew.found_in((), 0) == ()
+    # all that a decision keeps out are found
+    shares = [0.1 / (i + 1) for i in range(summary.HOT_AT_MOST)]
+    words = np.random.default_rng(2).integers(0, 2**63, len(shares))
+    words[60:63] = words[60]
+    told = tuple(zip((2 * words + np.arange(len(words)) % 2).tolist(), shares, strict=True))
+    told = (*told[:62], (told[62][0] + 2, told[62][1]), *told[63:])
+    estimate = Estimate(10**6, 10**6, 0.0, 0.1, True, told, 0.0)
+    decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
+    assert 0.98 * len(told) < len(decision.hot) < len(told)
+    assert told[61][0] in decision.hot
+    assert told[62][0] not in decision.hot
+    kept = tuple(key for key in told if key[0] in decision.hot)
+    assert skew.found_in(kept, decision.hot_buckets) == kept
+
+
+def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
+    """Three keys in one bucket, the hotter of which are kept out, or two."""
+    for third, left_in in ((word(1), 0.0), (word(0) + 2, 0.15)):
+        told = (word(0), 0.2), (word(0) + 1, 0.19), (third, 0.15), (word(2), 0.1)
+        estimate = Estimate(10**6, 10**6, 0.9, 0.2, True, told, 1e-5)
+        decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
+        assert not decision.counted
+        assert decision.hot == tuple(key for key, _ in told if key != third or not left_in)
+        alike = 1e-5 + left_in**2
+        assert decision.capacity == partitioning._capacity(10**8, decision.partitions, alike)
+
+
+def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows' copies and the columns together would be the most memory of a call."""
+    ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
+    for spilled in (0, 10**8):
+        held: list[object] = [ours]
+        decision = choose.decide(SUM, 10**8, even_keys(10**6), H200, "pgb")
+        call: Any = SimpleNamespace(
+            query=SUM, args=Args(), rows=10**8, held=held, check=None, early=None, handle=0,
+            allocate=lambda size, held=held: held.append(spill) or spill,
+        )  # fmt: skip
+        partitions = SimpleNamespace(rows=0, count=1)
+
+        def make(call: Any, decision: Any, made: Any = partitions) -> Any:
+            call.held += ["rows", "words"]
+            return made, None
+
+        def room(call: Any, groups: int, columns: bool) -> None:
+            call.held.append(dense_area)
+
+        def aggregate(call: Any, *_: Any, spilled: int = spilled) -> Counters:
+            assert "rows" in call.held
+            return Counters(groups=7, spilled=spilled)
+
+        monkeypatch.setattr(partitioned, "_make_partitions", make)
+        monkeypatch.setattr(partitioned, "_make_room", room)
+        monkeypatch.setattr(partitioned, "_aggregate", aggregate)
+        monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
+        monkeypatch.setattr(partitioned, "zero", lambda *_: None)
+        monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
+        call.args.table = Table(None, None, 10**6, 10**6)
+        done = partitioned.pgb(call, decision)
+        assert (done is None) == (spilled > 0)
+        assert held == [ours, spill, dense_area]
+
+
+def dense(groups: int, span: float = 1.0, uneven: bool = False) -> Estimate:
+    return Estimate(groups, groups, 0.0, 0.0, uneven, bounds=(0, int(groups * span) - 1))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, replace(WIDE, inputs=(ValuePart("i128", False),))])
+@pytest.mark.parametrize("groups", [2_000, 70_000, 1_000_000, 16_000_000, 64_000_000])
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_keys_of_a_window_have_slots_of_their_own(
+    kernel: str, groups: int, query: Query, device: Device
+) -> None:
+    decision = choose.decide(query, 10**8, dense(groups), device, kernel)
+    if kernel == "pgb_fold" and decision.kernel != kernel:
+        # few groups make uneven partitions, and wide columns many
+        assert groups == 2_000 or query is not SUM
+        return
+    assert decision.kernel == kernel
+    assert decision.window > groups
+    assert decision.base == -(groups // 192 + 16)
+    assert decision.partitions % device.multiprocessors == 0
+    # every stripe has one key for each partition, and so a slot there
+    stripes = -(-decision.window // decision.partitions)
+    assert stripes <= decision.slices * decision.shared_slots < 2**16
+    assert decision.partitions * decision.capacity >= 10**8
+    assert decision.global_slots <= decision.window + 1
+    if kernel != "pgb_fold":
+        once, copied = partitioning.striped_bytes(query)
+        used = decision.shared_slots * (once + decision.replicas * copied) + 8
+        assert used <= partitioning.shared_bytes(device)
+
+
+def test_one_partition_alone_is_hashed() -> None:
+    single = replace(H200, multiprocessors=1)
+    assert choose.decide(SUM, 10**7, dense(10_000), single, "pgb").window == 0
+    decision = choose.decide(SUM, 10**7, dense(100_000), single, "pgb")
+    assert decision.partitions > 1
+    assert decision.window > 0
+
+
+def test_partitions_of_slots_are_alike() -> None:
+    """Each has as many keys, so that few groups make them no more uneven than many."""
+    for groups, beyond in ((16_384, 1.15), (10**6, 1.05)):
+        decision = choose.decide(SUM, 10**8, dense(groups), H200, "pgb")
+        assert 1.0 < decision.capacity * decision.partitions / 10**8 < beyond
+    sparse = choose.decide(SUM, 10**8, dense(10**6, 1.9), H200, "pgb")
+    assert sparse.window > 0
+    assert sparse.capacity * sparse.partitions / 10**8 > 1.04
+
+
+def test_few_keys_of_a_window_get_copies() -> None:
+    copies = [
+        choose.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
+        for g in (16_000, 400_000, 1_600_000, 10**7)
+    ]
+    assert copies == [32, 8, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "rows"),
+    [
+        (dense(10**6, 3.0), 10**8),
+        (dense(10**6, uneven=True), 10**8),
+        (Estimate(10**6, 10**6, 0.0, 0.0), 10**8),
+    ],
+    ids=["sparse", "uneven", "unknown range"],
+)
+def test_other_keys_are_hashed(estimate: Estimate, rows: int) -> None:
+    for kernel in ("auto", "pgb"):
+        decision = choose.decide(SUM, rows, estimate, H200, kernel)
+        assert decision.kernel in ("pgb", "direct")
+        assert decision.window == 0
+
+
+def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
+    bare = replace(SUM, outputs=(Output("Field<0, f64>", "f64", False),))
+    nullable = replace(SUM, outputs=(Output("Field<0, f64>", "f64", True),))
+    # a mean of partials: of the sum of one column and the counts in another
+    of_two = replace(
+        bare,
+        inputs=(*bare.inputs, ValuePart("i64", False)),
+        states=(*bare.states, State("IntegerSum", (1,))),
+        outputs=(Output("Mean<0, 1, false>", "f64", False),),
+    )
+    assert of_two.folds
+    assert not of_two.folds_outputs
+    hashed = Estimate(4_000_000, 4_000_000, 0.0, 0.0)
+    for estimate in (dense(4_000_000), hashed):
+        decision = choose.decide(bare, 10**8, estimate, H200, "pgb")
+        assert partitioning.writes_columns(bare, decision)
+        assert not partitioning.writes_columns(nullable, decision)
+        folded = choose.decide(bare, 10**8, estimate, H200, "pgb_fold")
+        assert folded.fills
+        assert partitioning.writes_columns(bare, folded)
+        assert not partitioning.writes_columns(of_two, folded)
+    # hot keys have no rows in partitions
+    hot = choose.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
+    assert hot.hot_buckets
+    assert partitioning.writes_columns(bare, hot)
+    wide = replace(bare, keys=(WORD, WORD))
+    assert wide.family == "Wide"
+    assert partitioning.writes_columns(wide, hot)
+    text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
+    assert not partitioning.writes_columns(text, choose.decide(text, 10**8, hashed, H200, "pgb"))
+
+
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
+def test_tables_of_narrow_words_have_more_slots(kernel: str) -> None:
+    narrow, wide = (
+        choose.decide(SUM, 10**8, Estimate(3 * 10**7, 3 * 10**7, 0.0, 0.0, bounds=b), H200, kernel)
+        for b in ((0, 10**9), (0, 2**40))
+    )
+    assert (narrow.base is None, wide.base is None) == (False, True)
+    assert narrow.shared_slots * narrow.slices > wide.shared_slots
+    assert narrow.partitions <= wide.partitions
+    if kernel == "pgb":
+        slot = partitioning.hashed_bytes(SUM, narrow.base)
+        assert slot == partitioning.hashed_bytes(SUM, None) - 4
+        assert slot * narrow.shared_slots <= partitioning.shared_bytes(H200)
+
+
+def test_made_words_are_not_narrow() -> None:
+    query = replace(SUM, keys=(WORD, WORD))
+    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=(0, 5))
+    assert choose.decide(query, 10**8, estimate, H200).base is None
+
+
+def test_codes_are_numbers() -> None:
+    text = KeyPart("i32", False, string=True)
+    query = replace(SUM, keys=(text, text), coded=True)
+    for words, kernel in (((0, 1_000_000), "direct"), ((5, 2**31), "pgb")):
+        estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=words)
+        decision = choose.decide(query, 10**8, estimate, H200)
+        assert decision.kernel == kernel
+        assert decision.base == (words[0] - 5_224 if kernel == "direct" else words[0] - 2**30)
+
+
+def test_null_keys_of_64_bits_have_a_table_beside_the_partitions() -> None:
+    nullable = replace(SUM, keys=(KeyPart("i64", True),), keep_nulls=True)
+    decision = decided(nullable, 1_000_000)
+    assert decision.kernel == "pgb"
+    assert decision.hot == ()
+    assert decision.hot_buckets > 0
+    assert decided(replace(nullable, keep_nulls=False), 1_000_000).hot_buckets == 0
+
+
+def test_few_rows_are_not_partitioned() -> None:
+    assert decided(SUM, 400_000, rows=500_000).kernel == "lphga"
+
+
+def test_keys_by_row_are_not_partitioned() -> None:
+    strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
+    assert decided(strings, 1_000_000).kernel == "pgb"
+    assert not decided(replace(strings, by_row=True), 1_000_000).partitions
+
+
+MINIMA = replace(
+    SUM,
+    inputs=(ValuePart("f64", False), ValuePart("f32", False)),
+    states=(State("FloatSum", (0,)), State("Size"), State("Min", (0,), "f64"),
+            State("Max", (0,), "f64"), State("FloatSum", (1,))),
+)  # fmt: skip
+
+
+def even_keys(groups: int) -> Estimate:
+    """An estimate of keys that lie in no narrow range."""
+    return Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**12))
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
+@pytest.mark.parametrize("query", [SUM, MINIMA, WIDE], ids=["sum", "five", "decimal"])
+@pytest.mark.parametrize("rows", [10**6, 10**7, 10**8])
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 1.0])
+def test_folded_partitions_fit(share: float, rows: int, query: Query, device: Device) -> None:
+    groups = int(share * rows)
+    decision = choose.decide(query, rows, even_keys(groups), device, "pgb_fold")
+    if decision.kernel == "lphga":
+        # columns so wide in memory so small would need too many partitions
+        assert (query, rows, device) == (WIDE, 10**8, A100)
+        return
+    assert decision.kernel == "pgb_fold"
+    assert decision.capacity < 1 << 16
+    assert decision.partitions * decision.capacity >= rows
+    assert decision.partitions * decision.slices * decision.shared_slots >= groups
+    # where groups start, their words, their counts
+    assert decision.shared_slots * 14 + 8 <= folding.fold_bytes(device)
+    assert decision.shared_slots % 2 == 0
+    assert folding.fold_bytes(device) + 4 * (5 + 32) <= device.shared_bytes
+    assert 1 <= decision.fills <= 4
+    assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
+
+
+def test_many_states_of_groups_of_few_rows_are_folded() -> None:
+    def kernel(query: Query, groups: int) -> str:
+        return choose.decide(query, 10**8, even_keys(groups), H200).kernel
+
+    assert kernel(SUM, 1 << 24) == "pgb"
+    assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
+
+
+def test_hot_keys_are_told_by_what_the_hotter_ones_leave() -> None:
+    shares = (0.5, 0.2, 0.002, 0.0009, 0.0005)
+    hot = [(word(i), share) for i, share in enumerate(shares)]
+    # a fourth of a mean partition's: 0.0025, 0.00075 of the rows that are left
+    assert skew.hot_of(hot, 100, True) == hot[:4]
+    # where blocks add keys up alone, these are worth a table anyway, but for those that are too few
+    assert skew.hot_of(hot, 100, False) == hot
+    few = [(word(1), 0.0005), (word(2), 0.0004)]
+    assert skew.hot_of(few, 100, False) == []
+    assert skew.hot_of(few, 550, False) == few[:1]
+    assert skew.hot_of([], 100, False) == []
+
+
+def unlike_keys(groups: int, *hot: tuple[int, float]) -> Estimate:
+    return replace(even_keys(groups), uneven=True, hot=hot, alike=2 / groups)
+
+
+def test_uneven_keys_are_folded() -> None:
+    """Of all that a warp adds up no more than a fourth of a partition's rows are one key's."""
+    told = (word(0), 0.05), (word(1), 2e-4), (word(2), 1e-4), (word(3), 1.5e-5)
+    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert (decision.kernel, decision.counted) == ("pgb_fold", True)
+    assert 1e-4 < 0.25 * (1 - 0.05) / decision.partitions < 2e-4
+    assert decision.hot == (word(0), word(1))
+    assert decision.capacity <= folding.FOLD_ROWS
+    assert 1 <= decision.fills <= 4
+
+
+@pytest.mark.parametrize(("share", "folded"), [(2.5e-4, True), (5e-4, False)])
+def test_a_frequent_key_that_is_in_a_partition_after_all_is_not_folded(
+    share: float, folded: bool
+) -> None:
+    """Two hotter ones have its bucket, and a turn of its partition has places for 65,000 rows."""
+    told = (word(0), 0.02), (word(0) + 1, 0.01), (word(0) + 2, share)
+    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert decision.hot == (word(0), word(0) + 1)
+    assert (decision.kernel == "pgb_fold") == folded
+
+
+@pytest.mark.parametrize(("share", "folded"), [(3e-4, True), (7e-4, False)])
+def test_keys_that_a_sample_did_not_tell_of_may_be_as_frequent_as_the_last_it_did(
+    share: float, folded: bool
+) -> None:
+    told = [(word(i), share) for i in range(summary.HOT_AT_MOST)]
+    few = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told[:-1]), H200)
+    assert few.kernel == "pgb_fold"
+    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    assert (decision.kernel == "pgb_fold") == folded
+
+
+def test_rows_of_which_a_sample_tells_too_little_are_not_folded() -> None:
+    """Of so many it misses keys with more rows than a turn has places for."""
+    for rows, kernel in ((250_000_000, "pgb_fold"), (280_000_000, "lphga")):
+        uneven, even = unlike_keys(1 << 24), even_keys(1 << 24)
+        assert choose.decide(MINIMA, rows, uneven, H200, "pgb_fold").kernel == kernel
+        assert choose.decide(MINIMA, rows, even, H200, "pgb_fold").kernel == "pgb_fold"
+
+
+def test_uneven_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
+    estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
+    folded = choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
+    assert (folded.kernel, folded.counted) == ("pgb_fold", False)
+    assert folding.most_rows(folded) == folded.capacity <= folding.FOLD_ROWS
+    estimate = replace(estimate, alike=1e-4)
+    assert choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
+
+
+def test_states_of_several_columns_are_not_folded() -> None:
+    merged = replace(
+        MINIMA, inputs=(ValuePart("f64", False),) * 3, states=(State("MergedMoments", (0, 1, 2)),)
+    )
+    assert not merged.folds
+    assert not {"fold", "fold_narrow"} & set(merged.units)
+    assert {"fold", "fold_narrow"} < set(MINIMA.units)
+    made = choose.decide(merged, 10**8, even_keys(1 << 24), H200, "pgb_fold")
+    assert made.kernel == "lphga"
+    assert "pgb_fold" not in choose.decide(merged, 10**8, even_keys(1 << 24), H200).why
+
+
+STRINGS = ValuePart(PRESENT, True)
+COUNTS = replace(SUM, inputs=(STRINGS,), states=(State("Count", (0,)), State("FirstRow", (0,))))
+MANY = replace(
+    SUM,
+    inputs=(ValuePart("i64", True),) * 6 + (STRINGS,),
+    states=(*(State("Max", (i,), "i64") for i in range(6)), State("Count", (6,))),
+)
+
+
+def test_what_partitions_hold() -> None:
+    assert [i for i, _ in MANY.copied] == list(range(6))
+    assert MANY.values == 6
+    assert not MANY.numbered
+    assert MANY.by_number.copied == ()
+    assert MANY.by_number.numbered
+    # words and numbers are staged in the same buffer, a column at a time
+    assert MANY.widest == MANY.by_number.widest == 8
+    assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)
+
+
+def test_kernels_of_another_form_are_those_that_partition() -> None:
+    assert set(SUM.by_number.units) < set(SUM.units)
+    assert all(unit.startswith(("scatter", "aggregate")) for unit in SUM.by_number.units)
+    wide = replace(SUM, keys=(WORD, WORD)).by_number
+    assert wide.units
+    assert not any(unit.endswith("narrow") for unit in wide.units)
+
+
+def test_counts_of_strings_are_partitioned() -> None:
+    """The validity travels, and nothing else has to."""
+    decision = decided(COUNTS, 1_000_000)
+    assert (decision.kernel, COUNTS.copied, COUNTS.values) == ("pgb", (), 0)
+
+
+def chosen(values: float | None, query: Query = MANY, groups: int = 4_000_000) -> Decision:
+    estimate = Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**9))
+    return choose.decide(query, 10**8, estimate, H200, values=values)
+
+
+def test_values_that_are_mostly_null_are_gathered() -> None:
+    assert chosen(None).kernel == chosen(6).kernel == "pgb"
+    few = chosen(0.3)
+    assert (few.kernel, few.gathered) == ("pgb_ur", 0.3)
+    assert "pgb_ur" not in chosen(6).why
+    assert "pgb " in few.why
+    # one column costs as much to move as the number of the row
+    one = replace(SUM, inputs=(ValuePart("f64", True),))
+    assert chosen(0.2, one).kernel == "pgb"
+
+
+def test_no_other_kernel_gathers() -> None:
+    assert chosen(6).gathered == 0
+    assert choose.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb").gathered == 0
+    forced = choose.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb_ur")
+    assert forced.gathered == 6
+
+
+@pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
+def test_a_kernel_that_there_is_not(name: str) -> None:
+    with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
+        choose.decide(SUM, 10**8, None, H200, name)

@@ -1,0 +1,216 @@
+"""The cost model: what it must be whatever the constants, and how well those of an H200 choose."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.choice import RESULT, Case, cases, chosen, expected_ms, verdict
+from benchmarks.gathered import SETS, Values
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.cost_model import least_ms
+from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.runtime.driver import Device
+from tests.cuda.specialisations import Builder
+
+H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
+COSTS = shipped(H200).costs
+KERNELS = tuple(name for name in choose.KERNELS if name != "sgb")
+KEY = KeyPart("i64", False)
+SUM = Query((KEY,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
+MEASURED = cases(RESULT)
+GATHERED = json.loads(RESULT.with_name("gathered.json").read_text())["cells"]
+
+policies = st.sampled_from(
+    [
+        *(State(name) for name in ("Size", "AnyRow")),
+        *(State(name, (0,)) for name in ("FloatSum", "WideSum", "Moments", "Any", "FirstRow")),
+        State("MergedMoments", (0, 0, 0)),
+        State("Max", (0,), "f64"),
+    ]
+)
+queries = st.lists(policies, max_size=8, unique=True).map(
+    lambda states: Query((KEY,), False, (ValuePart("f64", True),), tuple(states), ())
+)
+
+
+def about(groups: int) -> Estimate:
+    return Estimate(groups, groups, 0.0, 1 / max(groups, 1), bounds=(0, groups))
+
+
+def told(query: Query, rows: int, groups: int, kernel: str) -> tuple[Decision, float]:
+    decision = choose.decide(query, rows, about(groups), H200, kernel)
+    return decision, choose.expected_ms(query, rows, H200, COSTS, decision)
+
+
+# ---- what the shipped constants choose -----------------------------------------------------------
+
+
+def test_the_choice_is_seldom_far_from_the_best() -> None:
+    judgement = verdict(MEASURED, COSTS)
+    assert judgement.cells >= 20
+    assert judgement.good, judgement
+
+
+def test_the_expectation_is_near_the_measurement() -> None:
+    def error(case: Case, name: str) -> float:
+        made = case.kernels[name]
+        return expected_ms(case, made, COSTS) / made.ms
+
+    cases_ = [case for case in MEASURED if not case.misjudged]
+    errors = [error(c, name) for c in cases_ for name in c.contenders]
+    assert statistics.mean(1 / 1.25 <= e <= 1.25 for e in errors) >= 0.75
+    # of those that are chosen none is far off
+    assert all(1 / 1.75 <= error(case, chosen(case, COSTS)) <= 1.75 for case in cases_)
+
+
+def test_a_wrong_constant_is_noticed() -> None:
+    """The result tells kernels apart: constants that favour the wrong one fail it."""
+    free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
+    assert verdict(MEASURED, free).worst > 1.5
+
+
+def query_of(values: Values) -> Query:
+    """The query of a set of ``benchmarks.gathered``."""
+    builder = Builder(KEY)
+    for ctype, names in zip(values.types, values.names, strict=True):
+        i = builder.input(ctype, values.nulls > 0)
+        for name in names:
+            wide = "wide " if ctype == "i128" else ""
+            null = " or null" if name == "sum" and values.nulls else ""
+            builder.add(f"{wide}{name}{null}", i)
+    return builder.query
+
+
+@pytest.mark.parametrize("cell", GATHERED, ids=lambda c: f"{c['set']} {c['groups']:,}")
+def test_values_are_gathered_where_that_is_faster(cell: dict[str, Any]) -> None:
+    values = SETS[cell["set"]]
+    query = query_of(values)
+    present = (1 - values.nulls) * len(values.types)
+    times = {name: kernel["device_ms"] for name, kernel in cell["kernels"].items()}
+
+    def expected(name: str) -> float:
+        made = choose.decide(query, 10**8, about(cell["groups"]), H200, name, COSTS, values=present)
+        return choose.expected_ms(query, 10**8, H200, COSTS, made)
+
+    assert times[min(times, key=expected)] <= 1.1 * min(times.values())
+
+
+# ---- what holds whatever the constants -----------------------------------------------------------
+
+
+@given(queries, st.integers(0, 2**31 - 1), st.integers(1, 10**8), st.sampled_from(KERNELS))
+def test_expected_times_are_numbers(query: Query, rows: int, groups: int, kernel: str) -> None:
+    _, ms = told(query, rows, min(groups, max(rows, 1)), kernel)
+    assert math.isfinite(ms)
+    assert ms > 0
+
+
+@given(
+    queries,
+    st.integers(1 << 20, 1 << 30),
+    st.integers(1, 1 << 20),
+    st.sampled_from(KERNELS),
+    st.sampled_from(sorted(asdict(COSTS))),
+)
+def test_a_dearer_device_is_slower(
+    query: Query, rows: int, groups: int, kernel: str, constant: str
+) -> None:
+    decision, ms = told(query, rows, groups, kernel)
+    dearer = replace(COSTS, **{constant: 2 * getattr(COSTS, constant)})
+    slower = choose.expected_ms(query, rows, H200, dearer, decision)
+    if constant in ("bandwidth", "table_bandwidth", "l2_megabytes"):
+        assert slower <= ms
+    else:
+        assert slower >= ms
+
+
+@given(st.integers(1, 1 << 24), st.sampled_from(KERNELS))
+def test_twice_the_rows_take_longer(groups: int, kernel: str) -> None:
+    rows = 1 << 26
+    assert told(SUM, rows, groups, kernel)[1] <= told(SUM, 2 * rows, groups, kernel)[1]
+
+
+# ---- the decision --------------------------------------------------------------------------------
+
+
+@given(queries, st.integers(1 << 20, 1 << 30), st.integers(1, 1 << 26))
+def test_no_other_kernel_is_expected_to_be_much_faster(
+    query: Query, rows: int, groups: int
+) -> None:
+    groups = min(groups, rows)
+    chosen = choose.decide(query, rows, about(groups), H200)
+    if chosen.expected_ms is None:
+        assert chosen.shared_slots
+        assert groups <= choose.shared_capacity(query, H200)
+        return
+    assert chosen.expected_ms == choose.expected_ms(query, rows, H200, COSTS, chosen)
+    others = [choose.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
+    for other in others:
+        # a table that does not hold the groups is no choice, whatever it would cost
+        room = other.slices * choose.shared_capacity(query, H200)
+        holds = other.kernel != "hgb" or room >= groups + groups // 16 + 8
+        if holds and other.kernel != chosen.kernel:
+            ms = choose.expected_ms(query, rows, H200, COSTS, other)
+            assert chosen.expected_ms * 0.9 <= ms * 1.0001
+
+
+def test_the_reason_names_the_expectations() -> None:
+    made = choose.decide(SUM, 10**8, about(10**6), H200)
+    assert made.kernel == "direct"
+    assert made.why == "1,000,000 groups of a narrow range: 1.3 ms expected, pgb 1.5"
+    for groups, kernels in (
+        (10**6, ["pgb"]),
+        (16 * 10**6, ["pgb", "sp_ega", "lphga"]),
+        (4 * 10**7, ["pgb_fold", "pgb", "sp_ega", "lphga"]),
+    ):
+        made = choose.decide(SUM, 10**8, replace(about(groups), bounds=(0, 10**12)), H200)
+        others = made.why.split("expected")[1].split(", ")[1:]
+        assert [made.kernel, *(part.split()[0] for part in others)] == kernels
+
+
+@pytest.mark.parametrize("groups", [60_000, 10**6, 10**7, 6 * 10**7])
+@pytest.mark.parametrize("span", [1, 10**6], ids=["dense", "spread"])
+def test_what_is_not_reckoned_would_not_be_chosen(groups: int, span: int) -> None:
+    estimate = replace(about(groups), bounds=(0, groups * span))
+    extremes = replace(SUM, states=(*SUM.states, State("Min", (0,), "f64"), State("Size")))
+    for query in (SUM, extremes):
+        least = least_ms(COSTS, query, 10**8)
+        for kernel in ("sp_ega", "lphga"):
+            made = choose.decide(query, 10**8, estimate, H200, kernel)
+            assert choose.expected_ms(query, 10**8, H200, COSTS, made) >= least
+
+
+def test_the_constants_decide() -> None:
+    global_is_free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
+    scatter_is_free = replace(COSTS, move_ps=0.01, load_ps=0.01, run_ps=0.01, find_ps=0.01)
+    query = replace(SUM, states=(State("FloatSum", (0,)), State("Max", (0,), "f64")))
+    assert choose.decide(query, 10**8, about(10**6), H200, costs=global_is_free).kernel != "pgb"
+    assert choose.decide(query, 10**8, about(10**6), H200, costs=scatter_is_free).kernel == "pgb"
+
+
+def test_uneven_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
+    free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01, same_ps=0.01)
+    wide = replace(about(10**6), bounds=(0, 10**12))
+    uneven = replace(wide, uneven=True)
+    assert choose.decide(SUM, 10**8, wide, H200, costs=free).kernel == "lphga"
+    assert choose.decide(SUM, 10**8, uneven, H200, costs=free).kernel == "sp_ega"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_forced_kernels_ask_no_model(kernel: str) -> None:
+    # the rows of few groups would exceed the places of a partition that folds
+    groups = 500_000 if kernel == "pgb_fold" else 5_000
+    made = choose.decide(SUM, 10**8, about(groups), H200, kernel)
+    assert (made.kernel, made.why, made.expected_ms) == (kernel, "forced", None)

@@ -1,0 +1,150 @@
+"""Constants of devices: kept, read again, and not used for another device or other kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda.choice import costs
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.runtime.driver import Device
+
+H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
+FOUND = replace(costs.shipped(H200).costs, run_ps=77.0)
+
+
+def device(name: str, multiprocessors: int = 132) -> Device:
+    return replace(H200, name=name, multiprocessors=multiprocessors)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    costs.known.cache_clear()
+    yield
+    costs.known.cache_clear()
+
+
+def kept(to: Device = H200) -> Path:
+    path = costs.path_of(to)
+    assert path is not None
+    costs.write(path, to, FOUND, {"date": "today"})
+    return path
+
+
+def test_what_is_written_is_read(cache: Path) -> None:
+    path = kept()
+    assert path == cache / "costs-nvidia-h200.json"
+    assert costs.known(H200) == costs.Known(FOUND, "measured on today")
+    # nothing else is left beside it
+    assert list(cache.iterdir()) == [path]
+
+
+def test_without_a_file_the_shipped_ones_are_used(cache: Path) -> None:
+    assert costs.known(H200) == costs.shipped(H200)
+    kept()
+    # at once, in the process that measured
+    assert costs.known(H200).costs == FOUND
+
+
+def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate = Estimate(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**9))
+    query = Query(
+        (KeyPart("i64", False),),
+        False,
+        (ValuePart("f64", False),),
+        (State("FloatSum", (0,)),),
+        (),
+    )
+    sample: Any = object()
+    call: Any = SimpleNamespace(query=query, rows=10**8, device=H200, values=None)
+    monkeypatch.setattr(attempts, "estimated", lambda call, forced, sample: estimate)
+    assert attempts.decide(call, "auto", sample).kernel == "pgb"
+    slow_scatter = replace(FOUND, move_ps=1e3)
+    costs.write(kept(), H200, slow_scatter, {"date": "today"})
+    assert attempts.decide(call, "auto", sample).kernel == "sp_ega"
+
+
+def changed(**values: Any) -> str:
+    report = json.loads(kept().read_text())
+    return json.dumps(report | values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"device": "NVIDIA H100"},
+        {"multiprocessors": 114},
+        {"kernels": "0" * 64},
+        {"costs": {"bandwidth": 1.0}},
+        {"costs": asdict(FOUND) | {"new_ps": 1.0}},
+        {"costs": asdict(FOUND) | {"run_ps": -1.0}},
+        {"costs": asdict(FOUND) | {"run_ps": 0}},
+        {"costs": asdict(FOUND) | {"run_ps": "fast"}},
+        {"costs": asdict(FOUND) | {"run_ps": float("nan")}},
+        {"costs": asdict(FOUND) | {"run_ps": float("inf")}},
+        {"costs": []},
+        {"date": None, "costs": None},
+    ],
+    ids=str,
+)
+def test_files_of_something_else_are_ignored(values: dict[str, Any], cache: Path) -> None:
+    text = changed(**values)
+    (cache / "costs-nvidia-h200.json").write_text(text)
+    costs.known.cache_clear()
+    assert costs.known(H200) == costs.shipped(H200)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"costs"', "\0"])
+def test_broken_files_are_ignored(text: str, cache: Path) -> None:
+    kept().write_text(text)
+    costs.known.cache_clear()
+    assert costs.known(H200) == costs.shipped(H200)
+
+
+def test_a_file_cut_short_is_ignored(cache: Path) -> None:
+    path = kept()
+    whole = path.read_text()
+    for length in range(0, len(whole) - 1, 37):
+        path.write_text(whole[:length])
+        assert costs.read(path, H200) is None
+
+
+def test_a_name_makes_a_file(cache: Path) -> None:
+    assert kept(device("NVIDIA GeForce RTX 5090 / Laptop")).name == (
+        "costs-nvidia-geforce-rtx-5090-laptop.json"
+    )
+
+
+def test_only_the_h200_was_measured() -> None:
+    assert costs.shipped(H200).source == "measured on an H200"
+    for name in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA L4"):
+        assert costs.shipped(device(name)).source.startswith("derived from an H200")
+
+
+def test_derived_constants_go_by_published_figures() -> None:
+    measured = asdict(costs.shipped(H200).costs)
+    h100 = asdict(costs.shipped(device("NVIDIA H100 80GB HBM3")).costs)
+    # the same multiprocessors at the same clock, slower memory
+    for name, value in h100.items():
+        if name in ("bandwidth", "table_bandwidth"):
+            assert value == pytest.approx(measured[name] * 3.35 / 4.8)
+        elif name in ("miss_ps", "gather_ps"):
+            assert value == pytest.approx(measured[name] * 4.8 / 3.35)
+        else:
+            assert value == pytest.approx(measured[name])
+    small, large = (
+        costs.shipped(device(name)).costs
+        for name in ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB")
+    )
+    assert small.bandwidth < large.bandwidth
+    assert small.add_ps == large.add_ps > measured["add_ps"]
+    assert costs.shipped(device("unknown", 66)).costs.add_ps == 2 * measured["add_ps"]

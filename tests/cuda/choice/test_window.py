@@ -1,0 +1,199 @@
+"""Keys from a narrow range: which window, and when slots go by distance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.algorithms import direct
+from dask_gpuagg.cuda.call.call import Args, Counters
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
+from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, Estimate
+from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from tests.cuda.choice.test_choose import H200, POLICIES, query
+
+SUM = query(State("FloatSum", (0,)))
+GOLDEN, WORD = 0x9E3779B97F4A7C15, 1 << 64
+
+
+def dense(groups: int, least: int = 0, uneven: bool = False) -> Estimate:
+    bounds = (least, least + groups - 1)
+    return Estimate(groups, groups, 0.0, 1 / groups, uneven=uneven, bounds=bounds)
+
+
+def test_the_plain_word_that_is_mixed_to_an_empty_one() -> None:
+    assert (EMPTY_PLAIN ^ EMPTY_PLAIN >> 32) * GOLDEN % WORD == WORD - 1
+
+
+@given(st.integers(-(2**63), 2**63 - 2), st.integers(1, 2**21))
+def test_a_window_has_room_at_both_ends(least: int, span: int) -> None:
+    found = window(SUM, dense(span, least))
+    if found is None:
+        assert (EMPTY_PLAIN - least + 2**17) % WORD < 2**22
+        return
+    base, keys = found
+    assert keys % 2 == 0
+    assert base < least
+    assert base + keys > least + span
+    assert keys <= 1.1 * span + 64
+    assert not (EMPTY_PLAIN - base) % WORD < keys
+
+
+def test_the_empty_word_is_in_no_window() -> None:
+    signed = EMPTY_PLAIN if EMPTY_PLAIN < 2**63 else EMPTY_PLAIN - WORD
+    assert window(SUM, dense(1_000, signed - 500)) is None
+
+
+@pytest.mark.parametrize(
+    "estimate", [None, replace(dense(10), bounds=ANY_WORD), replace(dense(10), bounds=(5, 4))]
+)
+def test_nothing_known_is_no_window(estimate: Estimate | None) -> None:
+    assert window(SUM, estimate) is None
+
+
+def test_keys_without_a_word_of_their_own_have_no_window() -> None:
+    values, states = (ValuePart("f64", False),), (State("FloatSum", (0,)),)
+    null = Query((KeyPart("i64", True),), True, values, states, ())
+    assert window(null, dense(10)) is None
+    assert window(replace(null, keep_nulls=False), dense(10)) is not None
+    assert window(replace(null, keys=(KeyPart("i32", True),)), dense(10)) is not None
+    text = (KeyPart("i32", False, string=True),)
+    assert window(replace(null, keys=text), dense(10)) is None
+
+
+@pytest.mark.parametrize("groups", [1, 4, 64, 1_000, 8_000, 16_384, 27_000])
+def test_dense_keys_go_to_shared_memory(groups: int) -> None:
+    made = decide(SUM, 10**8, dense(groups), H200)
+    assert made.kernel == "direct"
+    assert made.shared_slots >= groups
+    assert "narrow range" in made.why
+
+
+@pytest.mark.parametrize("groups", [65_536, 262_144, 1 << 20])
+def test_or_to_global_memory_for_one_sum(groups: int) -> None:
+    made = decide(SUM, 10**8, dense(groups), H200)
+    assert (made.kernel, made.shared_slots) == ("direct", 0)
+    assert (made.shift == 2) == (groups == 65_536)
+    several = query(*(State("FloatSum", (i,)) for i in range(5)))
+    assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
+
+
+def test_sparse_uneven_and_ascending_keys_do_not() -> None:
+    sparse = replace(dense(20_000), bounds=(0, 10**6))
+    assert decide(SUM, 10**8, sparse, H200).kernel != "direct"
+    assert decide(SUM, 10**8, sparse, H200, "direct").kernel == "direct"
+    assert decide(SUM, 10**8, dense(20_000, uneven=True), H200).kernel != "direct"
+    assert decide(SUM, 10**8, dense(10**6, uneven=True), H200, "direct").kernel == "lphga"
+    runs = replace(dense(1_000), repeats=0.95)
+    assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
+    # no two lanes meet in a slot, however long the runs are
+    few = decide(SUM, 10**8, replace(dense(100), repeats=0.95), H200)
+    assert few.kernel == "direct"
+    assert few.replicas >= 32
+    assert decide(SUM, 10**8, replace(dense(10**6), ascending=True), H200).kernel == "sgb"
+
+
+@given(
+    st.lists(st.sampled_from(POLICIES), max_size=20), st.integers(1, 1 << 22), st.integers(1, 2**31)
+)
+def test_what_is_decided_can_be_launched(states: list[State], groups: int, rows: int) -> None:
+    of = query(*states)
+    made = decide(of, rows, dense(min(groups, rows)), H200, "direct")
+    if made.kernel == "lphga":
+        return
+    assert direct_bytes(of, made) <= H200.shared_bytes
+    assert made.global_slots >= groups if rows >= groups else made.global_slots >= rows
+    assert 1 <= made.blocks <= H200.multiprocessors
+    assert made.replicas & (made.replicas - 1) == 0
+    assert made.shared_slots in (0, made.global_slots)
+
+
+FIVE = replace(
+    query(
+        State("FloatSum", (0,)),
+        State("Size"),
+        State("Min", (0,), "f64"),
+        State("Max", (0,), "f64"),
+        State("FloatSum", (1,)),
+    ),
+    inputs=(ValuePart("f64", False), ValuePart("f32", False)),
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "replicas", "far"), [(4_000, 2, False), (6_000, 1, False), (8_000, 1, True)]
+)
+def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far: bool) -> None:
+    made = decide(FIVE, 10**8, dense(groups), H200)
+    assert (made.kernel, made.replicas, made.far) == ("direct", replicas, far)
+    assert made.shared_slots == made.global_slots >= groups
+    assert groups * 28 < direct_bytes(FIVE, made) <= H200.shared_bytes
+    if far:
+        # as many keys of twice the range fit a hash table, where no value can make them slow
+        sparse = replace(dense(4_000), bounds=(0, groups - 1))
+        assert decide(FIVE, 10**8, sparse, H200).kernel == "hgb"
+    # hot keys would wait for each other
+    assert not decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct").far
+
+
+def test_only_extremes_of_floats_lie_far() -> None:
+    integers = replace(
+        FIVE,
+        inputs=(ValuePart("i64", False), ValuePart("f32", False)),
+        states=tuple(s._replace(ctype="i64") if s.ctype else s for s in FIVE.states),
+    )
+    assert "direct_far" in FIVE.units
+    assert "direct_far" not in integers.units
+    assert "direct_far" not in replace(FIVE, keys=(KeyPart("i128", False),)).units
+    assert (FIVE.slot_bytes, FIVE.far_bytes) == ((24, 20), (16, 20))
+    assert integers.far_bytes == integers.slot_bytes == FIVE.slot_bytes
+    assert decide(integers, 10**8, dense(8_000), H200, "direct").shared_slots == 0
+    assert not decide(integers, 10**8, dense(8_000), H200).far
+
+
+def test_another_kernel_where_keys_lie_outside() -> None:
+    made = decide(SUM, 10**8, dense(20_000), H200)
+    again = decide_again(SUM, 10**8, made, H200, "auto")
+    assert again.kernel != "direct"
+    assert again.base is None
+    assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
+
+
+def test_the_model_knows_them() -> None:
+    costs = shipped(H200).costs
+    times = [
+        choose.expected_ms(SUM, 10**8, H200, costs, decide(SUM, 10**8, dense(g), H200))
+        for g in (1_000, 20_000, 10**6)
+    ]
+    assert times == sorted(times)
+    assert 0.35 < times[0] < times[-1] < 2
+
+
+def test_where_many_keys_lie_outside_nothing_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partitions have no list of slots, so that of the window's table must not be taken for one."""
+    made = decide(SUM, 10**8, dense(20_000), H200)
+    memory = SimpleNamespace(ptr=4096)
+    call: Any = SimpleNamespace(
+        query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,
+        allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
+        check=None,
+    )  # fmt: skip
+
+    def many(call: Any, most: int) -> Counters:
+        call.args.order, call.early = 4096, [(memory, None)]
+        return Counters(spilled=10**8)
+
+    monkeypatch.setattr(direct, "collect_early", many)
+    assert direct.direct(call, made) is None
+    assert (call.args.order, call.early) == (None, None)

@@ -1,0 +1,182 @@
+"""Narrower forms of wide keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.choice.choose import decide
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.keys import words as forms
+from dask_gpuagg.cuda.keys.codes import WORD_BITS
+from dask_gpuagg.cuda.keys.words import (
+    filling,
+    forms_of,
+    narrowed,
+    packed_ranges,
+    range_columns,
+    slot_words,
+    strayed,
+)
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart
+from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_window import FIVE, SUM
+
+GOLDEN = 0x9E3779B97F4A7C15
+values = st.integers(-(2**63), 2**63 - 1)
+bounds = st.lists(st.tuples(values, values), min_size=1, max_size=4)
+
+
+@given(bounds)
+def test_ranges_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None:
+    made = packed_ranges(seen)
+    if made is None:
+        # one bit more than the values need, and two of margin
+        assert sum(max(b - a + 1, 0).bit_length() + 2 for a, b in seen) > WORD_BITS
+        return
+    assert math.prod(codes for _, codes in made) <= 1 << WORD_BITS
+    for (least, greatest), (base, codes) in zip(seen, made, strict=True):
+        if least <= greatest:
+            # as much below what was seen, twice as much above; the last code may stand for null
+            span = greatest - least
+            assert least - base >= span
+            assert greatest + 2 * span - base < codes - 1
+
+
+@given(bounds, st.integers(1, 2**31))
+def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: int) -> None:
+    made = packed_ranges(seen, rows)
+    near = math.prod(max(b - a + 1, 0) + 2 * (max(b - a + 1, 0) // 192 + 4) + 1 for a, b in seen)
+    if near > 2 * rows:
+        assert made == packed_ranges(seen)
+        return
+    assert made is not None
+    assert math.prod(codes for _, codes in made) == near <= 1 << WORD_BITS
+    for (least, greatest), (base, codes) in zip(seen, made, strict=True):
+        if least <= greatest:
+            span = greatest - least + 1
+            # a 256th at both ends, and the last code may stand for null
+            assert base <= least - span / 256 - 3
+            assert base + codes - 1 > greatest + span / 256 + 3
+
+
+def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
+    number = KeyPart("i64", False)
+    query = replace(FIVE, keys=(number, number), ranged=True)
+    # 256 times 256 values, as a sample sees them, and as many rows of each
+    ranges = packed_ranges([(0, 255), (-10, 245)], 10**8)
+    assert ranges is not None
+    sizes = [codes for _, codes in ranges]
+    (a, _), (b, _) = ranges
+    words = -a * sizes[1] - 10 - b, (255 - a) * sizes[1] + 245 - b
+    estimate = Estimate(65_536, 65_536, 0.0, 1e-5, bounds=words)
+    made = decide(query, 10**8, estimate, H200)
+    assert made.window > 65_536
+    assert decide(query, 10**8, estimate, H200, "direct").kernel == "direct"
+
+
+def test_keys_of_a_word_may_be_numbered_too() -> None:
+    short, number = KeyPart("i32", True), KeyPart("i64", False)
+
+    def form(*keys: KeyPart, rows: int = 10**8, far: int = 255) -> Any:
+        query = Query(keys, True, (), (), ())
+        assert query.family == "Packed"
+        return filling(query, [(-5, far)] * len(keys), rows)
+
+    made = form(KeyPart("i32", False), KeyPart("u16", True))
+    assert made is not None
+    query, ranges = made
+    assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
+    assert [base for base, _ in ranges] == [-10, -10]
+    assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
+    assert forms_of(replace(query, ranged=False))[1] == query
+    # more combinations than twice the rows, one column, no integers
+    assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
+    assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
+    assert form(number) is None
+    assert form(short) is None
+    assert form(KeyPart("f32", False), KeyPart("i16", False)) is None
+
+
+@pytest.mark.parametrize(
+    "sizes", [(80, 80), (1_000, 12), (100, 100, 100), (128, 128, 128), (100_000, 31)]
+)
+def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
+    query = replace(SUM, keys=(KeyPart("i64", False),) * len(sizes), ranged=True)
+    ranges = packed_ranges([(1, size) for size in sizes], 10**8)
+    assert ranges is not None
+    groups, numbers = math.prod(sizes), math.prod(codes for _, codes in ranges)
+    estimate = Estimate(groups, groups, 0.0, 1 / groups, bounds=(0, numbers - 1))
+    made = decide(query, 10**8, estimate, H200)
+    assert made.kernel == "direct" or made.window > 0
+
+
+def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
+    monkeypatch.setattr(forms, "_strayed", set())
+    monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
+    call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
+
+    def codes(**more: Any) -> list[int]:
+        return [column.offset for column in narrowed(call, **more)[1]]
+
+    assert codes() == [109, 109]
+    assert codes(slots=False) == [512, 512]
+    strayed(query, ("a", "c"))
+    assert codes() == [109, 109]
+    strayed(query, ("a", "b"))
+    assert codes() == [512, 512]
+    forms.forget_strayed()
+    assert codes() == [109, 109]
+    for i in range(1_000):
+        strayed(query, (str(i),))
+    assert len(forms._strayed) <= 256
+
+
+def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
+    """The inverse of ``mix`` in kernels/core/types.cuh."""
+    key = (2**64 - 1) * pow(GOLDEN, -1, 2**64) % 2**64
+    assert key ^ key >> 32 >= 2**WORD_BITS
+
+
+def test_the_forms_that_data_may_allow() -> None:
+    text, number = KeyPart("i32", True, string=True), KeyPart("i64", False)
+    wide = KeyPart("i128", True)
+
+    def families(*keys: KeyPart) -> list[str]:
+        return [q.family for q in forms_of(Query(keys, True, (), (), ()))]
+
+    assert families(number) == ["Packed"]
+    assert families(number, number) == ["Wide", "Ranged"]
+    assert families(text) == ["Hashed", "Coded", "Wide"]
+    assert families(text, number) == ["Hashed", "Coded"]
+    assert families(text, text) == ["Hashed", "Coded"]
+    assert families(text, wide) == ["Hashed"]
+    assert families(*[text] * 5) == ["Hashed"]
+    assert families(wide) == ["Hashed"]
+
+
+def test_slots_of_the_index_have_room_for_most_keys() -> None:
+    text, number = KeyPart("i32", False, string=True), KeyPart("i64", True)
+
+    def words(*keys: KeyPart, mean: list[float]) -> int:
+        return slot_words(Query(keys, True, (), (), ()), mean)
+
+    # word and row, a length, five words
+    assert words(text, mean=[40.0]) == 8
+    assert words(text, mean=[41.0]) == 12
+    # some are longer than the mean
+    assert words(text, mean=[39.5]) == 12
+    # a null has a word of its own
+    assert words(text, number, mean=[24.0]) == 8
+    assert words(text, number, mean=[25.0]) == 12
+    assert words(text, text, mean=[24.0, 8.0]) == 8
+    # no room: rows are compared with rows
+    assert words(text, mean=[105.0]) == 2

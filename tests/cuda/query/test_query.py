@@ -1,0 +1,279 @@
+"""What the host reckons about a query before anything is compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.algorithms import encode, key_runs, pgb, sgb, sp_ega
+from dask_gpuagg.cuda.call import call
+from dask_gpuagg.cuda.choice import folding, skew, summary
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
+from dask_gpuagg.cuda.keys import codes, words
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import (
+    CODED_COLUMNS,
+    SHORT_STRING,
+    STATE_BYTES,
+    TYPE_BYTES,
+    KeyPart,
+    State,
+    ValuePart,
+)
+from dask_gpuagg.cuda.runtime.compiler import KERNELS, compile_source
+from dask_gpuagg.cuda.sampling import repeat, sample
+from tests.cuda.specialisations import TABLE
+
+key_parts = st.tuples(st.sampled_from(list(TYPE_BYTES)), st.booleans()).map(lambda of: KeyPart(*of))
+strings = st.tuples(st.sampled_from(["i32", "i64"]), st.booleans()).map(
+    lambda of: KeyPart(*of, string=True)
+)
+
+
+def by(*keys: KeyPart, keep_nulls: bool = False) -> Query:
+    return Query(keys, keep_nulls, (), (), ())
+
+
+# ---- the packed rule ---------------------------------------------------------------------------
+
+
+@given(st.lists(key_parts, min_size=1, max_size=6), st.booleans())
+def test_packed_keys_fit_a_word(keys: list[KeyPart], keep_nulls: bool) -> None:
+    made = by(*keys, keep_nulls=keep_nulls)
+    bits = sum(8 * TYPE_BYTES[k.ctype] for k in keys)
+    flags = sum(k.masked or k.ctype in ("f32", "f64") for k in keys) if keep_nulls else 0
+    if len(keys) == 1:
+        assert (made.family == "Packed") == (bits <= 64)
+    else:
+        assert (made.family == "Packed") == (bits + flags <= 64)
+    if made.family != "Packed":
+        assert made.family == ("Wide" if bits + flags <= 128 else "Hashed")
+    assert made.key_outputs == (len(keys) if bits + flags <= 128 or bits == 64 else 1)
+
+
+@given(st.lists(key_parts, max_size=3), strings, st.booleans())
+def test_strings_are_never_packed(others: list[KeyPart], text: KeyPart, keep_nulls: bool) -> None:
+    made = by(*others, text, keep_nulls=keep_nulls)
+    assert made.family == "Hashed"
+    assert made.key_outputs == 1
+    assert replace(made, by_row=True).family == "ByRow"
+
+
+@pytest.mark.parametrize(
+    ("ctypes", "masked", "dropped", "kept"),
+    [
+        (["i64"], True, True, True),
+        (["f64"], False, True, True),
+        (["i128"], False, False, False),
+        (["i32", "i32"], False, True, True),
+        (["i32", "i32"], True, True, False),
+        (["f32", "f32"], False, True, False),
+        (["i32", "i16", "i8"], True, True, True),
+        (["i64", "u8"], False, False, False),
+        (["u8"] * 8, False, True, True),
+        (["u8"] * 9, False, False, False),
+    ],
+)
+def test_the_null_flags_need_room(
+    ctypes: list[str], masked: bool, dropped: bool, kept: bool
+) -> None:
+    keys = [KeyPart(c, masked) for c in ctypes]
+    assert (by(*keys).family == "Packed") == dropped
+    assert (by(*keys, keep_nulls=True).family == "Packed") == kept
+
+
+def test_nan_keys_are_null() -> None:
+    assert KeyPart("f32", False).nullable
+    assert not KeyPart("i32", False).nullable
+    assert KeyPart("i32", True).nullable
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_slots_are_the_sum_of_their_states(name: str) -> None:
+    """The compiler asserts the same of the policies (see ``test_compiler.py``)."""
+    fixed, replica = 8, 0
+    for state in TABLE[name].kept:
+        if state.policy in ("Min", "Max"):
+            assert state.ctype is not None
+            # 32-bit atomics are the narrowest
+            fixed += max(4, TYPE_BYTES[state.ctype])
+        else:
+            fixed += STATE_BYTES[state.policy][0]
+            replica += STATE_BYTES[state.policy][1]
+    assert TABLE[name].slot_bytes == (fixed, replica)
+
+
+def test_a_key_alone_needs_its_word() -> None:
+    assert by(KeyPart("i8", False)).slot_bytes == (8, 0)
+
+
+def test_sizes_are_whole_words() -> None:
+    """4-byte fields of an even number of slots keep 8-byte fields behind them aligned."""
+    for fixed, replica in STATE_BYTES.values():
+        assert fixed % 4 == replica % 4 == 0
+
+
+def test_heavy_states_and_keys_take_smaller_blocks() -> None:
+    ordinary = TABLE["the usual ones by int64"]
+    assert TABLE["1 aggregation by int64"].threads == 1024
+    assert TABLE["1 aggregation by strings"].threads == 1024
+    assert TABLE["1 aggregation by strings, by row"].threads == 512
+    assert ordinary.threads == 512
+    assert replace(ordinary, states=ordinary.states[:4]).threads == 1024
+
+
+def test_many_columns_are_read_in_smaller_steps() -> None:
+    assert TABLE["20 aggregations by int64"].unroll == 4
+    five = Query((KeyPart("i64", False),), False, (ValuePart("f64", False),) * 5, (), ())
+    assert five.unroll == 2
+    assert by(*[KeyPart("i8", False)] * 3).unroll == 2
+
+
+# ---- the text ----------------------------------------------------------------------------------
+
+
+def test_columns_are_numbered_keys_first() -> None:
+    text = KeyPart("i32", True, string=True)
+    of = replace(
+        by(text, KeyPart("i64", False), keep_nulls=True),
+        inputs=(ValuePart("f32", True), ValuePart("u8", False)),
+        states=(State("FloatSum", (0,)), State("Max", (1,), "u8")),
+    )
+    source = of.source()
+    # a string column takes two: offsets and characters
+    keys = "StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>"
+    # the words come last, the first rows are the last state
+    assert f"Hashed<true, 5, 2, {keys}" in source
+    assert f"ByRow<true, {keys}" in replace(of, by_row=True).source()
+    assert "Row<Input<f32, 3, true>, Input<u8, 4, false>>" in source
+    assert "States<FloatSum<0>, Max<u8, 1>, AnyRow>" in source
+    assert "gpuagg::Read, 6>" in source
+
+
+def test_the_witness_is_an_input() -> None:
+    of = replace(by(*[KeyPart("i64", False)] * 2), inputs=(ValuePart("f32", True),))
+    source = of.source()
+    assert "Wide<false, 4, 3, 0, KeyColumn" in source
+    assert "Row<Input<f32, 2, true>, Input<u64, 3, false>>" in source
+    assert "States<Witness<1>>" in source
+
+
+def test_different_queries_have_different_sources() -> None:
+    assert len({q.source() for q in TABLE.values()}) == len(set(TABLE.values()))
+
+
+# ---- numbers that both sides know --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("key/probe.cuh", "EXTRA_SLOTS", EXTRA_SLOTS),
+        ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
+        ("key/coded.cuh", "CODED_COLUMNS", CODED_COLUMNS),
+        ("key/coded.cuh", "PIECES", codes.PIECES),
+        ("output/coded.cuh", "TEXT_TILE", codes.TEXT_TILE),
+        ("estimate/sample.cuh", "SEGMENT", summary.SEGMENT),
+        ("sgb/radix.cuh", "DIGITS", sgb.DIGITS),
+        ("sgb/radix.cuh", "SORT_THREADS", sgb.SORT_THREADS),
+        ("sgb/radix.cuh", "SORT_ITEMS", sgb.SORT_ITEMS),
+        ("sgb/runs.cuh", "RUN_ROWS", key_runs.RUN_ROWS),
+        ("sgb/range.cuh", "MARK_TILE", encode.MARK_TILE),
+        ("estimate/sample.cuh", "HOT_TOLD", sample.HOT_TOLD),
+        ("estimate/sample.cuh", "HOT_ROWS", summary.HOT_ROWS),
+        ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", sample.SEGMENTS_FROM_BIT),
+        ("pgb_tr/hot.cuh", "HOT_AT_MOST", summary.HOT_AT_MOST),
+        ("pgb_tr/placed.cuh", "FOLD_THREADS", folding.FOLD_THREADS),
+        ("pgb_tr/hot.cuh", "HOT_COPIED", skew.HOT_COPIED),
+        ("pgb_tr/room.cuh", "ROOM_OF", skew.ROOM_OF),
+        ("pgb_tr/room.cuh", "ROOM_SIGMAS", skew.ROOM_SIGMAS),
+        ("pgb_tr/room.cuh", "ROOM_MORE", skew.ROOM_MORE),
+        ("estimate/count.cuh", "COUNTED_PARTS", sample.COUNTED_PARTS),
+        ("estimate/sample.cuh", "SAMPLE_SLOTS", sample.SAMPLE_SLOTS),
+    ],
+)
+def test_host_and_device_agree(path: str, name: str, value: int) -> None:
+    text = (KERNELS / path).read_text()
+    found = re.search(rf"constexpr u32 {name} = (?P<value>[^;]+);", text)
+    assert found is not None
+    number, _, shift = found["value"].replace("u", "").partition(" << ")
+    assert int(number) << int(shift or 0) == value
+
+
+def test_counters_have_room_for_all_outputs() -> None:
+    text = (KERNELS / "core" / "query.cuh").read_text()
+    assert f"u32 nulls[{call.OUTPUTS_AT_MOST}];" in text
+
+
+# ---- structs that host and device share --------------------------------------------------------
+
+STRUCTS = {
+    "Column": call.Column,
+    "Target": call.Target,
+    "Table": call.Table,
+    "Counters": call.Counters,
+    "Args": call.Args,
+    "Summary": sample.Summary,
+    "HotSeen": sample.HotSeen,
+    "Expected": repeat.Expected,
+    "HotKeys": pgb._HotKeys,
+    "Partitions": pgb._Partitions,
+    "Round": sp_ega._Round,
+    "Pass": sgb.Pass,
+    "Runs": key_runs.Runs,
+    "Range": encode.Range,
+    "Quad": codes.Quad,
+    "ColumnCode": codes.ColumnCode,
+    "Codes": codes.Codes,
+    "Seen": codes.Seen,
+    "Texts": codes.Texts,
+    "Index": words.Index,
+}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs_have_one_layout(name: str) -> None:
+    """A field that the two sides see at different places would be read from the wrong one."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
+    struct = STRUCTS[name]
+    checks = [f'static_assert(sizeof(gpuagg::{name}) == {ctypes.sizeof(struct)}, "size");']
+    for field, *_ in struct._fields_:
+        offset = getattr(struct, field).offset
+        # the compiler's own offsetof: the oldest compiler that we admit knows no other constant one
+        address = f"(unsigned long long)__INTADDR__(&(((gpuagg::{name}*)0)->{field}))"
+        checks.append(f'static_assert({address} == {offset}, "{field}");')
+    query = TABLE["1 aggregation by int64"]
+    source = query.source() + sgb.SOURCE
+    assert compile_source(source + "\n".join(checks), "sm_90")
+
+
+def test_a_string_alone_may_be_short() -> None:
+    """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
+    text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
+    assert by(text, keep_nulls=True).may_be_short
+    assert by(number, keep_nulls=True).family == "Hashed"
+    for keys in [(number,), (text, number), (text, text), (text._replace(short=True),)]:
+        query = by(*keys, keep_nulls=True)
+        assert not query.may_be_short
+        assert "longest" not in query.units
+
+
+def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:
+    query = TABLE["5 aggregations by int64"]
+    copied = replace(query, keys=tuple(key._replace() for key in query.keys))
+    assert (copied, hash(copied)) == (query, hash(query))
+    # what a process has worked out, hashes of strings among it, does not travel
+    assert query.family == "Packed"
+    there = pickle.loads(pickle.dumps(query))
+    assert "_hash" not in vars(there)
+    assert "family" not in vars(there)
+    assert (there, hash(there)) == (query, hash(query))

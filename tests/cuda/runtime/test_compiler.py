@@ -1,0 +1,373 @@
+"""Every specialisation compiles for every architecture, and the cache of what was compiled."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+
+from dask_gpuagg.cuda.algorithms import select, sgb
+from dask_gpuagg.cuda.choice import selection_costs
+from dask_gpuagg.cuda.query.instantiations import unit_of
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import STATE_BYTES, TYPE_BYTES
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import (
+    ARCHITECTURES,
+    KERNELS,
+    CompileError,
+    compile_source,
+    cubin,
+)
+from tests.cuda.specialisations import COVERING, ORDERED, TABLE
+
+nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
+
+TINY = '#include "core/types.cuh"\nextern "C" __global__ void tiny() {}\n'
+ENTRIES = re.findall(r"^ *(gpuagg_\w+)\(|void(?: __\w+\(.*?\))* (gpuagg_\w+)\(",
+                     (KERNELS / "entry.cuh").read_text(), re.MULTILINE)  # fmt: skip
+NAMES = {first or second for first, second in ENTRIES}
+
+
+def kernels_of(query: Query) -> set[str]:
+    """The kernels of a query's translation unit."""
+    return {name for name in NAMES if unit_of(name.removeprefix("gpuagg_")) in query.units}
+
+
+def compiled(name: str, architecture: str, *more: str) -> None:
+    code = compile_source(TABLE[name].source(), architecture, *more)
+    assert code.startswith(b"\x7fELF")
+    for kernel in kernels_of(TABLE[name]):
+        assert f".text.{kernel}\0".encode() in code
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in COVERING])
+def test_compiles(name: str) -> None:
+    """Less optimised: in half the time, and an error is one all the same."""
+    compiled(name, "sm_90", "--Ofast-compile=mid")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", COVERING)
+def test_compiles_as_users_have_it(name: str, architecture: str) -> None:
+    compiled(name, architecture)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sorting_compiles(architecture: str) -> None:
+    code = compile_source(sgb.SOURCE, architecture)
+    of_types = {f"{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
+    of_words = {f"{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
+    passes = {f"pass_{w}_{m}" for w in (4, 8) for m in (4, 8)}
+    plain = {"scan_digits", "numbers", "mark_starts", "fill_starts", "ticks"}
+    for kernel in of_types | of_words | passes | plain:
+        assert f".text.gpuagg_{kernel}\0".encode() in code
+
+
+SELECTS = (KERNELS / "select" / "entry.cuh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ctype", "ticks", "architecture"),
+    [
+        *((ctype, False, "sm_90") for ctype in ORDERED),
+        *(("f64", False, architecture) for architecture in ARCHITECTURES),
+        *(("i64", True, architecture) for architecture in ARCHITECTURES),
+    ],
+)
+def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
+    code = compile_source(select.Selecting(ctype, ticks).source(), architecture)
+    kernels = set(re.findall(r"gpuagg_\w+(?=[(,])", SELECTS))
+    assert len(kernels) == 16
+    for kernel in kernels:
+        assert f".text.{kernel}\0".encode() in code
+
+
+def test_selecting_has_the_sizes_of_the_host() -> None:
+    for name in ("COUNT_THREADS", "COUNT_BLOCKS", "ONE_BLOCK_THREADS", "COUNT_ITEMS"):
+        assert f"constexpr u32 {name} = {getattr(select, name)};" in SELECTS
+    sides = (KERNELS / "select" / "count.cuh").read_text()
+    assert f"constexpr u32 SIDES = {selection_costs.SIDES};" in sides
+
+
+def test_the_table_is_complete() -> None:
+    """A type or a policy that no specialisation has would be compiled by no test."""
+    states = {s.policy for q in TABLE.values() for s in q.kept}
+    text = (KERNELS / "aggregate" / "states.cuh").read_text()
+    policies = set(re.findall(r"struct (\w+) : One(?:Field|Copy)<", text))
+    policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
+    assert states == policies == set(STATE_BYTES) | {"Min", "Max"}
+
+    outputs = {o.code.partition("<")[0] for q in TABLE.values() for o in q.outputs}
+    text = (KERNELS / "output" / "outputs.cuh").read_text()
+    assert outputs == set(re.findall(r"struct (\w+) \{\s+using T = ", text))
+
+    for masked, keep_nulls in itertools.product((False, True), repeat=2):
+        keys = {
+            k.ctype
+            for q in TABLE.values()
+            for k in q.keys
+            if k.masked == masked and q.keep_nulls == keep_nulls and len(q.keys) == 1
+        }
+        assert keys == set(TYPE_BYTES)
+    for policy in ("Min", "Max"):
+        ordered = {s.ctype for q in TABLE.values() for s in q.states if s.policy == policy}
+        assert ordered == set(ORDERED)
+    assert {q.threads for q in TABLE.values()} == {512, 1024}
+    assert {q.unroll for q in TABLE.values()} == {2, 4}
+
+
+@pytest.mark.parametrize("name", ["5 aggregations by int64", "5 aggregations by strings"])
+def test_a_unit_holds_its_kernels_alone(name: str) -> None:
+    query = TABLE[name]
+    for unit in query.units:
+        code = compile_source(query.source(unit), "sm_90")
+        found = {kernel for kernel in NAMES if f".text.{kernel}\0".encode() in code}
+        expected = {k for k in kernels_of(query) if unit_of(k.removeprefix("gpuagg_")) == unit}
+        assert found == expected
+
+
+def test_every_kernel_is_looked_for() -> None:
+    assert len(NAMES) == (KERNELS / "entry.cuh").read_text().count("__global__")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_probes_are_counted_only_where_asked(architecture: str) -> None:
+    counting = replace(TABLE["1 aggregation by int64"], counting=True)
+    assert b"gpuagg_looks" in compile_source(counting.source(), architecture)
+    usual = compile_source(TABLE["1 aggregation by int64"].source(), architecture)
+    assert b"gpuagg_looks" not in usual
+
+
+def test_a_refused_source_carries_the_log() -> None:
+    with pytest.raises(CompileError, match=r"error.*no_such_thing") as caught:
+        compile_source("__global__ void f() { no_such_thing(); }", "sm_90")
+    assert "\0" not in str(caught.value)
+
+
+def test_wrong_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STATE_BYTES, "FloatSum", (0, 4))
+    with pytest.raises(CompileError, match="the host reckons with other sizes"):
+        # a copy: the query itself may have worked its sizes out before
+        compile_source(replace(TABLE["1 aggregation by int64"]).source(), "sm_90")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError])
+def test_a_missing_compiler_is_named(
+    error: type[Exception], cache: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise error("libnvrtc.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    for call in (cubin, compile_source):
+        with pytest.raises(CompileError, match=r"NVRTC cannot be loaded: libnvrtc\.so"):
+            call(TINY, "sm_90")
+
+
+# ---- the cache ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The calls of NVRTC."""
+    made = []
+
+    def counted(source: str, architecture: str) -> bytes:
+        made.append((source, architecture))
+        return compile_source(source, architecture)
+
+    monkeypatch.setattr(compiler, "compile_source", counted)
+    return made
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing remembered of the files of ``kernels/``, of NVRTC or of warnings given."""
+    remembered = (compiler._sources_hash, compiler._nvrtc_version, compiler._warn_cache)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def test_an_entry_is_used_again(cache: Path, calls: list[Any]) -> None:
+    first = cubin(TINY, "sm_90")
+    assert cubin(TINY, "sm_90") == first == compile_source(TINY, "sm_90")
+    assert len(calls) == 1
+    (entry,) = entries(cache)
+    assert entry.suffix == ".cubin"
+
+
+def test_source_and_architecture_name_an_entry(cache: Path, calls: list[Any]) -> None:
+    for source, architecture in itertools.product((TINY, TINY + "//\n"), ("sm_80", "sm_90")):
+        cubin(source, architecture)
+    assert len(calls) == len(entries(cache)) == 4
+
+
+@pytest.mark.parametrize("change", ["content", "name", "new file"])
+def test_the_headers_name_an_entry(
+    change: str,
+    cache: Path,
+    calls: list[Any],
+    fresh: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers = tmp_path / "headers"
+    shutil.copytree(KERNELS, headers)
+    monkeypatch.setattr(compiler, "KERNELS", headers)
+    cubin(TINY, "sm_90")
+    compiler._sources_hash.cache_clear()
+    cubin(TINY, "sm_90")
+    assert len(calls) == 1
+    path = headers / "hgb" / "hgb.cuh"
+    if change == "content":
+        path.write_text(path.read_text() + "\n")
+    elif change == "name":
+        path.rename(headers / "hgb" / "other.cuh")
+    else:
+        (headers / "hgb" / "more.cuh").write_text("")
+    compiler._sources_hash.cache_clear()
+    cubin(TINY, "sm_90")
+    assert len(calls) == len(entries(cache)) == 2
+
+
+def test_the_compiler_names_an_entry(
+    cache: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cubin(TINY, "sm_90")
+    monkeypatch.setattr(compiler, "_nvrtc_version", lambda: "0.0")
+    cubin(TINY, "sm_90")
+    assert len(calls) == len(entries(cache)) == 2
+
+
+DAMAGES = {
+    "empty": lambda entry: b"",
+    "short": lambda entry: entry[: len(entry) // 2],
+    "one byte short": lambda entry: entry[:-1],
+    "changed": lambda entry: entry[:100] + bytes([entry[100] ^ 1]) + entry[101:],
+    "something else": lambda entry: b"no machine code",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_broken_entry_is_replaced(damage: str, cache: Path, calls: list[Any]) -> None:
+    code = cubin(TINY, "sm_90")
+    (entry,) = entries(cache)
+    whole = entry.read_bytes()
+    entry.write_bytes(DAMAGES[damage](whole))
+    assert cubin(TINY, "sm_90") == code
+    assert entry.read_bytes() == whole
+    assert cubin(TINY, "sm_90") == code
+    assert len(calls) == 2
+
+
+def test_a_refused_source_leaves_no_entry(cache: Path) -> None:
+    with pytest.raises(CompileError):
+        cubin("no code", "sm_90")
+    assert not cache.exists()
+
+
+def warned(directory: Path | str) -> list[str]:
+    """The warnings of two sources, each compiled twice."""
+    with (
+        dask.config.set({"gpuagg.kernel-cache": str(directory)}),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for source in (TINY, TINY, TINY + "//\n", TINY + "//\n"):
+            assert cubin(source, "sm_90").startswith(b"\x7fELF")
+    return [str(w.message) for w in caught]
+
+
+def test_a_read_only_directory_is_reported_once(fresh: None, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    (message,) = warned(tmp_path)
+    assert str(tmp_path) in message
+    assert "gpuagg.kernel-cache" in message
+
+
+def test_a_directory_that_refuses_files_is_reported_once(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a read-only one does, for users whom permissions do not bind as well."""
+    names = itertools.count()
+
+    def refuse(**where: Any) -> Any:
+        raise PermissionError(13, "Permission denied", f"{where['dir']}/tmp{next(names)}")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+    (message,) = warned(tmp_path)
+    assert f"{tmp_path} cannot be written (Permission denied)" in message
+
+
+def test_a_directory_that_cannot_be_is_reported_once(fresh: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (message,) = warned(tmp_path / "file" / "below")
+    assert "Not a directory" in message
+
+
+def test_an_unfinished_entry_is_removed(
+    fresh: None, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    (message,) = warned(cache)
+    assert "No space left on device" in message
+    assert entries(cache) == []
+
+
+def test_an_unknown_user_has_no_cache(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with (
+        dask.config.set({"gpuagg.kernel-cache": None}),
+        pytest.warns(UserWarning, match="home directory"),
+    ):
+        assert cubin(TINY, "sm_90").startswith(b"\x7fELF")
+
+
+def test_the_default_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with dask.config.set({"gpuagg.kernel-cache": None}):
+        cubin(TINY, "sm_90")
+    assert len(entries(tmp_path / "dask_gpuagg")) == 1
+
+
+def in_a_process(folder: str) -> bytes:
+    with dask.config.set({"gpuagg.kernel-cache": folder}):
+        return cubin(TINY, "sm_90")
+
+
+def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        codes = set(pool.map(in_a_process, [str(cache)] * 8))
+    (entry,) = entries(cache)
+    assert codes == {cubin(TINY, "sm_90")}
+    assert calls == []
+    assert entry.read_bytes().startswith(codes.pop())

@@ -1,0 +1,168 @@
+"""Machines without a GPU, a driver or the bindings: a reason, and no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
+from dask_gpuagg.cuda.runtime.driver import Device, Kernels, kernels_of
+from tests.cuda.specialisations import TABLE
+from tests.running import environment
+
+runtime = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
+
+DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
+STATUS = runtime.cudaError_t
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        ((STATUS.cudaSuccess, 1), None),
+        ((STATUS.cudaSuccess, 0), "no CUDA device"),
+        ((STATUS.cudaErrorNoDevice, 0), "no usable CUDA device (cudaErrorNoDevice)"),
+        (
+            (STATUS.cudaErrorInsufficientDriver, 0),
+            "no usable CUDA device (cudaErrorInsufficientDriver)",
+        ),
+    ],
+)
+def test_what_the_runtime_says(
+    returned: tuple[Any, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "cudaGetDeviceCount", lambda: returned)
+    assert driver.unavailable() == reason
+
+
+def test_no_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise RuntimeError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(runtime, "cudaGetDeviceCount", missing)
+    assert "no CUDA driver (libcuda.so.1" in str(driver.unavailable())
+
+
+def test_no_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    assert "bindings cannot be imported" in str(driver.unavailable())
+
+
+HIDDEN = """
+import warnings; warnings.simplefilter("error")
+import dask.dataframe as dd, pandas as pd, dask_gpuagg
+from types import SimpleNamespace
+dask_gpuagg.enable()
+worker = SimpleNamespace(metrics={})
+dask_gpuagg.GpuWorker().setup(worker)
+frame = pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]})
+query = dd.from_pandas(frame, npartitions=2).groupby("k").v.sum()
+print(query.compute(scheduler="threads").to_dict(), dask_gpuagg.explain(query).groupbys[0].engine)
+print(worker.metrics["dask_gpuagg"](worker)["unavailable"])
+"""
+
+
+def test_hidden_devices_are_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN],
+        env=environment() | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result, reason = done.stdout.splitlines()
+    assert result == "{1: 4, 2: 2} host"
+    assert "CUDA" in reason
+    assert done.stderr == ""
+
+
+# ---- kernels that cannot be had ----------------------------------------------------------------
+
+
+def test_a_refused_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(source: str, architecture: str) -> bytes:
+        asked.append(architecture)
+        raise CompileError("error: not this one")
+
+    monkeypatch.setattr(driver, "cubin", refuse)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    for _ in range(3):
+        with pytest.raises(KernelsUnavailable, match="not this one"):
+            kernels.launch("hgb", 1, 32, 0)
+    with pytest.raises(KernelsUnavailable):
+        kernels.prepare()
+    assert asked == ["sm_90"] * 2  # hgb, and the first of all
+
+
+def test_code_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
+    monkeypatch.setattr(driver, "cubin", lambda source, architecture: b"")
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    with pytest.raises(KernelsUnavailable, match=r"driver does not take.*NO_BINARY_FOR_GPU"):
+        kernels.prepare("core")
+
+
+def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    compiled, loaded = [], []
+    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
+    answers = [(full, None), (full, None), (success, 7)]
+
+    def compile_unit(source: str, architecture: str) -> bytes:
+        compiled.append(source)
+        return b"code"
+
+    def load(code: bytes, *_: Any) -> Any:
+        loaded.append(code)
+        return answers[len(loaded) - 1]
+
+    monkeypatch.setattr(driver, "cubin", compile_unit)
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    for _ in range(2):
+        with pytest.raises(KernelsUnavailable, match="memory does not suffice"):
+            kernels.prepare("core")
+    kernels.prepare("core")
+    kernels.prepare("core")
+    # compiled once, loaded until it succeeds, and kept then
+    assert len(compiled) == 1
+    assert loaded == [b"code"] * 3
+
+
+@pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
+def test_code_that_is_loaded_late_may_lack_memory(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda.bindings import driver as bindings
+
+    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(driver, "cubin", lambda source, architecture: b"")
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
+    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(bindings, call, lambda *_: (full, None))
+        with pytest.raises(KernelsUnavailable, match="OUT_OF_MEMORY"):
+            kernels.launch("hgb", 1, 32, 0)
+    kernels.launch("hgb", 1, 32, 0)
+
+
+def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_known", {})
+    one, other = TABLE["1 aggregation by int64"], TABLE["5 aggregations by int64"]
+    assert kernels_of(one, DEVICE) is kernels_of(one, DEVICE)
+    assert driver.known() == (one,)
+    assert kernels_of(other, DEVICE) is not kernels_of(one, DEVICE)

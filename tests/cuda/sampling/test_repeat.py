@@ -1,0 +1,316 @@
+"""What rows before let expect of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.call.call import Run
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.sampling import repeat as expectation
+from dask_gpuagg.cuda.sampling.sample import Numbers
+from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_window import SUM
+
+ROWS = 10**6
+HALF = 1 << 63
+EVEN = Estimate(64, 64, 0.0, 0.02, bounds=(0, 63))
+HGB = Decision("hgb", "few groups", EVEN, 128, 1, 1, 132, 4096)
+PARTS = replace(HGB, kernel="pgb", partitions=256, capacity=5_000)
+SORTED = replace(HGB, kernel="sgb", shared_slots=0)
+GLOBAL = replace(HGB, kernel="lphga", shared_slots=0)
+FOLD = replace(PARTS, kernel="pgb_fold", shared_slots=0, fills=1)
+
+
+def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
+    """Of 65,536 rows with 64 even keys, unless changed."""
+    made = Numbers(
+        pairs=64 * 256 * 255,
+        least=least + HALF,
+        greatest=HALF - 1 - greatest,
+        rows=65_536,
+        distinct=64,
+        once=0,
+        twice=0,
+        most=1_100,
+        repeats=1_000,
+        met=64 * 256,
+        hots=64,
+        falls=31_000,
+    )
+    return made._replace(**changed)
+
+
+def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
+    """As the device compares."""
+    expected = expectation.bounds_of(of, decision)
+    return all(
+        low <= n <= high for low, n, high in zip(expected.least, seen, expected.most, strict=True)
+    )
+
+
+def call_of(
+    rows: int = ROWS, values: float | None = 1.0, kernels: Any = "kernels", about: Any = ("a",)
+) -> Any:
+    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    expectation.forget()
+    yield
+    expectation.forget()
+
+
+word = st.integers(-HALF, HALF - 1)
+count = st.integers(0, 65_536)
+
+
+COUNTS = [name for name in Numbers._fields if name not in ("least", "greatest")]
+
+
+def test_a_sample_without_plain_keys_is_like_itself() -> None:
+    """As of a column of nulls alone."""
+    seen = numbers(HALF - 1, -HALF)
+    assert seen.bounds == (HALF - 1, -HALF)
+    assert alike(seen, seen)
+    assert not alike(numbers(), seen)
+    assert not alike(seen, numbers())
+
+
+@given(word, word, st.fixed_dictionaries(dict.fromkeys(COUNTS, count)))
+def test_a_sample_is_like_itself(a: int, b: int, counts: dict[str, int]) -> None:
+    seen = numbers(min(a, b), max(a, b), **counts)
+    assert seen.bounds == (min(a, b), max(a, b))
+    assert alike(seen, seen)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_number_far_off_is_no_surprise_missed(name: str) -> None:
+    before = numbers()
+    n = getattr(before, name)
+    assert not alike(before._replace(**{name: 2 * n + 50}), before)
+    if n > 100:
+        assert not alike(before._replace(**{name: n // 2}), before)
+
+
+def test_sorted_rows_are_none_that_were_not() -> None:
+    before = numbers(falls=3)
+    assert alike(before._replace(falls=1), before)
+    assert not alike(before._replace(falls=0), before)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "expected"),
+    [(0, 63, True), (-20, 80, True), (-40, 63, False), (0, 100, False), (40, 63, False)],
+)
+def test_the_range_may_move_a_little(least: int, greatest: int, expected: bool) -> None:
+    assert alike(numbers(least, greatest), numbers()) == expected
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        replace(HGB, kernel="direct", base=-2, global_slots=68 << 2, shift=2),
+        replace(PARTS, base=-2, window=68),
+    ],
+)
+def test_no_key_may_leave_the_window(decision: Decision) -> None:
+    assert alike(numbers(-2, 65), numbers(), decision)
+    assert not alike(numbers(-3, 63), numbers(), decision)
+    assert not alike(numbers(0, 66), numbers(), decision)
+
+
+def test_narrow_words_hold_what_they_are_counted_from() -> None:
+    decision = replace(PARTS, base=-100)
+    wide = numbers(0, 2**32 - 200)
+    assert alike(numbers(-100, 2**32 - 101), wide, decision)
+    assert not alike(numbers(0, 2**32 - 100), wide, decision)
+
+
+def _segment(rng: np.random.Generator, groups: int, run: int) -> np.ndarray:
+    """Rows side by side, of which so many have a key together."""
+    drawn = np.repeat(rng.integers(0, groups, 257 // run + 2), run)
+    return drawn[rng.integers(0, run) :][:256]
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "expected"),
+    [(0, 99, True), (-2, 101, True), (-3, 99, False), (0, 102, False), (50, 50, True)],
+)
+def test_no_value_may_come_near_the_end_of_a_range(
+    least: int, greatest: int, expected: bool
+) -> None:
+    """109 codes from -4 on: 100 values, 4 more at both ends, a null."""
+    bounds = expectation.bounds_of(numbers(), PARTS, [(-4, 109), (0, 40)])
+    half = 1 << 63
+    seen = [least + half, half - 1 - greatest, 20 + half, half - 1 - 20]
+    assert all(low <= n for low, n in zip(bounds.ends, seen, strict=False)) == expected
+    # nothing is asked of other columns, nor of any without ranges
+    assert list(bounds.ends[4:]) == [0] * 12
+    assert list(expectation.bounds_of(numbers(), PARTS).ends) == [0] * 16
+
+
+def test_the_window_of_numbers_is_no_window_of_words() -> None:
+    decision = replace(PARTS, base=0, window=133 * 40)
+    seen = numbers(-(2**40), 2**41)
+    assert not alike(seen, seen, decision)
+    expected = expectation.bounds_of(seen, decision, [(-16, 133), (0, 40)])
+    least, most = expected.least, expected.most
+    assert all(low <= n <= high for low, n, high in zip(least, seen, most, strict=True))
+
+
+@pytest.mark.parametrize("run", [1, 7, 100, 1_000])
+@pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
+def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
+    """Four standard deviations of each number: hardly one sample in a hundred is refused."""
+    rng = np.random.default_rng(groups)
+
+    def seen() -> Numbers:
+        keys = np.stack([_segment(rng, groups, run) for _ in range(256)])
+        segments = np.zeros(groups, dtype=np.int64)
+        met = 0
+        for segment in keys:
+            there = np.unique(segment)
+            segments[there] += 1
+            met += len(there)
+        rows = np.bincount(keys.ravel(), minlength=groups)
+        return numbers(
+            int(keys.min()),
+            int(keys.max()),
+            pairs=int((segments * (segments - 1)).sum()),
+            distinct=int((rows > 0).sum()),
+            once=int((segments == 1).sum()),
+            twice=int((segments == 2).sum()),
+            most=int(rows.max()),
+            repeats=int((keys[:, 1:] == keys[:, :-1]).sum()),
+            met=met,
+            hots=int(((rows >= 8) & (segments >= 4)).sum()),
+            falls=int((keys[:, 1:] < keys[:, :-1]).sum()),
+        )
+
+    before = seen()
+    assert sum(alike(seen(), before) for _ in range(20)) >= 19
+
+
+@pytest.mark.parametrize("decision", [HGB, PARTS, FOLD])
+def test_a_decision_is_expected_again(decision: Decision) -> None:
+    assert expectation.expectation(call_of(), "auto") is None
+    expectation.keep(call_of(), "auto", decision, numbers(), 0)
+    found = expectation.expectation(call_of(), "auto")
+    assert found is not None
+    assert found.decision == replace(decision, why="few groups; as for rows before")
+    assert expectation.expectation(call_of(), "hgb") is None
+    assert expectation.expectation(call_of(kernels="others"), "auto") is None
+    assert expectation.expectation(call_of(values=0.9), "auto") is None
+    assert expectation.expectation(call_of(about=("b",)), "auto") is None
+    expectation.forget()
+    assert expectation.expectation(call_of(), "auto") is None
+
+
+@pytest.mark.parametrize(("decision", "more"), [(HGB, True), (PARTS, False)])
+def test_of_about_as_many_rows(decision: Decision, more: bool) -> None:
+    """Partitions have no room for more."""
+    expectation.keep(call_of(), "auto", decision, numbers(), 0)
+    for rows, expected in [
+        (ROWS * 15 // 16, True),
+        (ROWS * 14 // 16, False),
+        (ROWS * 17 // 16, more),
+        (ROWS * 18 // 16, False),
+    ]:
+        assert (expectation.expectation(call_of(rows), "auto") is not None) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> None:
+    """Samples of many keys differ in hardly more than their pairs."""
+    rng = np.random.default_rng(seed)
+
+    def seen(groups: int) -> Numbers:
+        pairs = 2 * int(rng.poisson(65_536**2 / groups / 2))
+        once = 65_536 - pairs
+        return numbers(
+            -(2**62), 2**62, pairs=pairs, distinct=65_536 - pairs // 2, once=once,
+            twice=pairs // 2, most=2, met=65_536, hots=0,
+        )  # fmt: skip
+
+    first = seen(16_000_000)
+    n = first
+    groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
+    estimate = Estimate(groups, groups, 0.0, 0.0)
+    decision = choose.decide(SUM, 10**8, estimate, H200)
+    assert decision.partitions
+    assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
+    for more in (1.1, 1.3, 1.5, 1.7):
+        if 16_000_000 * more > 1.05 * decision.global_slots:
+            assert sum(alike(seen(int(16e6 * more)), first, decision) for _ in range(100)) <= 20
+
+
+def test_collections_of_which_none_is_like_the_other_are_left_alone() -> None:
+    guessed = 0
+    for _ in range(200):
+        if expectation.expectation(call_of(), "auto") is not None:
+            guessed += 1
+            expectation.refused(call_of(), "auto")
+        expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    assert 5 <= guessed <= 12
+    # until one is
+    while expectation.expectation(call_of(), "auto") is None:
+        pass
+    expectation.judge(call_of(), "auto", Run(HGB, ROWS, 64))
+    assert all(expectation.expectation(call_of(), "auto") is not None for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    "run", [Run(HGB, ROWS, 64, restarted=True), Run(HGB, ROWS, 64, spilled=ROWS // 10)]
+)
+def test_an_expectation_that_no_longer_does_well_is_forgotten(run: Run) -> None:
+    expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    expectation.judge(call_of(), "auto", Run(HGB, ROWS, 64, spilled=10))
+    assert expectation.expectation(call_of(), "auto") is not None
+    expectation.judge(call_of(), "auto", run)
+    assert expectation.expectation(call_of(), "auto") is None
+
+
+UNEVEN = replace(EVEN, uneven=True)
+
+
+@pytest.mark.parametrize(
+    ("decision", "spilled"),
+    [
+        (None, 0),
+        (SORTED, 0),
+        (GLOBAL, 0),
+        (replace(PARTS, estimate=UNEVEN), 0),
+        (HGB, ROWS // 10),
+    ],
+)
+def test_what_did_not_do_well_is_forgotten(decision: Decision | None, spilled: int) -> None:
+    expectation.keep(call_of(), "auto", HGB, numbers(), 0)
+    expectation.keep(call_of(), "auto", decision, numbers(), spilled)
+    assert expectation.expectation(call_of(), "auto") is None
+
+
+def test_uneven_keys_of_shared_tables_are_expected() -> None:
+    expectation.keep(call_of(), "auto", replace(HGB, estimate=UNEVEN), numbers(), 0)
+    assert expectation.expectation(call_of(), "auto") is not None
+
+
+def test_what_was_expected_is_so_again_after_a_first_call() -> None:
+    call = call_of()
+    expectation.keep(call, "auto", HGB, numbers(), 0)
+    before = expectation.expectation(call, "auto")
+    assert before is not None
+    with expectation.forgotten():
+        assert expectation.expectation(call, "auto") is None
+        expectation.keep(call, "auto", PARTS, numbers(), 0)
+    assert expectation.expectation(call, "auto") is before

@@ -1,0 +1,135 @@
+"""Groups from a sample, and keys counted by their hashes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_gpuagg.cuda.choice.summary import HOT_ROWS, Estimate, estimate_groups
+from dask_gpuagg.cuda.sampling import sample
+from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
+
+ROWS = 10**8
+SEGMENT = 256
+
+
+def ranks_of(keys: int, rng: np.random.Generator) -> np.ndarray:
+    """Registers of so many random hashes, as kernels/estimate/count.cuh makes them."""
+    return ranks_of_hashes(rng.integers(0, 2**64, keys, dtype=np.uint64))
+
+
+def ranks_of_hashes(hashes: np.ndarray) -> np.ndarray:
+    registers = np.zeros(REGISTERS, dtype=np.uint32)
+    bits = REGISTERS.bit_length() - 1
+    high = (hashes >> np.uint64(bits)).astype(np.float64)
+    ranks = 64 - bits - np.floor(np.log2(np.maximum(high, 1))).astype(np.uint32)
+    np.maximum.at(registers, (hashes & np.uint64(REGISTERS - 1)).astype(np.int64), ranks)
+    return registers
+
+
+@pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000, 8_000_000])
+def test_keys_are_counted(keys: int) -> None:
+    # five standard errors
+    assert distinct_keys(ranks_of(keys, np.random.default_rng(1))) == pytest.approx(
+        keys, rel=5 * 1.04 / REGISTERS**0.5
+    )
+
+
+def counted(keys: np.ndarray) -> int:
+    """What is told of these keys by every fourth tile of 64, in turn of four parts."""
+    x = keys.astype(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
+    hashes = (x ^ (x >> np.uint64(33))).reshape(-1, 4, 64)[:, 0]
+    return keys_of_all(np.stack([ranks_of_hashes(hashes[i::4].ravel()) for i in range(4)]))
+
+
+def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.ndarray:
+    u = rng.random(rows)
+    if exponent == 1.0:
+        return np.exp(u * np.log(keys)).astype(np.int64)
+    power = 1 - exponent
+    return ((u * (keys**power - 1) + 1) ** (1 / power)).astype(np.int64)
+
+
+@pytest.mark.parametrize("keys", [10**5, 10**7])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+def test_a_fourth_of_the_rows_tells_of_all_keys(exponent: float, keys: int) -> None:
+    made = zipf(exponent, 1 << 21, keys, np.random.default_rng(5))
+    assert counted(made) == pytest.approx(np.unique(made).size, rel=0.2)
+
+
+def test_keys_that_lie_together_or_all_have_been_seen_are_told() -> None:
+    ascending = np.repeat(np.arange(1 << 17), 16)
+    assert counted(ascending) == pytest.approx(1 << 17, rel=0.2)
+    few = np.random.default_rng(6).integers(0, 1_000, 1 << 20)
+    assert counted(few) == pytest.approx(1_000, rel=0.1)
+    assert keys_of_all(np.zeros((4, REGISTERS), dtype=np.uint32)) == 0
+
+
+def sampled(keys: np.ndarray) -> Estimate:
+    """What the kernels of the sample tell of these keys, 256 to a segment."""
+    segments = keys.reshape(-1, SEGMENT)
+    seen = np.concatenate([np.unique(s) for s in segments])
+    words, in_segments = np.unique(seen, return_counts=True)
+    rows = np.unique(keys, return_counts=True)[1]
+    hot = [
+        (int(w), int(n), int(s))
+        for w, n, s in zip(words, rows, in_segments, strict=True)
+        if n >= HOT_ROWS and s >= 4
+    ]
+    return estimate_groups(
+        ROWS,
+        keys.size,
+        words.size,
+        int((in_segments == 1).sum()),
+        int((in_segments == 2).sum()),
+        int(rows.max()),
+        int((segments[:, 1:] == segments[:, :-1]).sum()),
+        seen.size,
+        int((in_segments * (in_segments - 1)).sum()),
+        lambda: hot[:HOT_TOLD],
+    )
+
+
+@pytest.mark.parametrize("groups", [10, 1_000, 30_000, 1_000_000, 16_000_000])
+def test_even_keys(groups: int) -> None:
+    made = sampled(np.random.default_rng(2).integers(0, groups, 65_536))
+    assert not made.uneven
+    assert made.groups == pytest.approx(groups, rel=0.3)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.75, 1.0, 1.25, 1.5])
+def test_uneven_keys(exponent: float) -> None:
+    """Zipf's law over 16 million keys: the sample sees that it misses most of them."""
+    made = sampled(zipf(exponent, 65_536, 2**24, np.random.default_rng(3)))
+    assert made.uneven
+    shares = [share for _, share in made.hot]
+    assert shares == sorted(shares, reverse=True)
+    # the rows left to the partitions are far more even than all of them
+    assert made.alike < 2e-4
+
+
+def test_runs_of_equal_keys_are_not_hot() -> None:
+    runs = np.random.default_rng(4).integers(0, 2**40, (256, 2))
+    made = sampled(np.repeat(runs, SEGMENT // 2, axis=1).ravel())
+    assert made.hot == ()
+    assert made.alike < 1e-4
+
+
+def test_hot_keys_are_told_with_rows_and_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [(2**64 - 2, 700, 200), (5, 9, 4), (2**63, 1 << 16, 256)]
+
+    def there(address: int, into: Any, stream: int) -> None:
+        for i, (word, rows, segments) in enumerate(told):
+            into.words[i] = word
+            into.counts[i] = rows | segments << sample.SEGMENTS_FROM_BIT
+
+    monkeypatch.setattr(sample, "read_back", there)
+    call: Any = SimpleNamespace(handle=0)
+    assert sample._hot_keys(4096, 3, call) == told
+    assert sample._hot_keys(4096, 0, call) == []
+    assert len(sample._hot_keys(4096, 2 * HOT_TOLD, call)) == HOT_TOLD

@@ -1,0 +1,151 @@
+"""Dtypes of mixed partitions on the device: what can be told without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("cudf") is not None, reason="cuDF itself is there: see tests/device"
+)
+
+MISSING = [
+    "cudf", "cudf.core", "cudf.core.column", "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
+    "pylibcudf.types", "pylibcudf.utils",
+]  # fmt: skip
+STRING = pd.StringDtype(na_value=np.nan)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """Two modules of the device engine, with stand-ins for what they touch columns with."""
+    before = dict(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in MISSING:
+            patch.setitem(sys.modules, name, MagicMock())
+        stacking = importlib.import_module("dask_gpuagg.engines.device.stacking")
+        results = importlib.import_module("dask_gpuagg.engines.device.results")
+        patch.setattr(stacking, "find_common_type", lambda dtypes: np.result_type(*dtypes))
+        for name in ("view", "array_of", "column_of", "plain"):
+            patch.setattr(stacking, name, lambda column: column)
+        yield SimpleNamespace(stacking=stacking, results=results)
+    # they hold on to the stand-ins
+    for name in set(sys.modules) - set(before):
+        if name.startswith("dask_gpuagg.engines."):
+            del sys.modules[name]
+
+
+def plan_of(dtype: Any, *names: str) -> Plan:
+    columns = [Column("k", np.dtype("int64")), Column("v", dtype)]
+    wanted = [Requested(name, name, "v") for name in names]
+    return make_plan(columns[:1], columns, wanted, dropna=True, observed=True, sort=False)
+
+
+# dtype of the values, aggregation, what the metadata promised, what the result has
+RESULTS = [
+    ("int64", "sum", "int64", "int64"), ("int8", "sum", "int64", "int64"),
+    ("bool", "sum", "int64", "int64"), ("uint8", "sum", "uint64", "uint64"),
+    ("float64", "sum", "int64", "float64"), ("float64", "sum", "float32", "float64"),
+    ("float32", "sum", "float32", "float32"), ("int64", "sum", "uint64", "int64"),
+    ("float64", "mean", "float64", "float64"), ("float64", "mean", "int64", "float64"),
+    ("float32", "mean", "float32", "float32"), ("M8[ns]", "mean", "M8[s]", "M8[ns]"),
+    ("m8[us]", "sum", "m8[s]", "m8[us]"), ("int64", "min", "int32", "int64"),
+    ("float64", "max", "int64", "float64"), ("M8[us]", "last", "M8[s]", "M8[us]"),
+    ("int64", "count", "int64", "int64"), ("float64", "var", "int64", "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "name", "promised", "made"), RESULTS)
+def test_results_have_the_dtypes_of_the_plan(
+    values: str, name: str, promised: str, made: str, engine: Any
+) -> None:
+    plan = plan_of(np.dtype(values), name)
+    shape = engine.results.Shape(("k",), "v", (np.dtype(promised),), True)
+    assert engine.results.of_plan(shape, plan).dtypes == (np.dtype(made),)
+
+
+@pytest.mark.parametrize("name", ["first", "last", "min", "max", "sum"])
+def test_strings_keep_their_dtype(name: str, engine: Any) -> None:
+    shape = engine.results.Shape(("k",), "v", (np.dtype("object"),), True)
+    assert engine.results.of_plan(shape, plan_of(STRING, name)).dtypes == (STRING,)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "common"),
+    [
+        ((np.dtype("int64"), np.dtype("float64")), np.dtype("float64")),
+        ((np.dtype("M8[s]"), np.dtype("M8[ns]")), np.dtype("M8[ns]")),
+        ((np.dtype("object"), STRING), STRING),
+        ((pd.CategoricalDtype(["a"]), STRING), STRING),
+        ((pd.CategoricalDtype([1]), np.dtype("float64")), np.dtype("float64")),
+        (
+            (pd.DatetimeTZDtype("s", "UTC"), pd.DatetimeTZDtype("us", "UTC")),
+            pd.DatetimeTZDtype("us", "UTC"),
+        ),
+    ],
+)
+def test_common_dtypes(dtypes: tuple[Any, ...], common: Any, engine: Any) -> None:
+    assert engine.stacking.common_dtype(dtypes) == common
+    assert engine.stacking.common_dtype(dtypes[::-1]) == common
+
+
+def test_categories_stay_categories(engine: Any) -> None:
+    dtypes = [pd.CategoricalDtype(["a"]), pd.CategoricalDtype(["b"])]
+    assert engine.stacking.common_dtype(dtypes) == dtypes[0]
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [("int64", "M8[s]"), ("M8[s]", "m8[s]"), ("int64", "object")],
+)
+def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
+    with pytest.raises(TypeError, match="does not concatenate"):
+        engine.stacking.common_dtype([np.dtype(d) for d in dtypes])
+
+
+def test_states_are_found_by_the_outputs_that_they_serve(engine: Any) -> None:
+    names = ("sum", "mean", "min", "var", "count")
+    own, common = plan_of(np.dtype("int64"), *names), plan_of(np.dtype("float64"), *names)
+    pairs = dict(engine.stacking._same_states(own, common))
+    states = {own.states[i].state: common.states[j].state for i, j in pairs.items()}
+    # the sum of floats serves sum and mean
+    assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
+    alone = engine.stacking._same_states(
+        plan_of(np.dtype("int64"), "sum"), plan_of(np.dtype("float64"), "sum")
+    )
+    assert alone == [(0, 0)]
+    with pytest.raises(TypeError, match="no common state"):
+        engine.stacking._same_states(
+            plan_of(np.dtype("int64"), "mean"), plan_of(np.dtype("M8[s]"), "mean")
+        )
+
+
+@given(
+    ticks=st.integers(-(2**62), 2**62),
+    factor=st.sampled_from([10**3, 10**6, 10**9]),
+    more=st.integers(0, 2**20),
+)
+def test_sums_in_halves_take_another_unit(ticks: int, factor: int, more: int, engine: Any) -> None:
+    total = ticks // factor
+    # the lower half of several partials together has more than 32 bits
+    halves = {
+        "s0.hi": np.array([(total >> 32) - more]),
+        "s0.lo": np.array([(total & (2**32 - 1)) + (more << 32)]),
+    }
+    made = engine.stacking._rescaled(halves, "s0.", factor)
+    high, low = int(made["s0.hi"][0]), int(made["s0.lo"][0])
+    assert (high << 32) + low == total * factor
+    assert 0 <= low < 2**32

@@ -1,0 +1,160 @@
+"""What the device engine takes, and what it says where there is no device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.aggregations import DEVICE_CLASSES, REGISTRY
+from dask_gpuagg.engines.device import support
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+
+KEY = [Column("k", np.dtype("int64"))]
+
+
+def refusal(
+    name: str, dtype: object, monkeypatch: pytest.MonkeyPatch, labels: int = 1
+) -> str | None:
+    monkeypatch.setattr(support, "unavailable", lambda: None)
+    columns = [*KEY, Column("v", np.dtype(dtype) if isinstance(dtype, str) else dtype)]
+    flags = {"dropna": True, "observed": True, "sort": False}
+    plan = make_plan(KEY, columns, [Requested("v", name, "v")], **flags)
+    refused = support.device_refusal(plan, labels)
+    return None if refused is None else refused.reason
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "first", "nunique", "median", "any"])
+def test_numbers_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(name, "float64", monkeypatch) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("mean", "datetime64[ns]"),
+        ("median", "timedelta64[ns]"),
+        ("idxmin", "float64"),
+        ("sum", "object"),
+        ("min", "object"),
+        ("unique", "int64"),
+        ("value_counts", "int64"),
+    ],
+)
+def test_others_are_taken_too(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(name, dtype, monkeypatch) is None
+
+
+def test_the_device_takes_what_the_registry_takes() -> None:
+    for record in REGISTRY.values():
+        # cuDF has no index of decimals
+        missing = {"decimal"} if record.name == "value_counts" else set()
+        taken = record.accepts & set(DEVICE_CLASSES)
+        assert set(support._classes(record.name)) == taken - missing, record.name
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_only_ordered_categories_have_extremes(
+    ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = refusal("max", pd.CategoricalDtype(["b", "a"], ordered=ordered), monkeypatch)
+    assert (reason is None) == ordered
+    assert ordered or "no order" in str(reason)
+
+
+def test_labels_of_several_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal("idxmin", "int64", monkeypatch, labels=1) is None
+    assert "several levels" in str(refusal("idxmin", "int64", monkeypatch, labels=2))
+    assert refusal("min", "int64", monkeypatch, labels=2) is None
+
+
+def plan(names: list[str], dtype: object, keys: list[Column] = KEY, **flags: bool) -> Plan:
+    columns = [*keys, Column("v", dtype)]
+    requested = [Requested(name, name, "v") for name in names]
+    given = {"dropna": True, "observed": True, "sort": False} | flags
+    return make_plan(keys, columns, requested, **given)
+
+
+class DecimalDtype:
+    """Stands for a decimal of cuDF, which cannot be imported here."""
+
+    def __init__(self, precision: int) -> None:
+        self.precision = precision
+
+
+DecimalDtype.__module__ = "cudf.core.dtypes"
+
+
+def test_what_the_kernels_make() -> None:
+    wide, narrow = plan(["min", "sum"], DecimalDtype(38)), plan(["min", "sum"], DecimalDtype(18))
+    assert [support.in_kernels(use, wide) for use in wide.states] == [False, True]
+    assert [support.in_kernels(use, narrow) for use in narrow.states] == [True, True]
+    text = plan(["min", "first", "any"], np.dtype(object))
+    assert [support.in_kernels(use, text) for use in text.states] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype", "once"),
+    [
+        (["sum", "mean", "var"], np.dtype("float64"), True),
+        (["mean", "first"], np.dtype("datetime64[ns]"), True),
+        (["sum", "median"], np.dtype("float64"), False),
+        (["idxmin"], np.dtype("float64"), False),
+        (["min"], np.dtype(object), False),
+        (["nunique"], np.dtype("int64"), False),
+        (["value_counts"], np.dtype("int64"), False),
+    ],
+)
+def test_one_pass_suffices(names: list[str], dtype: object, once: bool) -> None:
+    assert support.one_pass(plan(names, dtype)) == once
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype", "alone"),
+    [
+        (["median", "nunique"], np.dtype("float64"), True),
+        (["median"], np.dtype("timedelta64[ns]"), True),
+        (["nunique"], np.dtype(bool), True),
+        (["sum", "median"], np.dtype("float64"), False),
+        (["sum"], np.dtype("float64"), False),
+        (["nunique"], np.dtype(object), False),
+        (["nunique"], DecimalDtype(18), False),
+        (["median", "list"], np.dtype("int64"), False),
+        (["unique"], np.dtype("int64"), False),
+        (["value_counts"], np.dtype("int64"), False),
+    ],
+)
+def test_rows_suffice(names: list[str], dtype: object, alone: bool) -> None:
+    assert support.of_rows(plan(names, dtype)) == alone
+
+
+def test_unobserved_categories_need_all_groups() -> None:
+    key = [Column("k", pd.CategoricalDtype(["a", "b"]))]
+    assert support.one_pass(plan(["sum"], np.dtype("int64"), key))
+    assert not support.one_pass(plan(["sum"], np.dtype("int64"), key, observed=False))
+    assert support.one_pass(plan(["sum"], np.dtype("int64"), observed=False))
+    assert support.of_rows(plan(["median"], np.dtype("int64"), key))
+    assert not support.of_rows(plan(["median"], np.dtype("int64"), key, observed=False))
+
+
+def test_decimals_are_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "unavailable", lambda: None)
+    reason = str(
+        support.device_refusal(plan(["sum"], np.dtype("int64"), [Column("k", DecimalDtype(18))]))
+    )
+    assert "no index of decimals" in reason
+    assert "value_counts" in str(support.device_refusal(plan(["value_counts"], DecimalDtype(18))))
+
+
+def test_without_a_device_the_reason_is_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "unavailable", lambda: "no CUDA driver")
+    plan = make_plan(
+        KEY, KEY, [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
+    )
+    assert "no CUDA driver" in str(support.device_refusal(plan))
+
+
+def test_the_table_names_registered_aggregations_only() -> None:
+    rows = support.device_table().splitlines()[2:]
+    names = [row.split("`")[1] for row in rows]
+    assert names == list(REGISTRY)

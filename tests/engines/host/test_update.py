@@ -1,0 +1,288 @@
+"""States: reducing all rows at once is the same as merging what their pieces reduce to."""
+
+from __future__ import annotations
+
+import decimal
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_gpuagg.aggregations import REGISTRY, STATES
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import batches
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.merge import merge
+from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.engines.host.update import update
+
+_FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e9 + 1, 1e9 + 2, np.inf, -np.inf, 0.1])
+_TICKS = st.integers(-(10**17), 10**17)
+_BIG = st.sampled_from([2**62, -(2**62), 2**63 - 1, -(2**63)]) | st.integers(-9, 9)
+_CENTS = st.integers(-99, 99).map(lambda i: decimal.Decimal(i).scaleb(-2))
+_WORDS = st.sampled_from(["", "a", "b", "é", "ba"])
+
+# dtype -> (values, whether the dtype has a null)
+DTYPES: dict[Any, tuple[st.SearchStrategy[Any], bool]] = {
+    "bool": (st.booleans(), False),
+    "int8": (st.integers(-128, 127), False),
+    "int64": (_BIG, False),
+    "uint64": (st.sampled_from([0, 1, 2**64 - 1]), False),
+    "float64": (_FLOATS, True),
+    "float32": (_FLOATS, True),
+    "boolean": (st.booleans(), True),
+    "Int8": (st.integers(-128, 127), True),
+    "UInt64": (st.sampled_from([0, 1, 2**64 - 1]), True),
+    "Float64": (_FLOATS, True),
+    "datetime64[ns]": (_TICKS, True),
+    "timedelta64[s]": (st.integers(-99, 99), True),
+    "str": (_WORDS, True),
+    "string": (_WORDS, True),
+    "object": (_WORDS, True),
+    pd.CategoricalDtype(["b", "a"], ordered=True): (st.sampled_from(["a", "b"]), True),
+    pd.ArrowDtype(pa.int64()): (_BIG, True),
+    pd.ArrowDtype(pa.float64()): (_FLOATS, True),
+    pd.ArrowDtype(pa.bool_()): (st.booleans(), True),
+    pd.ArrowDtype(pa.string()): (_WORDS, True),
+    pd.ArrowDtype(pa.timestamp("ns")): (_TICKS.map(pd.Timestamp), True),
+    pd.ArrowDtype(pa.duration("ns")): (_TICKS.map(pd.Timedelta), True),
+    pd.ArrowDtype(pa.decimal128(10, 2)): (_CENTS, True),
+}
+
+
+# row labels that float64 cannot tell apart
+FAR = 2**60 + 1
+
+
+def states_of(dtype: Any) -> list[str]:
+    """The states that some aggregation keeps for a column of this dtype."""
+    cls = dtype_class(pd.Series(dtype=dtype).dtype)
+    states = {s for r in REGISTRY.values() for s in r.states.get(cls, ())}
+    if dtype == pd.ArrowDtype(pa.string()):
+        states -= {"any", "all"}  # pandas has neither, so that no metadata comes to be
+    return sorted(states)
+
+
+CASES = [(dtype, state) for dtype in DTYPES for state in states_of(dtype)]
+
+
+def column_of(values: list[Any], dtype: Any) -> pd.Series:
+    if isinstance(dtype, str) and "64[" in dtype and dtype[0] in "dt":
+        ticks = [np.iinfo("int64").min if v is None else v for v in values]
+        return pd.Series(np.array(ticks, "int64").view(dtype))
+    return pd.Series(values, dtype=dtype)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, dtype: Any) -> tuple[pd.Series, np.ndarray, list[int]]:
+    """A column, the group of each row, and where the rows are cut."""
+    values, nullable = DTYPES[dtype]
+    rows = draw(st.lists((st.none() | values) if nullable else values, min_size=1, max_size=12))
+    codes = draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    return column_of(rows, dtype), np.array(codes), [0, *cuts, len(rows)]
+
+
+def reduced(state: str, column: pd.Series, codes: np.ndarray, start: int = 0) -> pd.DataFrame:
+    """One row per group that occurs: its number and the state's fields."""
+    groups = group([pd.Series(codes)], dropna=True)
+    column = column.reset_index(drop=True)
+    inputs = [column] * (2 if state == "comoments" else 1)
+    labels = pd.RangeIndex(FAR + start, FAR + start + len(column))
+    fields = update(Reducer(groups.codes, groups.n), state, inputs, labels)
+    return table(fields, groups.keys[0])
+
+
+def table(fields: Fields, keys: Any) -> pd.DataFrame:
+    return pd.DataFrame({"key": keys, **fields}).sort_values("key", ignore_index=True)
+
+
+def merged(state: str, parts: list[pd.DataFrame]) -> pd.DataFrame:
+    stacked = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
+    groups = group([stacked["key"]], dropna=True)
+    fields = {name: stacked[name] for name in STATES[state].fields}
+    return table(merge(Reducer(groups.codes, groups.n), state, fields), groups.keys[0])
+
+
+# inf - inf is NaN; which of the ways to get there is taken does not matter
+EXACT = set(STATES) - {"fsum", "fprod", "moments", "comoments"}
+
+
+def check(got: pd.DataFrame, expected: pd.DataFrame, state: str, column: pd.Series) -> None:
+    scale = 0.0
+    if state not in EXACT:
+        values = column.dropna().to_numpy(dtype="float64")
+        scale = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    for name in ("key", *STATES[state].fields):
+        a, b = got[name], expected[name]
+        if name == "label":
+            # without a value there is no label, whatever stands in its place
+            valid = expected["value"].notna()
+            assert a[valid].astype(object).tolist() == b[valid].astype(object).tolist()
+            continue
+        if state in EXACT or name in ("key", "n"):
+            pd.testing.assert_series_equal(a, b, check_dtype=len(b.dropna()) > 0)
+            continue
+        # the smallest differences that rounding may make, for sums of squares and for sums
+        power = 2 if name in ("m2", "cxx", "cxy", "cyy") else 1
+        tolerance = 1e-14 * len(column) * scale**power
+        if name in ("mean", "mx", "my"):
+            # nothing is made of a mean that is not finite: the second moment is NaN then
+            a, b = (m.where(np.isfinite(m)) for m in (a, b))
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize(("dtype", "state"), CASES, ids=str)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_merging_the_pieces_is_reducing_the_whole(dtype, state, data):
+    column, codes, cuts = data.draw(pieces(dtype))
+    whole = reduced(state, column, codes)
+    parts = [reduced(state, column.iloc[a:b], codes[a:b], a) for a, b in pairwise(cuts)]
+    check(merged(state, parts), whole, state, column)
+    # and in several steps
+    check(merged(state, [merged(state, parts[:2]), *parts[2:]]), whole, state, column)
+
+
+@pytest.mark.parametrize(("dtype", "state"), CASES, ids=str)
+def test_a_group_without_rows_has_the_identity(dtype, state):
+    value = {"datetime64[ns]": 5, "timedelta64[s]": 5}.get(str(dtype))
+    if value is None:
+        sample = {"bool": True, "int": 1, "uint": 1, "float": 1.0, "decimal": decimal.Decimal(1)}
+        sample |= {"datetime": pd.Timestamp(0), "timedelta": pd.Timedelta(0)}
+        value = sample.get(dtype_class(pd.Series(dtype=dtype).dtype), "a")
+    column = column_of([value, value], dtype)
+    inputs = [column] * (2 if state == "comoments" else 1)
+    # group 1 of three has no rows
+    fields = update(Reducer(np.array([0, 2]), 3), state, inputs, pd.RangeIndex(2))
+    for name, identity in zip(STATES[state].fields, STATES[state].identity, strict=True):
+        found = pd.Series(fields[name])[1]
+        if identity is None and name != "label":  # a label means nothing without its value
+            # pandas' sum of nothing is "", 0 or a timedelta of 0
+            assert pd.isna(found) or (state in ("osum", "concat") and not found), found
+        elif identity is not None:
+            assert found == identity
+
+
+@pytest.mark.parametrize(
+    ("dtype", "state"), [c for c in CASES if DTYPES[c[0]][1] and c[1] != "size"], ids=str
+)
+def test_merging_the_identity_changes_nothing(dtype, state):
+    """Rows of only nulls, which every group may have in some partition."""
+    sample = {"datetime": 7, "timedelta": 7, "float": 1.5, "int": 3, "uint": 3, "bool": True}
+    cls = dtype_class(pd.Series(dtype=dtype).dtype)
+    value = {"decimal": decimal.Decimal("0.25")}.get(cls, sample.get(cls, "a"))
+    if isinstance(dtype, pd.ArrowDtype):
+        value = {"datetime": pd.Timestamp(7), "timedelta": pd.Timedelta(7)}.get(cls, value)
+    some = reduced(state, column_of([value, None, value], dtype), np.zeros(3, int))
+    nulls = reduced(state, column_of([None], dtype), np.zeros(1, int))
+    if state.startswith("idx"):
+        nulls["nulls"] = 0
+    for parts in ([some, nulls], [nulls, some], [nulls, nulls, some]):
+        check(merged(state, parts), some, state, column_of([value], dtype))
+
+
+class TestMoments:
+    def moments(self, values, cuts=(3,)) -> pd.DataFrame:
+        column = pd.Series(values, dtype="float64")
+        bounds = [0, *cuts, len(column)]
+        parts = [
+            reduced("moments", column.iloc[a:b], np.zeros(b - a, int)) for a, b in pairwise(bounds)
+        ]
+        return merged("moments", parts)
+
+    def test_a_constant_has_no_spread_whatever_the_pieces(self):
+        for value in (0.1, 1e9 + 0.1, 1 / 3, 5e-324, 1e300):
+            state = self.moments([value] * 10, cuts=(1, 4, 9))
+            assert state.m2[0] == 0.0
+            assert state["mean"][0] == value
+
+    def test_values_far_from_zero(self):
+        rng = np.random.default_rng(0)
+        values = rng.normal(size=1000)
+        state = self.moments(values + 1e9, cuts=(10, 200, 990))
+        assert state.m2[0] == pytest.approx(1000 * values.var(), rel=1e-6)
+
+    def test_infinities_of_both_signs(self):
+        state = self.moments([np.inf, 1.0, 2.0, -np.inf, 3.0])
+        assert np.isnan(state["mean"][0])
+        assert np.isnan(state.m2[0])
+
+
+class TestIntegerSums:
+    def test_wrap_modulo_two_to_the_64(self):
+        column = pd.Series([2**63 - 1, 1, 5])
+        parts = [reduced("isum", column.iloc[i : i + 1], np.zeros(1, int)) for i in range(3)]
+        assert merged("isum", parts)["sum"][0] == -(2**63) + 5
+
+    def test_the_mean_of_ticks_does_not(self):
+        column = pd.Series(np.array([2**62] * 4).view("datetime64[ns]"))
+        parts = [reduced("limbs", column.iloc[i : i + 2], np.zeros(2, int)) for i in (0, 2)]
+        state = merged("limbs", parts)
+        assert int(state.hi[0]) * 2**32 + int(state.lo[0]) == 2**64
+
+
+class TestReducer:
+    codes = np.array([2, 0, 2, 0])
+
+    def test_size_counts_groups_without_rows(self):
+        assert Reducer(self.codes, 4).size.tolist() == [2, 0, 2, 0]
+
+    def test_count(self):
+        valid = np.array([True, True, False, False])
+        assert Reducer(self.codes, 3).count(valid).tolist() == [1, 0, 1]
+
+    def test_first_row(self):
+        assert Reducer(self.codes, 4).first_row(np.array([1, 2, 3])).tolist() == [1, -1, 2, -1]
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "uint64", "int8"])
+    @pytest.mark.parametrize("how", ["sum", "min", "max", "var"])
+    def test_columns_reduced_together_are_those_reduced_alone(self, how, dtype):
+        rng = np.random.default_rng(0)
+        codes = rng.integers(0, 7, 200)
+        columns = [pd.Series(rng.integers(0, 100, 200)).astype(dtype) for _ in range(4)]
+        if dtype.startswith("float"):
+            columns[1][5] = np.nan
+        together = Reducer(codes, 8)
+        for column in columns:
+            together.expect("moments" if how in ("sum", "var") else how, column)
+        for column in columns:
+            got = together.reduced(how, column)
+            alone = Reducer(codes, 8).reduced(how, column)
+            assert got.dtype == alone.dtype
+            np.testing.assert_array_equal(got, alone)
+
+    def test_pandas_is_called_once_for_columns_of_one_dtype(self):
+        columns = [pd.Series([1.0, 2.0, 3.0, i]) for i in range(3)]
+        columns.append(pd.Series([1, 2, 3, 4]))
+        reducer = Reducer(self.codes, 3)
+        for column in columns:
+            reducer.expect("fsum", column)
+        with mock.patch.object(batches, "reduce", wraps=batches.reduce) as reduce:
+            sums = [reducer.sum(column).tolist() for column in columns]
+        assert [len(call.args[0]) for call in reduce.call_args_list] == [3, 1]
+        assert sums == [[2.0 + i, 0, 4] for i in range(3)] + [[6, 0, 4]]
+
+    def test_a_batch_holds_so_many_values_only(self, monkeypatch):
+        monkeypatch.setattr(batches, "_MOST_VALUES", 8)
+        columns = [pd.Series([1.0, 2.0, 3.0, 4.0]) for _ in range(3)]
+        assert len(batches.together(columns[2], columns)) == 2
+        assert batches.together(columns[2], columns)[0] is columns[2]
+        monkeypatch.setattr(batches, "_MOST_VALUES", 1)
+        assert len(batches.together(columns[2], columns)) == 1
+
+    @pytest.mark.parametrize("function", ["first", "last"])
+    def test_columns_with_nulls_choose_rows_of_their_own(self, function):
+        columns = [pd.Series([1.0, 2.0, 3.0, 4.0]), pd.Series([np.nan, 2.0, 3.0, np.nan])]
+        reducer = Reducer(self.codes, 3)
+        got = [update(reducer, function, [c], c.index)[function].tolist() for c in columns]
+        whole = [2.0, 1.0] if function == "first" else [4.0, 3.0]
+        assert [got[0][0], got[0][2]] == whole
+        assert [got[1][0], got[1][2]] == [2.0, 3.0]

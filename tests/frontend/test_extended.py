@@ -1,0 +1,226 @@
+"""Aggregations that Dask refuses: dtypes of cuDF's results, decided without cuDF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from dask.dataframe.dask_expr._collection import new_collection
+
+import dask_gpuagg
+from dask_gpuagg.frontend import calls, hook
+from dask_gpuagg.frontend.device_metadata import cudf_dtype
+from dask_gpuagg.frontend.extended import Stock, extend
+from dask_gpuagg.plan import Requested
+from tests.comparison import assert_same
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "wide"),
+    [
+        ("sum", np.dtype("int8"), "int64"),
+        ("sum", np.dtype("uint32"), "uint64"),
+        ("sum", pd.Int32Dtype(), "Int64"),
+        ("prod", np.dtype("bool"), "int64"),
+        ("sum", np.dtype("int64"), None),
+        ("sum", np.dtype("float32"), None),
+        ("mean", np.dtype("float32"), "float64"),
+        ("var", np.dtype("float32"), "float64"),
+        ("min", np.dtype("int8"), None),
+        ("count", np.dtype("int64"), None),
+    ],
+)
+def test_dtypes_are_those_of_cudf(name: str, dtype: object, wide: str | None) -> None:
+    assert cudf_dtype(Requested("v", name, "v"), dtype) == wide
+
+
+class Decimal64Dtype:
+    """Stands for cuDF's, which cannot be imported here."""
+
+    MAX_PRECISION = 18
+
+    def __init__(self, precision: int, scale: int) -> None:
+        self.precision, self.scale = precision, scale
+
+
+Decimal64Dtype.__module__ = "cudf.core.dtypes"
+
+
+def test_dtypes_of_decimals() -> None:
+    source = Decimal64Dtype(9, 2)
+    kept = {n: cudf_dtype(Requested("v", n, "v"), None, source) for n in ("min", "mean", "first")}
+    assert all(dtype is source for dtype in kept.values())
+    total = cudf_dtype(Requested("v", "sum", "v"), None, source)
+    assert (total.precision, total.scale) == (18, 2)
+    assert cudf_dtype(Requested("v", "var", "v"), None, source) == "float64"
+    assert cudf_dtype(Requested("v", "count", "v"), np.dtype("int64"), source) is None
+
+
+def test_quantiles_of_bools_are_floats() -> None:
+    assert cudf_dtype(Requested("v", "quantile", "v"), None, np.dtype("bool")) == "float64"
+
+
+def test_the_stock_expression_is_no_part_of_ours() -> None:
+    from dask._expr import Expr
+    from dask.base import tokenize
+
+    frame = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [3, 4]}), npartitions=1)
+    one, other = (Stock(frame.groupby("k").agg({"v": name}).expr) for name in ("sum", "min"))
+    assert not isinstance(one, Expr)
+    assert tokenize(one) == tokenize(Stock(one.kept))
+    assert tokenize(one) != tokenize(other)
+
+
+def with_stock() -> tuple[Any, Any]:
+    """A node of ours that keeps stock Dask's, and its input."""
+    frame = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [3, 4, 5]}), npartitions=2)
+    grouped = frame.groupby("k")
+    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
+    with dask_gpuagg.enabled():
+        return extend(grouped, {"v": "sum"}, flags, {}, grouped.agg({"v": "sum"})), frame.expr
+
+
+def test_the_stock_expression_is_no_input_of_ours() -> None:
+    node, frame = with_stock()
+    assert [d._name for d in node.dependencies()] == [frame._name]
+    assert isinstance(node.stock, Stock)
+
+
+def test_the_stock_expression_runs_where_ours_does_not() -> None:
+    node, _ = with_stock()
+    with dask.config.set({"gpuagg.enabled": False}):
+        assert new_collection(node).compute().v.to_dict() == {1: 8, 2: 4}
+
+
+def values() -> pd.DataFrame:
+    rows = range(6)
+    frame = pd.DataFrame({"k": [1, 2, 1, 2, 1, 2], "x": [1.0, None, 3.0, 4.0, 5.0, 6.0]})
+    frame["period"] = pd.period_range("2020-01", periods=6, freq="M")
+    frame["complex"] = np.arange(6) * 1j
+    frame["decimal"] = pd.array([Decimal(i) for i in rows], pd.ArrowDtype(pa.decimal128(10, 2)))
+    return frame
+
+
+# what our plans do not run, and stock Dask does
+FALLING_BACK: dict[str, Callable[[Any], Any]] = {
+    "median beside complex numbers": lambda g: g.agg({"x": "median", "complex": "sum"}),
+    "median of periods": lambda g: g.agg({"period": "median"}),
+    "median of complex numbers": lambda g: g.agg({"complex": "median", "x": "sum"}),
+    "median of one column": lambda g: g.period.agg("median"),
+    "median of decimals": lambda g: g.agg({"decimal": "median"}),
+    "named": lambda g: g.agg(b=("x", "median"), a=("complex", "sum")),
+    "several outputs": lambda g: g.agg({"x": "median", "complex": "sum"}, split_out=2),
+    "an argument": lambda g: g.x.agg("first", skipna=False),
+}
+
+
+@pytest.mark.parametrize("name", FALLING_BACK)
+def test_stock_dask_runs_what_it_accepts(name: str) -> None:
+    grouped = dd.from_pandas(values(), npartitions=3).groupby("k")
+    want = FALLING_BACK[name](grouped).compute(scheduler="synchronous")
+    with dask_gpuagg.enabled():
+        query = FALLING_BACK[name](grouped)
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="not supported|understand"):
+            got = query.compute(scheduler="synchronous")
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(dask_gpuagg.UnsupportedGroupBy),
+        ):
+            query.compute()
+    if name == "median of one column":
+        want = want["period"]  # Dask makes a frame of it
+    assert_same(got, want)
+
+
+def numbers() -> pd.DataFrame:
+    return values()[["k", "x"]]
+
+
+# what our plans run, and stock Dask in its way
+BOTH: dict[str, Callable[[Any], Any]] = {
+    "median": lambda g: g.agg({"x": "median"}),
+    "several outputs": lambda g: g.agg({"x": ["median", "sum"]}, split_out=2),
+    "named": lambda g: g.agg(a=("x", "median")),
+    "method": lambda g: g.x.median(),
+    "an argument": lambda g: g.x.agg("sum", min_count=1),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_query_outlives_the_plugin(name: str) -> None:
+    frame = dd.from_pandas(numbers(), npartitions=3)
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        query = BOTH[name](frame.groupby("k", sort=name == "method"))
+        want = query.compute(scheduler="synchronous")
+        partitions = query.optimize().npartitions
+    assert_same(query.compute(scheduler="synchronous"), want)
+    assert query.optimize().npartitions == partitions
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_stock_dask_runs_where_workers_lack_the_package(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker cannot import dask_gpuagg")
+    frame = dd.from_pandas(numbers(), npartitions=20)
+    with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
+        query = BOTH[name](frame.groupby("k"))
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="cannot import"):
+            got = query.compute()
+        # nothing of ours is left, and what is built upon it fits
+        lowered = (query + query).optimize(fuse=False).expr
+    assert not [n for n in lowered.walk() if type(n).__module__.startswith("dask_gpuagg")]
+    assert_same(got, BOTH[name](numbers().groupby("k")))
+
+
+def test_what_stock_dask_refuses_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = dd.from_pandas(numbers(), npartitions=2)
+    with dask_gpuagg.enabled():
+        query = frame.groupby("k").agg("nunique")
+        monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker is of another release")
+        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a worker is of another release"):
+            query.compute()
+
+
+@pytest.mark.parametrize("name", ["median", "named", "method"])
+def test_a_bug_in_making_ours_costs_no_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(calls, "extend_method" if name == "method" else "extend", broken)
+    grouped = dd.from_pandas(numbers(), npartitions=2).groupby("k", sort=True)
+    with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="a bug"):
+            query = BOTH[name](grouped)
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a bug"),
+        ):
+            BOTH[name](grouped)
+        assert_same(query.compute(), BOTH[name](numbers().groupby("k")))
+
+
+def test_what_neither_can_run_is_refused_when_it_is_built() -> None:
+    grouped = dd.from_pandas(values(), npartitions=2).groupby("k")
+    with dask_gpuagg.enabled(), pytest.raises(ValueError, match="unknown aggregate") as failure:
+        grouped.agg({"complex": "nunique"})
+    assert "nunique of dtype complex" in str(failure.value.__notes__)
+
+
+def test_stock_dask_reads_no_more_columns_than_ours(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker cannot import dask_gpuagg")
+    numbers().assign(y=0).to_parquet(tmp_path / "a")
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+        query = dd.read_parquet(tmp_path / "a").groupby("k").agg({"x": "median"})
+        lowered = query.optimize(fuse=False).expr
+    reads = [n.columns for n in lowered.walk() if type(n).__name__.startswith("ReadParquet")]
+    assert [sorted(columns) for columns in reads] == [["k", "x"]]

@@ -1,0 +1,318 @@
+"""What goes through the wrappers: queries that outlive the switch, and what falls back."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pickle
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.frontend import hook
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+
+
+@pytest.fixture(autouse=True)
+def _stock_afterwards() -> Iterator[None]:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+    dask_gpuagg.disable()
+
+
+def frame(rows: int = 400) -> pd.DataFrame:
+    values = np.arange(rows)
+    return pd.DataFrame({"k": values % 7, "v": values * 0.5, "w": values})
+
+
+@pytest.fixture
+def ddf():
+    return dd.from_pandas(frame(), npartitions=40)
+
+
+def combined(f, **options):
+    """Two group-bys that meet again, partition by partition."""
+    return f.groupby("k").v.sum(**options) + f.groupby("k").w.max(**options)
+
+
+def broken(text: str):
+    """A function with a bug."""
+
+    def function(*args):
+        raise ZeroDivisionError(text)
+
+    return function
+
+
+def runs_planned(query) -> bool:
+    """Compute a query and tell whether our plan ran its group-bys; all or none."""
+    tally.reset()
+    query.compute()
+    assert not (tally.planned and tally.fallbacks)
+    return bool(tally.planned)
+
+
+class TestCollectionsOutliveTheSwitch:
+    def test_built_before_enable_runs_through_the_plan(self, ddf):
+        query = ddf.groupby("k").agg({"v": ["mean", "sum"]})
+        dask_gpuagg.enable()
+        assert runs_planned(query)
+
+    def test_built_while_enabled_runs_stock_after_disable(self, ddf):
+        with dask_gpuagg.enabled():
+            query = ddf.groupby("k").agg({"v": ["mean", "sum"]})
+        assert not runs_planned(query)
+
+    @pytest.mark.parametrize("pause", [False, True])
+    def test_an_extended_aggregation_cannot_and_says_so(self, ddf, pause):
+        with dask_gpuagg.enabled():
+            query = ddf.groupby("k").agg({"v": ["sum", "nunique"]})
+            assert runs_planned(query)
+        ways = [contextlib.nullcontext()]
+        if pause:
+            dask_gpuagg.enable()
+            ways = [dask.config.set({"gpuagg.enabled": False})]
+        with ways[0], pytest.raises(RuntimeError, match=r"enable.*nunique|nunique.*enable"):
+            query.compute()
+
+    def test_optimized_while_enabled_computes_after_disable(self, ddf):
+        with dask_gpuagg.enabled():
+            query = ddf.groupby("k").v.agg(["sum", "nunique"])
+            lowered = query.optimize()
+            expected = query.compute()
+        pd.testing.assert_frame_equal(lowered.compute(), expected)
+
+
+class TestFallback:
+    """``value_counts`` with ``observed=False`` is one of the things that stock Dask runs."""
+
+    def query(self, ddf, name: str = "k"):
+        return ddf.assign(c=ddf.k.astype("category")).groupby(name, observed=False).v.value_counts()
+
+    def test_warns_once_per_line_with_the_reason(self, ddf):
+        dask_gpuagg.enable()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for limit in (1, 2):
+                self.query(ddf[ddf.w > limit]).compute()
+            here = inspect.currentframe().f_lineno
+        (warning,) = [w for w in caught if issubclass(w.category, FallbackWarning)]
+        assert "value_counts with observed=False" in str(warning.message)
+        assert ".value_counts()" in str(warning.message)
+        assert (warning.filename, warning.lineno) == (__file__, here - 1)
+
+    def test_the_same_query_warns_on_another_line(self, ddf):
+        dask_gpuagg.enable()
+        query = self.query(ddf[ddf.w > 3])
+        with pytest.warns(FallbackWarning, match="observed=False"):
+            query.compute()
+        with pytest.warns(FallbackWarning, match="observed=False"):
+            query.compute()
+
+    def test_another_reason_warns_on_the_same_line(self, ddf):
+        dask_gpuagg.enable()
+        one, two = self.query(ddf), ddf.assign(v=ddf.v * (1 + 0j)).groupby("k").v.sum()
+        with pytest.warns(FallbackWarning) as caught:
+            dask.compute(one, two)
+        told = [str(w.message) for w in caught if w.category is FallbackWarning]
+        reasons = [text.partition(": ")[2] for text in told]
+        assert len(reasons) == 2
+        assert "complex" in reasons[0] + reasons[1]
+
+    def test_the_result_is_stock_dasks(self, ddf):
+        expected = self.query(ddf).compute()
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+            pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
+
+    def test_silent(self, ddf):
+        dask_gpuagg.enable()
+        with warnings.catch_warnings(), dask.config.set({"gpuagg.fallback": "silent"}):
+            warnings.simplefilter("error", FallbackWarning)
+            assert not runs_planned(self.query(ddf[ddf.w > 7]))
+
+    def test_raise(self, ddf):
+        dask_gpuagg.enable()
+        query = self.query(ddf)
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match="observed=False"),
+        ):
+            query.compute()
+
+    def test_raise_does_not_concern_stock_dask(self, ddf):
+        with dask.config.set({"gpuagg.fallback": "raise"}):
+            self.query(ddf).compute()
+
+    def test_the_tally_names_the_reason(self, ddf):
+        tally.reset()
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+            self.query(ddf).compute()
+            self.query(ddf).compute()
+            ddf.groupby("k").v.sum().compute()
+        assert dict(tally.reasons()) == {"value_counts with observed=False": 1}
+        assert len(tally.planned) == 1
+
+    @pytest.mark.parametrize("where", ["physical", "route"])
+    def test_a_bug_in_the_planner_becomes_a_fallback(self, ddf, monkeypatch, where):
+        monkeypatch.setattr(hook, where, broken(f"a bug in {where}"))
+        dask_gpuagg.enable()
+        columns = ["v", "w"] if where == "route" else ["w", "v"]
+        with pytest.warns(FallbackWarning, match=f"a bug in {where}"):
+            got = ddf.groupby("k")[columns].sum().compute()
+        pd.testing.assert_frame_equal(got.sort_index(), frame().groupby("k")[columns].sum())
+
+    def test_a_bug_in_the_estimate_costs_no_answer(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
+        dask_gpuagg.enable()
+        tally.reset()
+        with pytest.warns(FallbackWarning, match=r"outputs that Dask chooses.*a bug") as caught:
+            got = ddf.groupby("k").w.max().compute()
+        assert len(caught) == 1
+        pd.testing.assert_series_equal(got.sort_index(), frame().groupby("k").w.max())
+        assert any("a bug" in reason for reason in tally.reasons())
+
+    def test_a_bug_in_the_estimate_is_an_error_in_tests(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
+        dask_gpuagg.enable()
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match="a bug") as caught,
+        ):
+            ddf.groupby("k").w.max().compute()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def test_explain_reports_no_bug_as_a_fallback(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
+        tally.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FallbackWarning)
+            dask_gpuagg.explain(ddf.groupby("k").w.max())
+        assert not tally.fallbacks
+
+    @pytest.mark.parametrize("policy", ["warn", "raise"])
+    def test_a_bug_in_finding_partners(self, ddf, monkeypatch, policy):
+        monkeypatch.setattr(hook, "decide_together", broken("a bug"))
+        dask_gpuagg.enable()
+        expected = pytest.raises if policy == "raise" else pytest.warns
+        error = UnsupportedGroupBy if policy == "raise" else FallbackWarning
+        with dask.config.set({"gpuagg.fallback": policy}), expected(error, match="a bug"):
+            got = combined(ddf).compute()
+            pd.testing.assert_series_equal(got.sort_index(), combined(frame()))
+
+    @pytest.mark.parametrize("split_out", [1, 3])
+    def test_beside_a_group_by_that_stock_dask_runs(self, ddf, split_out):
+        def query(f, **options):
+            # sums of complex numbers are not in the registry
+            refused = f.assign(v=f.v * (1 + 0j)).groupby("k").v.sum(**options)
+            return refused + f.groupby("k").w.max(**options)
+
+        tally.reset()
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+            got = query(ddf, split_out=split_out).compute()
+        pd.testing.assert_series_equal(got.sort_index(), query(frame()))
+        # with a single output each, partners need not agree on where the groups are
+        assert len(tally.planned) == (split_out == 1)
+        others = [r for r in tally.reasons() if "complex" not in r]
+        beside = ["it is combined with a group-by that stock Dask runs"]
+        assert others == ([] if split_out == 1 else beside)
+
+    @pytest.mark.parametrize(
+        ("where", "low"), [("hook.runs_beside_stock", 8), ("logical.refusals", 9)]
+    )
+    def test_a_bug_beside_stock_becomes_a_fallback(self, ddf, monkeypatch, where, low):
+        monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken(f"a bug in {where}"))
+        dask_gpuagg.enable()
+        query = combined(ddf[ddf.w > low], split_out=3)
+        with pytest.warns(FallbackWarning, match=f"a bug in {where}") as caught:
+            got = query.compute()
+        assert len(caught) == 2
+        pd.testing.assert_series_equal(got.sort_index(), combined(frame()[frame().w > low]))
+        with dask.config.set({"gpuagg.fallback": "silent"}):
+            assert not runs_planned(query)
+
+    @pytest.mark.parametrize("where", ["hook.runs_beside_stock", "logical.refusals"])
+    def test_a_bug_beside_stock_is_an_error_in_tests(self, ddf, monkeypatch, where):
+        monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken("a bug"))
+        dask_gpuagg.enable()
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match="a bug") as caught,
+        ):
+            combined(ddf, split_out=3).compute()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def test_a_bug_beside_stock_concerns_no_query_without_group_by(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "runs_beside_stock", broken("a bug"))
+        dask_gpuagg.enable()
+        with dask.config.set({"gpuagg.fallback": "raise"}):
+            assert (ddf.v + ddf.w).sum().compute() == (frame().v + frame().w).sum()
+
+    def test_a_bug_in_the_decision_of_partners_leaves_them_one_output(self, ddf, monkeypatch):
+        monkeypatch.setattr("dask_gpuagg.frontend.alignment.choose_outputs", broken("a bug"))
+        dask_gpuagg.enable()
+        query = combined(ddf)
+        with pytest.warns(FallbackWarning, match="one output.*a bug") as caught:
+            assert query.optimize().npartitions == 1
+        assert len(caught) == 2
+        with dask.config.set({"gpuagg.fallback": "silent"}):
+            pd.testing.assert_series_equal(query.compute().sort_index(), combined(frame()))
+        decided = [found.decision for found in dask_gpuagg.explain(query).groupbys]
+        assert [d.outputs for d in decided] == [1, 1]
+        assert all("a bug" in d.reason for d in decided)
+
+    def test_a_bug_in_the_decision_of_partners_is_an_error_in_tests(self, ddf, monkeypatch):
+        monkeypatch.setattr("dask_gpuagg.frontend.alignment.choose_outputs", broken("a bug"))
+        dask_gpuagg.enable()
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises(UnsupportedGroupBy, match="a bug"),
+        ):
+            combined(ddf).compute()
+
+    def test_a_bug_in_the_planner_is_an_error_in_tests(self, ddf, monkeypatch):
+        monkeypatch.setattr(hook, "physical", broken("a bug"))
+        dask_gpuagg.enable()
+        with (
+            dask.config.set({"gpuagg.fallback": "raise"}),
+            pytest.raises((UnsupportedGroupBy, ZeroDivisionError), match="a bug"),
+        ):
+            ddf.groupby("k").v.sum().compute()
+
+
+@pytest.mark.parametrize("shape", ["frame", "series"])
+def test_results_of_objects_are_objects_where_dask_promised_strings(monkeypatch, shape):
+    """Older releases of Dask do: they make the metadata from strings."""
+    data = pd.DataFrame(
+        {"k": [1, 2, 1], "x": pd.Series([Decimal(1), Decimal(4), Decimal(2)], dtype=object)}
+    )
+    read = hook.logical.read
+
+    def as_older_dask(expr):
+        query = read(expr)
+        return replace(query, meta=query.meta.astype("str"))
+
+    def query(f):
+        return f.groupby("k").x.first() if shape == "series" else f.groupby("k")[["x"]].first()
+
+    monkeypatch.setattr(hook.logical, "read", as_older_dask)
+    with dask_gpuagg.enabled(), dask.config.set({"dataframe.convert-string": False}):
+        got = query(dd.from_pandas(data, npartitions=2)).compute()
+    compare = pd.testing.assert_series_equal if shape == "series" else pd.testing.assert_frame_equal
+    compare(got, query(data))
+
+
+def test_a_planned_query_pickles_and_computes_without_the_hook(ddf):
+    with dask_gpuagg.enabled():
+        query = ddf.groupby("k").agg({"v": ["mean", "std", "nunique"]}, split_out=3)
+        lowered, expected = query.optimize(), query.compute()
+    copy = pickle.loads(pickle.dumps(lowered))
+    pd.testing.assert_frame_equal(copy.compute().sort_index(), expected.sort_index())
+    assert copy._name == lowered._name

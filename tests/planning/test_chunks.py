@@ -1,0 +1,304 @@
+"""Chunks: which partitions a task takes, and that answers do not depend on it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask._task_spec import Task
+from dask.base import tokenize
+from dask.dataframe.dask_expr import from_graph
+from distributed import Client, default_client, futures_of, wait
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_gpuagg
+from dask_gpuagg.cluster.places import Place, Places, WorkerSize
+from dask_gpuagg.planning.bucketing import HOST_BYTES, buckets_of, runs_of_partitions
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+
+PARTITIONS = 24
+DEVICE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as made,
+        dask.config.set({"gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+    ):
+        yield made
+
+
+def frame(rows: int = 2400) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 40, rows),
+            "s": rng.choice(["a", "bb", "é", None], rows),
+            "c": pd.Categorical(rng.choice(["x", "y"], rows), categories=["x", "y", "z"]),
+            "v": rng.random(rows) + 1e6,
+            "i": pd.array(rng.integers(0, 9, rows), dtype="Int8"),
+            "row": np.arange(rows),
+        }
+    )
+
+
+def held(client: Client, pdf: pd.DataFrame, workers: list[int]) -> Any:
+    """A persisted collection whose partitions lie on workers by number, in turn.
+
+    ``persist`` leaves to the scheduler where they lie, which may take an idle worker.
+    """
+    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    size, name = len(pdf) // PARTITIONS, f"held-{uuid.uuid4().hex}"
+    futures = {
+        (name, i): client.submit(
+            pdf.iloc[i * size : (i + 1) * size].copy,
+            key=(name, i),
+            workers=[addresses[workers[i % len(workers)]]],
+        )
+        for i in range(PARTITIONS)
+    }
+    wait(list(futures.values()))
+    return from_graph(futures, pdf.iloc[:0], (None,) * (PARTITIONS + 1), list(futures), "held")
+
+
+def nodes(query: Any, kind: type) -> list[Any]:
+    return list(query.optimize(fuse=False).expr.find_operations(kind))
+
+
+QUERIES = {
+    "sum": lambda d: d.groupby("k").v.sum(),
+    "size": lambda d: d.groupby("k").size(),
+    "several": lambda d: d.groupby(["k", "s"], dropna=False).agg({"v": ["sum", "std"], "i": "max"}),
+    "order": lambda d: d.groupby("k").agg({"row": ["first", "last"], "s": "first"}),
+    "sorted": lambda d: d.groupby("k", sort=True).v.mean(),
+    "whole rows": lambda d: d.groupby("k").v.median(),
+    "mixed kinds": lambda d: d.groupby("k").agg({"v": ["median", "sum"], "s": ["nunique", list]}),
+    "labels": lambda d: d.groupby("k").v.idxmax(),
+    "categories": lambda d: d.groupby("c", observed=False).v.sum(),
+    "series as key": lambda d: d.groupby(d.k % 7).v.sum(),
+    "function as key": lambda d: d.groupby(lambda i: i % 5).v.sum(),
+    "filtered": lambda d: d[d.v > 1e6 + 0.5].assign(z=d.v * 2).groupby("k").z.sum(),
+    "values": lambda d: d.groupby("k").c.value_counts(),
+    "several outputs": lambda d: d.groupby("k").v.sum(split_out=3),
+    "custom": lambda d: d.groupby("k").v.agg(
+        dd.Aggregation("total", lambda g: g.sum(), lambda g: g.sum())
+    ),
+}
+
+
+def same(got: Any, expected: Any) -> None:
+    got, expected = got.sort_index(), expected.sort_index()
+    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
+    check(got, expected)
+
+
+@pytest.mark.parametrize("workers", [[0], [0, 1], [0, 0, 1]], ids=["one", "in turn", "uneven"])
+@pytest.mark.parametrize("name", QUERIES)
+def test_answers_are_those_of_a_task_for_each_partition(
+    client: Client, name: str, workers: list[int]
+) -> None:
+    ddf = held(client, frame(), workers)
+    got = QUERIES[name](ddf).compute()
+    with dask.config.set({"gpuagg.chunk": 1}):
+        assert not nodes(QUERIES[name](ddf), GroupByChunks)
+        expected = QUERIES[name](ddf).compute()
+    same(got, expected)
+    if name == "sorted":
+        assert list(got.index) == list(expected.index)
+
+
+def test_one_worker_has_one_task(client: Client) -> None:
+    query = held(client, frame(), [0]).groupby("k").v.sum()
+    (node,) = nodes(query, GroupByChunkDirect)
+    assert str(node.chunks) == "24 partitions in 1 task on 1 worker"
+    layer = node._layer()
+    assert [key for key, task in layer.items() if isinstance(task, Task)] == [(node._name, 0)]
+    assert layer.keys() - {(node._name, 0)} == {future.key for future in futures_of(query)}
+    assert "24 partitions in 1 task on 1 worker" in str(dask_gpuagg.explain(query))
+
+
+def test_a_chunk_has_the_partitions_of_one_worker(client: Client) -> None:
+    ddf = held(client, frame(), [0, 1])
+    with dask_gpuagg.enabled():
+        (node,) = nodes(ddf.groupby("k", sort=True).v.sum(), GroupByChunks)
+    assert node.chunks.buckets == (tuple(range(0, 24, 2)), tuple(range(1, 24, 2)))
+
+
+def test_order_needs_partitions_that_follow_each_other(client: Client) -> None:
+    ddf = held(client, frame(), [0, 0, 1])
+    (node,) = nodes(ddf.groupby("k").row.first(), GroupByChunks)
+    assert node.chunks.buckets[:4] == ((0, 1), (2,), (3, 4), (5,))
+
+
+def test_a_chunk_travels_without_metadata(client: Client) -> None:
+    import pickle
+
+    ddf = held(client, frame(), [0])
+    (node,) = nodes(ddf[ddf.v > 0].groupby("k").v.sum(), GroupByChunkDirect)
+    again = pickle.loads(pickle.dumps(node.chunks))
+    assert not hasattr(again, "frame")
+    assert (len(again), str(again), again.parts(0)) == (1, str(node.chunks), node.chunks.parts(0))
+    assert tokenize(again) == tokenize(node.chunks)
+
+
+def delayed_partitions(query: Any) -> Any:
+    return query.to_delayed()
+
+
+def delayed_argument(query: Any) -> Any:
+    return dask.delayed(pd.Series.copy)(query)
+
+
+def sent_elsewhere(query: Any) -> Any:
+    import pickle
+
+    again = pickle.loads(pickle.dumps(query.optimize()))
+    for future in futures_of(again):  # as Client.get_dataset does
+        future.bind_client(default_client())
+    return again
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("workers", [[0], [0, 1]], ids=["one task", "several"])
+@pytest.mark.parametrize("kind", [delayed_partitions, delayed_argument, sent_elsewhere])
+def test_what_outlives_the_collection_holds_its_partitions(
+    client: Client, kind: Any, workers: list[int], outputs: int
+) -> None:
+    ddf = held(client, frame(), workers)
+    keys = [future.key for future in futures_of(ddf)]
+    later = kind(ddf.groupby("k").v.sum(split_out=outputs))
+    del ddf
+    gc.collect()
+    assert all(client.refcount[key] for key in keys)
+    found = client.gather(client.compute(later))
+    got = pd.concat(found) if isinstance(found, list) else found
+    same(got, frame().groupby("k").v.sum())
+
+
+@pytest.mark.parametrize(
+    ("chunk", "tasks"), [(1, 24), (5, 5), (24, 1), ("1GB", 1), ("auto", 1)], ids=str
+)
+def test_the_setting(client: Client, chunk: Any, tasks: int) -> None:
+    ddf = held(client, frame(), [0])
+    with dask.config.set({"gpuagg.chunk": chunk}):
+        query = ddf.groupby("k").v.sum()
+        chunks = [
+            n.chunks for kind in (GroupByChunks, GroupByChunkDirect) for n in nodes(query, kind)
+        ]
+        made = sum(map(len, chunks)) + sum(n.npartitions for n in nodes(query, GroupByPartial))
+        assert made == tasks
+        same(query.compute(), frame().groupby("k").v.sum())
+
+
+def test_what_is_not_there_yet_has_a_task_each(client: Client) -> None:
+    import time
+
+    def slow(pdf: pd.DataFrame) -> pd.DataFrame:
+        time.sleep(0.5)
+        return pdf
+
+    ddf = dd.from_pandas(frame(), npartitions=4).map_partitions(slow).persist()
+    query = ddf.groupby("k").v.sum()
+    assert not nodes(query, GroupByChunkDirect)
+    same(query.compute(), frame().groupby("k").v.sum())
+
+
+def test_users_functions_stay_outside(client: Client) -> None:
+    ddf = held(client, frame(), [0]).map_partitions(lambda pdf: pdf)
+    assert nodes(ddf.groupby("k").v.sum(), GroupByPartial)
+
+
+def test_a_partition_that_has_moved(client: Client) -> None:
+    ddf = held(client, frame(), [0])
+    query = ddf.groupby("k").v.sum().optimize(fuse=False)
+    assert nodes(query, GroupByChunkDirect)
+    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    futures = futures_of(ddf)[:5]
+    keys = [future.key for future in futures]
+
+    async def move(dask_scheduler: Any) -> None:
+        await dask_scheduler.replicate(keys=keys, n=2)
+        await dask_scheduler.delete_worker_data(first, keys, "moved by a test")
+
+    client.run_on_scheduler(move)
+    assert set(map(tuple, client.who_has(futures).values())) == {(second,)}
+    same(query.compute(), frame().groupby("k").v.sum())
+
+
+@st.composite
+def placed(draw: Any) -> tuple[list[Place | None], Places]:
+    workers = [f"w{i}" for i in range(draw(st.integers(1, 4)))]
+    place = st.builds(Place, st.sampled_from(workers), st.integers(0, 3 * HOST_BYTES))
+    found = draw(st.lists(st.none() | place, min_size=1, max_size=40))
+    sizes = {w: WorkerSize(draw(st.integers(1, 4)), DEVICE) for w in workers}
+    return found, Places({}, sizes)
+
+
+@given(placed(), st.booleans(), st.booleans())
+def test_every_partition_is_in_one_chunk(
+    case: tuple[list[Place | None], Places], in_order: bool, device: bool
+) -> None:
+    found, places = case
+    buckets = buckets_of(found, places, in_order, device)
+    assert sorted(i for bucket in buckets for i in bucket) == list(range(len(found)))
+    assert list(buckets) == sorted(buckets)
+    for bucket in buckets:
+        assert list(bucket) == sorted(bucket)
+        assert len({None if (p := found[i]) is None else p.worker for i in bucket}) == 1
+        if found[bucket[0]] is None:
+            assert len(bucket) == 1
+        if in_order:
+            assert bucket == tuple(range(bucket[0], bucket[-1] + 1))
+        sizes = [p.nbytes for i in bucket if (p := found[i]) is not None]
+        most = DEVICE // 4 if device else HOST_BYTES
+        # a chunk is cut at the middle of a partition: it may be half of one too large at each end
+        assert sum(sizes) <= most + sum(sorted(sizes)[-2:])
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_a_number_of_partitions_is_kept_to(partitions: int, most: int) -> None:
+    found = [Place("w", 8)] * partitions
+    places = Places({}, {"w": WorkerSize(1, 0)})
+    with dask.config.set({"gpuagg.chunk": most}):
+        buckets = buckets_of(found, places, in_order=False, device=False)
+    assert len(buckets) == -(-partitions // most)
+    assert max(map(len, buckets)) <= most
+
+
+@given(st.integers(1, 500), st.integers(1, 9))
+def test_runs_of_partitions_are_even(npartitions: int, tasks: int) -> None:
+    runs = runs_of_partitions(npartitions, tasks)
+    assert [i for run in runs for i in run] == list(range(npartitions))
+    sizes = [len(run) for run in runs]
+    assert len(sizes) >= min(tasks, npartitions)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("tcp://127.0.0.1:1", True),
+        ("tls://h:1", True),
+        ("ucx://h:1", False),
+        ("inproc://h/1", False),
+    ],
+)
+def test_the_way_through_the_host_is_told(
+    monkeypatch: pytest.MonkeyPatch, address: str, told: bool
+) -> None:
+    explain = importlib.import_module("dask_gpuagg.explain")  # the package has a function so named
+    one = SimpleNamespace(scheduler=SimpleNamespace(address=address))
+    monkeypatch.setattr(explain, "current_client", lambda: one)
+    assert ('protocol="ucx"' in explain._transfer()) == told

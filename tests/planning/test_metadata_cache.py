@@ -1,0 +1,113 @@
+"""What metadata depends on, and that it is made once for all that is alike."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.plan import Column, Requested, make_plan
+from dask_gpuagg.planning import metadata_cache
+from dask_gpuagg.planning.metadata_cache import pickled, remembered
+from dask_gpuagg.planning.nodes import Promised
+
+
+def expr(**dtypes: str) -> Any:
+    frame = pd.DataFrame({name: pd.Series([], dtype=dtype) for name, dtype in dtypes.items()})
+    return dd.from_pandas(frame, npartitions=1).expr
+
+
+@pytest.fixture(autouse=True)
+def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_cache, "_known", type(metadata_cache._known)())
+
+
+def made_of(*inputs: Any) -> int:
+    """How many times metadata is made for inputs, each asked for twice."""
+    calls: list[Any] = []
+    for depends_on in [*inputs, *inputs]:
+        assert remembered(depends_on, lambda one=depends_on: calls.append(one) or "made") == "made"
+    return len(calls)
+
+
+def test_equal_schemas_share_what_is_made() -> None:
+    assert made_of((expr(k="int64", v="float64"), "k"), (expr(k="int64", v="float64"), "k")) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (expr(k="int64", v="float32"), "k"),
+        (expr(v="float64", k="int64"), "k"),
+        (expr(k="int64", w="float64"), "k"),
+        (expr(k="int64", v="float64"), "v"),
+        (expr(k="int64", v="float64"), ["k"]),
+    ],
+    ids=["dtype", "order", "label", "key", "list"],
+)
+def test_what_differs_is_made_apart(other: Any) -> None:
+    assert made_of((expr(k="int64", v="float64"), "k"), other) == 2
+
+
+def test_labels_of_equal_value_and_other_type_are_made_apart() -> None:
+    assert made_of((1,), (True,), (1.0,)) == 3
+
+
+def test_what_cannot_be_compared_is_made_each_time() -> None:
+    categories = expr(c="category")
+    assert made_of((categories,)) == 2
+    assert made_of((np.zeros(2),)) == 2
+
+
+def test_indexes_and_series_as_keys_have_a_schema() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1], "c": pd.Categorical(["a"])}), npartitions=1)
+    assert made_of((ddf.index.expr,), (ddf.k.expr,), (ddf.expr, ddf.index.expr)) == 4
+    assert made_of((ddf.index.expr,), (ddf.index.expr,)) == 0
+    assert made_of((ddf.k.sum().expr,)) == 2  # no frame
+
+
+def test_functions_are_themselves() -> None:
+    assert made_of((sum,), (max,), (lambda: 0,)) == 3
+
+
+def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
+    meta = pd.Series([], dtype="int64", name="v")
+    first = remembered(("a", "query"), lambda: meta)
+    first.name = "other"
+    assert remembered(("a", "query"), lambda: None).name == "v"
+
+
+def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_cache, "_REMEMBERED", 3)
+    assert made_of(*[(i,) for i in range(10)]) == 20
+    assert len(metadata_cache._known) == 3
+
+
+def test_bytes_are_made_once_and_belong_to_one_object() -> None:
+    first, second = pd.DataFrame({"a": [1]}).iloc[:0], pd.DataFrame({"b": [1]}).iloc[:0]
+    assert pickled(first) is pickled(first)
+    assert list(pickle.loads(pickled(second)).columns) == ["b"]
+
+
+def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Column("k", np.dtype("int64"))
+    plan = make_plan(
+        [key], [key], [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
+    )
+    meta = pd.Series([], dtype="int64", name="k")
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    pd.testing.assert_series_equal(arrived.meta, meta)
+    pd.testing.assert_series_equal(arrived.sent, meta)
+    # as of a collection of cuDF: tasks get the shape, nodes above can have the metadata
+    engine = SimpleNamespace(shape_of=lambda meta: ("shape", meta.name))
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_name", lambda meta: "device")
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_of", lambda meta: engine)
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    again = pickle.loads(pickle.dumps(arrived))
+    assert arrived.sent == again.sent == ("shape", "k")
+    pd.testing.assert_series_equal(again.meta, meta)

@@ -1,0 +1,331 @@
+"""Planned queries as collections: their nodes, what is read, and what can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask.dataframe.dask_expr.io import ReadParquet
+from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.utils import key_split
+
+import dask_gpuagg
+from dask_gpuagg.planning.nodes import (
+    GroupByExchange,
+    GroupByGather,
+    GroupByMerge,
+    GroupByPartial,
+    GroupByTree,
+)
+from dask_gpuagg.reporting.fallbacks import tally
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _planned() -> Iterator[None]:
+    with (
+        dask_gpuagg.enabled(),
+        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
+    ):
+        yield
+
+
+def frame(rows: int = 400) -> pd.DataFrame:
+    values = np.arange(rows)
+    return pd.DataFrame({"k": values % 7, "v": values * 0.5, "w": values, "unused": 1.5})
+
+
+@pytest.fixture(scope="module")
+def ddf():
+    return dd.from_pandas(frame(), npartitions=40)
+
+
+def nodes(query, kind: type) -> list:
+    return list(query.optimize(fuse=False).expr.find_operations(kind))
+
+
+def same(got, expected, ordered: bool = False) -> None:
+    check = pd.testing.assert_frame_equal
+    if isinstance(expected, pd.Series):
+        check = pd.testing.assert_series_equal
+    check(got if ordered else got.sort_index(), expected)
+
+
+class TestNames:
+    QUERIES: ClassVar = {
+        "tree": lambda ddf: ddf.groupby("k").v.sum(),
+        "exchange": lambda ddf: ddf.groupby("k").v.sum(split_out=3),
+        "merge": lambda ddf: ddf.groupby("k").v.sum(split_out=3, shuffle_method="tasks"),
+    }
+
+    @pytest.mark.parametrize("route", QUERIES)
+    def test_the_decision_shows_on_the_dashboard(self, ddf, route):
+        graph = self.QUERIES[route](ddf).optimize().__dask_graph__()
+        prefixes = {key_split(key) for key in graph}
+        assert any("gpuagg" in p and route in p for p in prefixes), prefixes
+        assert any("gpuagg" in p and "partial" in p for p in prefixes), prefixes
+
+    @pytest.mark.parametrize("route", QUERIES)
+    def test_the_decision_shows_in_pprint(self, ddf, route, capsys):
+        self.QUERIES[route](ddf).optimize().pprint()
+        printed = capsys.readouterr().out
+        assert f"GroupBy{route.capitalize()}: " in printed
+        assert "GroupByPartial" in printed
+        reason = "at most 400 groups" if route == "tree" else "split_out=3 was asked for"
+        assert reason in printed
+        assert max(map(len, printed.splitlines())) < 200
+
+    def test_every_task_is_named_after_its_node(self, ddf):
+        for query in (q(ddf) for q in self.QUERIES.values()):
+            graph = query.optimize().__dask_graph__()
+            assert all(isinstance(key_split(key), str) for key in graph)
+            assert len({str(key) for key in graph}) == len(graph)
+
+    def test_equal_queries_have_equal_names_and_others_do_not(self, ddf):
+        def name(**kwargs) -> str:
+            return ddf.groupby("k").v.sum(**kwargs).optimize().expr._name
+
+        assert name(split_out=3) == name(split_out=3)
+        assert len({name(), name(split_out=3), name(split_out=4), name(split_every=2)}) == 4
+
+
+class TestRoutes:
+    def test_split_out_is_honoured(self, ddf):
+        query = ddf.groupby("k").agg({"v": "sum"}, split_out=4)
+        assert query.npartitions == 4
+        assert query.optimize().npartitions == 4
+        parts = dask.compute(*query.to_delayed())
+        assert len(parts) == 4
+        assert sorted(key for part in parts for key in part.index) == list(range(7))
+
+    def test_split_every_is_honoured(self, ddf):
+        def depth(split_every) -> int:
+            query = ddf.groupby("k").v.sum(split_every=split_every)
+            return len(query.optimize(fuse=False).__dask_graph__())
+
+        # 40 partials by twos: 20 + 10 + 5 + 2 + 1 combinations and the last one
+        assert depth(2) > depth(8) > depth(False)
+        assert depth(False) == 40 + 40 + 1
+
+    @pytest.mark.parametrize("method", ["tasks", "disk"])
+    def test_the_shuffle_method_is_honoured(self, ddf, method):
+        query = ddf.groupby("k").v.agg(["sum", "first"], split_out=3, shuffle_method=method)
+        assert len(nodes(query, GroupByMerge)) == 1
+        same(query.compute(), frame().groupby("k").v.agg(["sum", "first"]))
+
+    def test_without_a_method_the_exchange_is_ours(self, ddf):
+        assert len(nodes(ddf.groupby("k").v.sum(split_out=3), GroupByExchange)) == 1
+
+    def test_sort_gives_one_sorted_output(self, ddf):
+        query = ddf.groupby("k", sort=True).v.sum(split_out=3)
+        assert query.npartitions == 1
+        same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
+
+    def test_sorted_whole_groups_are_gathered(self, ddf):
+        query = ddf.groupby("k", sort=True).agg({"v": ["median", "sum"]})
+        assert len(nodes(query, GroupByGather)) == 1
+        same(query.compute(), frame().groupby("k").agg({"v": ["median", "sum"]}), ordered=True)
+
+    @pytest.mark.parametrize("split_out", [1, 3, 8])
+    @pytest.mark.parametrize("by", [["c"], ["k", "c"]], ids="-".join)
+    def test_unobserved_combinations_appear_once(self, by, split_out):
+        data = frame().assign(c=pd.Categorical(["b", "a"] * 200, categories=["b", "a", "never"]))
+        lazy = dd.from_pandas(data, npartitions=4).groupby(by, observed=False).v
+        expected = data.groupby(by, observed=False).v.sum()
+        got = lazy.sum(split_out=split_out).compute()
+        assert sorted(got.index) == sorted(expected.index)
+        same(got.reindex(expected.index), expected, ordered=True)
+
+    def test_a_shuffled_input_needs_no_exchange(self, ddf):
+        query = ddf.shuffle("k", npartitions=4).groupby("k").v.sum(split_out=4)
+        assert len(nodes(query, GroupByMerge)) == 1
+        assert len(nodes(query, GroupByExchange)) == 0
+        same(query.compute(), frame().groupby("k").v.sum())
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    path = tmp_path_factory.mktemp("parquet")
+    dd.from_pandas(frame(), npartitions=4).to_parquet(path)
+    return dd.read_parquet(path)
+
+
+class TestProjection:
+    """Only the columns that a query needs are read."""
+
+    QUERIES: ClassVar = {
+        "shorthand": (lambda d: d.groupby("k").v.sum(), {"k", "v"}),
+        "list": (lambda d: d.groupby("k")[["v", "w"]].agg(["sum", "mean"]), {"k", "v", "w"}),
+        "dict": (lambda d: d.groupby("k").agg({"v": ["sum", "mean"]}), {"k", "v"}),
+        "named": (lambda d: d.groupby("k").agg(a=("w", "max")), {"k", "w"}),
+        "size": (lambda d: d.groupby("k").size(), {"k"}),
+        "extended": (lambda d: d.groupby("k").agg({"v": ["sum", "nunique"]}), {"k", "v"}),
+        "series": (lambda d: d.groupby("k").v.agg(["sem"]), {"k", "v"}),
+        "result": (lambda d: d.groupby("k").sum()["w"], {"k", "w"}),
+        "expression": (lambda d: d.groupby(d.k % 2).v.sum(), {"k", "v"}),
+        "all of it": (lambda d: d.groupby(d.k % 2).max(), {"k", "v", "w", "unused"}),
+    }
+
+    def readers(self, query) -> list[ReadParquet]:
+        # several files may be read by one task
+        plain = nodes(query, ReadParquet)
+        return plain + [node.operand("_expr") for node in nodes(query, FusedIO)]
+
+    @pytest.mark.parametrize("name", QUERIES)
+    def test_unneeded_columns_are_not_read(self, parquet, name):
+        make, needed = self.QUERIES[name]
+        query = make(parquet)
+        (reader,) = self.readers(query)
+        assert set(reader.columns) == needed
+        expected = make(frame())
+        if isinstance(expected, pd.DataFrame):
+            same(query.compute()[expected.columns], expected)
+        else:
+            same(query.compute(), expected)
+
+    def test_a_filter_adds_only_its_own_column(self, parquet):
+        query = parquet[parquet.w > 100].groupby("k").v.sum()
+        (reader,) = self.readers(query)
+        assert set(reader.columns) == {"k", "v", "w"}
+        same(query.compute(), frame()[lambda d: d.w > 100].groupby("k").v.sum())
+
+
+class TestResults:
+    """What users do with a result, for one output and for several."""
+
+    @pytest.fixture(params=[None, 3], ids=["one output", "three outputs"])
+    def query(self, request, ddf):
+        return ddf.groupby("k").agg({"v": "sum", "w": "sum"}, split_out=request.param)
+
+    expected = frame().groupby("k")[["v", "w"]].sum()
+
+    def test_compute(self, query):
+        tally.reset()
+        same(query.compute(), self.expected)
+        assert len(tally.planned) == 1
+
+    def test_threads(self, query):
+        same(query.compute(scheduler="threads"), self.expected)
+
+    def test_persist(self, query):
+        persisted = query.persist()
+        assert not nodes(persisted, GroupByPartial)
+        same(persisted.compute(), self.expected)
+        same(persisted.groupby("w").v.sum().compute(), self.expected.groupby("w").v.sum())
+
+    def test_len(self, query):
+        assert len(query) == 7
+
+    def test_head(self, query):
+        head = query.head(2, npartitions=-1)
+        assert len(head) == 2
+        same(head, self.expected.loc[sorted(head.index)])
+
+    def test_repartition(self, query):
+        for npartitions in (1, 5):
+            repartitioned = query.repartition(npartitions=npartitions)
+            assert repartitioned.npartitions == npartitions
+            same(repartitioned.compute(), self.expected)
+
+    def test_to_parquet(self, query, tmp_path):
+        query.to_parquet(tmp_path)
+        same(pd.read_parquet(tmp_path), self.expected)
+
+    def test_to_delayed(self, query):
+        same(pd.concat(dask.compute(*query.to_delayed())), self.expected)
+
+    def test_partitions(self, query):
+        n = query.optimize().npartitions
+        parts = [query.optimize().partitions[i].compute() for i in range(n)]
+        same(pd.concat(parts), self.expected)
+
+    def test_filter_and_assign(self, query):
+        got = query[query.v > 5700].assign(r=lambda d: d.v / d.w)
+        same(got.compute(), self.expected[lambda d: d.v > 5700].assign(r=lambda d: d.v / d.w))
+
+    def test_reductions(self, query):
+        assert query.v.sum().compute() == frame().v.sum()
+
+    def test_sort_values(self, query):
+        same(query.sort_values("w").compute(), self.expected.sort_values("w"), ordered=True)
+
+    def test_reset_index_and_group_again(self, query):
+        def again(d):
+            return d.reset_index().assign(g=lambda d: d.k % 2).groupby("g").v.max()
+
+        same(again(query).compute(), again(self.expected))
+
+    def test_metadata_is_kept(self, query):
+        computed = query.compute()
+        assert list(query.columns) == list(computed.columns)
+        assert query.index.name == computed.index.name == "k"
+        assert (query.dtypes == computed.dtypes).all()
+
+    @pytest.mark.parametrize("how", ["inner", "left", "outer"])
+    def test_merge_on_the_key(self, query, how):
+        right = pd.DataFrame({"k": [0, 1, 2, 3, 9, 9], "z": range(6)})
+        lazy = query.reset_index().merge(dd.from_pandas(right, npartitions=3), on="k", how=how)
+        got = lazy.compute().sort_values(["k", "z"], ignore_index=True)
+        expected = self.expected.reset_index().merge(right, on="k", how=how)
+        same(got, expected.sort_values(["k", "z"], ignore_index=True), ordered=True)
+
+    def test_merge_on_the_index(self, query):
+        right = pd.DataFrame({"k": [0, 1, 2, 3, 9, 9], "z": range(6)})
+        lazy = query.merge(dd.from_pandas(right, npartitions=3), left_index=True, right_on="k")
+        expected = self.expected.merge(right, left_index=True, right_on="k")
+        got = lazy.compute().sort_values(["k", "z"], ignore_index=True)
+        same(got[expected.columns], expected.reset_index(drop=True), ordered=True)
+
+    def test_merge_back_to_the_input(self, query, ddf):
+        merged = ddf.merge(query.reset_index(), on="k", suffixes=("", "_sum"))
+        expected = frame().merge(self.expected.reset_index(), on="k", suffixes=("", "_sum"))
+        got = merged.compute().sort_values("w", ignore_index=True)
+        same(got, expected.sort_values("w", ignore_index=True), ordered=True)
+
+    def test_merge_of_two_group_bys(self, query, ddf):
+        other = ddf.groupby("k").unused.count(split_out=2).reset_index()
+        merged = query.reset_index().merge(other, on="k")
+        expected = self.expected.reset_index().assign(unused=frame().groupby("k").size().array)
+        same(merged.compute().sort_values("k", ignore_index=True), expected, ordered=True)
+
+
+class TestArithmetic:
+    """Results of several group-bys combined row by row."""
+
+    def ddf(self):
+        def part(i: int) -> pd.DataFrame:
+            rng = np.random.default_rng(i)
+            return pd.DataFrame({"k": rng.integers(0, 5000, 500), "v": rng.random(500)})
+
+        return dd.from_map(part, range(40))
+
+    @pytest.mark.parametrize("groups_per_output", [1000, 10**6])
+    def test_of_one_frame(self, groups_per_output):
+        with dask.config.set({"gpuagg.groups-per-output": groups_per_output}):
+            d = self.ddf()
+            got = (d.groupby("k").sum() + d.groupby("k").count()).compute()
+        d = d.compute()
+        same(got, d.groupby("k").sum() + d.groupby("k").count())
+
+    @pytest.mark.parametrize("groups_per_output", [1000, 4000, 10**6])
+    def test_of_frames_with_different_numbers_of_groups(self, groups_per_output):
+        def share(d):
+            return d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
+
+        with dask.config.set({"gpuagg.groups-per-output": groups_per_output}):
+            got = share(self.ddf()).compute()
+        same(got, share(self.ddf().compute()))
+
+    def test_with_one_output_asked_for(self):
+        def mixed(d, **kwargs):
+            return d.groupby("k").v.sum(**kwargs) + d.groupby("k").v.count(**kwargs)
+
+        same(mixed(self.ddf(), split_out=3).compute(), mixed(self.ddf().compute()))
+
+
+def test_every_node_is_reached(ddf):
+    assert nodes(ddf.groupby("k").v.sum(), GroupByTree)

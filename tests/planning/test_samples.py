@@ -1,0 +1,348 @@
+"""What the planner learns about an input before the query runs, and what it never does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.engines.host import engine
+from dask_gpuagg.planning.route import FEW_PARTITIONS, Decision, Route
+from dask_gpuagg.planning.samples import _recent
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+
+MANY = 40
+
+
+@pytest.fixture(autouse=True)
+def _planned() -> Iterator[None]:
+    _recent.clear()
+    with (
+        dask_gpuagg.enabled(),
+        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
+    ):
+        yield
+
+
+def few(i: int) -> pd.DataFrame:
+    """A partition of 300 rows and 7 keys, the same ones everywhere."""
+    rng = np.random.default_rng(i)
+    return pd.DataFrame({"k": rng.integers(0, 7, 300), "v": rng.random(300), "w": i})
+
+
+def many(i: int) -> pd.DataFrame:
+    """A partition of 300 rows with nearly as many keys, out of 8,000."""
+    rng = np.random.default_rng(i)
+    return pd.DataFrame({"k": rng.integers(0, 8000, 300), "v": rng.random(300), "w": i})
+
+
+def decision_of(query) -> Decision:
+    (found,) = dask_gpuagg.explain(query).groupbys
+    assert found.decision is not None, found
+    return found.decision
+
+
+def same(got, expected) -> None:
+    pd.testing.assert_series_equal(got.sort_index(), expected.sort_index())
+
+
+def from_parquet(part, tmp_path):
+    dd.from_map(part, range(MANY)).to_parquet(tmp_path)
+    return dd.read_parquet(tmp_path)
+
+
+SOURCES = {
+    "from_map": lambda part, tmp_path: dd.from_map(part, range(MANY)),
+    "parquet": from_parquet,
+    "persisted": lambda part, tmp_path: dd.from_map(part, range(MANY)).persist(),
+    "from_pandas": lambda part, tmp_path: dd.from_pandas(
+        pd.concat(map(part, range(MANY)), ignore_index=True), npartitions=MANY
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+class TestSources:
+    def test_few_groups_give_one_output_by_a_tree(self, source, tmp_path):
+        ddf = SOURCES[source](few, tmp_path)
+        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+            query = ddf.groupby("k").v.sum()
+            assert ddf.npartitions > FEW_PARTITIONS
+            decision = decision_of(query)
+            assert (decision.route, decision.outputs) == (Route.TREE, 1)
+            assert decision.groups == 7
+            assert query.optimize().npartitions == 1
+            same(query.compute(), ddf.compute().groupby("k").v.sum())
+
+    def test_many_groups_stay_partitioned_by_an_exchange(self, source, tmp_path):
+        ddf = SOURCES[source](many, tmp_path)
+        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+            query = ddf.groupby("k").v.sum()
+            decision = decision_of(query)
+            # the truth is 6,200 groups, and small samples are wide of it; too many is the safe side
+            assert 5000 < decision.groups <= 12_000
+            assert decision.route is Route.EXCHANGE
+            assert decision.outputs == -(-decision.groups // 1000)
+            assert query.optimize().npartitions == decision.outputs
+            assert "sampled 3 of" in decision.reason
+            same(query.compute(), ddf.compute().groupby("k").v.sum())
+
+
+class Recorded:
+    """Calls of a function that makes partitions, or changes them."""
+
+    def __init__(self, part=few) -> None:
+        self.part = part
+        self.calls: list[int] = []
+
+    def __call__(self, i: int) -> pd.DataFrame:
+        self.calls.append(i)
+        return self.part(i)
+
+    def __dask_tokenize__(self):
+        return ("recorded", id(self))
+
+
+def make_and_plan(make, **config) -> tuple[Decision, list[int]]:
+    """The decision about a query on a recorded input, and the partitions read for it."""
+    read = Recorded(many)
+    ddf = dd.from_map(read, range(MANY), meta=many(0).iloc[:0])
+    query = make(ddf)
+    read.calls.clear()
+    with dask.config.set(config):
+        return decision_of(query), sorted(read.calls)
+
+
+class TestSampling:
+    def test_three_partitions_are_read(self):
+        _, read = make_and_plan(lambda d: d.groupby("k").v.sum())
+        assert read == [0, MANY // 2, MANY - 1]
+
+    def test_once_for_explain_and_compute_and_other_aggregations(self):
+        read = Recorded()
+        ddf = dd.from_map(read, range(MANY), meta=few(0).iloc[:0])
+        for query in (ddf.groupby("k").v.sum(), ddf.groupby("k").agg({"v": ["mean", "std"]})):
+            dask_gpuagg.explain(query)
+            query.optimize()
+        assert len(read.calls) == 3
+
+    def test_another_key_is_sampled_again(self):
+        read = Recorded()
+        ddf = dd.from_map(read, range(MANY), meta=few(0).iloc[:0])
+        assert decision_of(ddf.groupby("k").v.sum()).groups == 7
+        assert decision_of(ddf.groupby("w").v.sum()).groups == MANY
+        assert decision_of(ddf.groupby(["k", "w"]).v.sum()).groups == 7 * MANY
+        assert len(read.calls) == 9
+
+    def test_filters_and_projections_are_sampled_with_the_input(self):
+        ddf = dd.from_map(few, range(MANY))
+        assert decision_of(ddf[ddf.k < 5][["k", "v"]].groupby("k").v.sum()).groups == 5
+
+    def test_an_expression_as_key(self):
+        decision, _ = make_and_plan(lambda d: d.groupby(d.k % 3).v.sum())
+        assert decision.groups == 3
+
+    def test_never(self):
+        decision, read = make_and_plan(
+            lambda d: d.groupby("k").v.sum(), **{"gpuagg.sample": "never"}
+        )
+        assert read == []
+        assert (decision.route, decision.groups) == (Route.EXCHANGE, None)
+        assert "gpuagg.sample" in decision.reason
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda d: d.partitions[:FEW_PARTITIONS].groupby("k").v.sum(),
+            lambda d: d.groupby("k").v.sum(split_out=5),
+            lambda d: d.groupby("k", sort=True).v.sum(),
+            lambda d: d.groupby("k").v.median(),
+            lambda d: d.assign(k=d.k.astype("int8")).groupby("k").v.sum(),
+            lambda d: d.assign(k=d.k > 3).groupby(["k"]).v.sum(),
+        ],
+        ids=["few partitions", "split_out", "sort", "median", "int8", "bool"],
+    )
+    def test_not_where_the_answer_changes_nothing(self, make):
+        _, read = make_and_plan(make)
+        assert read == []
+
+    def test_keys_that_repeat_after_half_of_the_partitions(self):
+        # the same table twice: two of the sampled partitions hold the same keys
+        def part(i: int) -> pd.DataFrame:
+            return pd.DataFrame({"k": np.arange(100) + i % 32 * 100, "v": 1.0})
+
+        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+            decision = decision_of(dd.from_map(part, range(64)).groupby("k").v.sum())
+        assert decision.route is Route.EXCHANGE
+
+    def test_sorted_input(self):
+        def part(i: int) -> pd.DataFrame:
+            return pd.DataFrame({"k": np.arange(200) // 2 + i * 100, "v": 1.0})
+
+        decision = decision_of(dd.from_map(part, range(MANY)).groupby("k").v.sum())
+        assert decision.groups == 100 * MANY
+
+    def test_empty_partitions(self):
+        query = dd.from_map(lambda i: few(i).iloc[:0], range(MANY)).groupby("k").v.sum()
+        assert decision_of(query).outputs == 1
+        assert len(query.compute()) == 0
+
+    def test_null_keys(self):
+        def part(i: int) -> pd.DataFrame:
+            return few(i).assign(k=lambda d: d.k.where(d.k > 2))
+
+        ddf = dd.from_map(part, range(MANY))
+        assert decision_of(ddf.groupby("k").v.sum()).groups == 4
+        _recent.clear()
+        assert decision_of(ddf.groupby("k", dropna=False).v.sum()).groups == 5
+
+
+class TestNoUserFunctionRuns:
+    """Functions of the user's may cost anything; none runs to make a decision."""
+
+    def check(self, make, words: str) -> None:
+        ran: list[int] = []
+
+        def user(part):
+            ran.append(len(part))
+            return part
+
+        query = make(dd.from_map(many, range(MANY)), user)
+        ran.clear()
+        decision = decision_of(query)
+        query.optimize()
+        # metadata is made from two rows
+        assert sum(ran) < 100
+        assert decision.route is Route.EXCHANGE
+        assert decision.groups is None
+        assert words in decision.reason
+
+    def test_map_partitions(self):
+        meta = many(0).iloc[:0]
+        self.check(
+            lambda d, user: d.map_partitions(user, meta=meta).groupby("k").v.sum(), "MapPartitions"
+        )
+
+    def test_map_partitions_in_the_key(self):
+        meta = many(0).k.iloc[:0]
+        self.check(
+            lambda d, user: d.groupby(d.k.map_partitions(user, meta=meta)).v.sum(), "MapPartitions"
+        )
+
+    def test_apply(self):
+        def make(d, user):
+            key = d.k.apply(lambda v: user([v])[0], meta=("k", "int64"))
+            return d.assign(k=key).groupby("k").v.sum()
+
+        self.check(make, "Apply")
+
+    def test_map(self):
+        def make(d, user):
+            key = d.k.map(lambda v: user([v])[0], meta=("k", "int64"))
+            return d.assign(k=key).groupby("k").v.sum()
+
+        self.check(make, "Map")
+
+    def test_a_callable_key(self):
+        self.check(lambda d, user: d.groupby(lambda v: user([v])[0] % 7).v.sum(), "")
+
+    def test_delayed(self):
+        def make(d, user):
+            parts = [dask.delayed(lambda i: user(many(i)))(i) for i in range(MANY)]
+            return dd.from_delayed(parts, meta=many(0).iloc[:0]).groupby("k").v.sum()
+
+        self.check(make, "")
+
+    def test_expensive_steps_are_not_run_either(self):
+        self.check(lambda d, user: d.shuffle("w").groupby("k").v.sum(), "Rearrange")
+        self.check(lambda d, user: d.merge(d, on="w").groupby("k_x").v_x.sum(), "erge")
+
+
+def test_a_frame_in_memory_bounds_the_groups_by_its_rows():
+    ddf = dd.from_pandas(many(0), npartitions=MANY)
+    decision = decision_of(ddf.groupby("k").v.sum())
+    assert decision.groups == 300
+    assert "300 rows" in decision.reason
+    assert decision.route is Route.TREE
+
+
+def test_a_frame_that_was_read_anew_is_sampled_anew(tmp_path):
+    sizes = []
+    for part in (few, many):
+        dd.from_map(part, range(MANY)).to_parquet(tmp_path, overwrite=True)
+        sizes.append(decision_of(dd.read_parquet(tmp_path).groupby("k").v.sum()).groups)
+    assert sizes[0] == 7
+    assert sizes[1] > 1000
+
+
+def test_dasks_own_rule_can_be_asked_for():
+    ddf = dd.from_map(few, range(MANY))
+    with dask.config.set({"gpuagg.outputs": "dask"}):
+        decision = decision_of(ddf.groupby("k").v.sum())
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
+
+
+class TestFailingSamples:
+    """The query may run all the same, without an estimate."""
+
+    @pytest.fixture(params=["from_samples", "gpuagg_partial"])
+    def failing(self, monkeypatch, request) -> tuple[Any, Exception]:
+        """A group-by whose sample fails by a bug of ours, and the error behind it."""
+        error = ZeroDivisionError(f"a bug in {request.param}")
+        if request.param == "from_samples":
+
+            def fail(*_):
+                raise error
+
+            monkeypatch.setattr("dask_gpuagg.planning.samples.from_samples", fail)
+        else:
+            partial = engine.partial
+
+            def fail_on_keys(keys, columns, index, plan):
+                if not columns:
+                    raise error
+                return partial(keys, columns, index, plan)
+
+            monkeypatch.setattr("dask_gpuagg.engines.host.engine.partial", fail_on_keys)
+        return dd.from_map(few, range(MANY)).groupby("k").v.sum(), error
+
+    def test_a_bug_is_reported_and_costs_no_answer(self, failing):
+        query, _ = failing
+        tally.reset()
+        with (
+            dask.config.set({"gpuagg.fallback": "warn"}),
+            pytest.warns(FallbackWarning, match=r"by k .*an estimate.*a bug") as seen,
+        ):
+            got = query.compute()
+        assert {w.filename for w in seen} == {__file__}
+        assert any("a bug" in reason for reason in tally.reasons())
+        same(got, pd.concat(map(few, range(MANY))).groupby("k").v.sum())
+
+    def test_a_bug_is_an_error_in_tests(self, failing):
+        query, error = failing
+        with pytest.raises(UnsupportedGroupBy, match="a bug") as caught:
+            query.compute()
+        assert caught.value.__cause__ is error
+
+    def test_explain_tells_it_and_raises_nothing(self, failing):
+        query, _ = failing
+        tally.reset()
+        assert "a bug" in decision_of(query).reason
+        assert not tally.fallbacks
+
+    def test_an_error_of_the_input_is_the_querys_own(self):
+        def broken(i: int) -> pd.DataFrame:
+            if i == MANY // 2:
+                raise OSError("the disk is gone")
+            return few(i)
+
+        query = dd.from_map(broken, range(MANY), meta=few(0).iloc[:0]).groupby("k").v.sum()
+        assert "the disk is gone" in decision_of(query).reason
+        with pytest.raises(OSError, match="the disk is gone"):
+            query.compute()

@@ -1,0 +1,123 @@
+"""The line that a warning points at."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.reporting.fallbacks import (
+    FallbackWarning,
+    UnsupportedGroupBy,
+    looking,
+    note_fallback,
+    tally,
+)
+from tests.running import run_python
+
+SCRIPT = """
+import dask, dask.dataframe as dd, pandas as pd, dask_gpuagg
+dask.config.set(scheduler="synchronous")
+dask_gpuagg.enable()
+f = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [1j, 2j]}), npartitions=2)
+for value in (1, 2):
+    f.assign(v=f.v * value).groupby("k").v.sum().compute()
+f.groupby("k").v.sum().compute()
+"""
+
+
+def library(name: str) -> Callable[..., Any]:
+    """A function of a module of that name, which calls what it is given."""
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile("def call(function, *args): return function(*args)", f"{name}.py", "exec"), space)
+    return space["call"]
+
+
+def caught(function: Callable[..., Any], *args: Any) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        function(*args)
+    return seen
+
+
+def test_a_script_is_told_once_for_each_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = run_python(script)
+    told = [line for line in ran.stderr.splitlines() if "FallbackWarning" in line]
+    assert [line.partition(": ")[0] for line in told] == [f"{script}:7", f"{script}:8"]
+
+
+@pytest.mark.parametrize(
+    "between", ["dask.base", "distributed.client", "pandas.core.frame", "dask_gpuagg.frontend.hook"]
+)
+def test_frames_of_the_libraries_are_skipped(between):
+    call = library(between)
+    (warning,) = caught(call, note_fallback, "name", ".sum()", f"through {between}")
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("own", ["daskboard", "pandas_tools", "__main__"])
+def test_those_of_other_modules_are_not(own):
+    (warning,) = caught(library(own), note_fallback, "name", ".sum()", f"in {own}")
+    assert (warning.filename, warning.lineno) == (f"{own}.py", 1)
+
+
+def test_in_a_thread_of_a_library_no_line_is_the_users():
+    def run() -> None:
+        thread = threading.Thread(target=note_fallback, args=("name", ".sum()", "in a thread"))
+        thread.start()
+        thread.join()
+
+    (warning,) = caught(run)
+    assert warning.category is FallbackWarning
+    assert "report" in warning.filename
+
+
+def test_lines_and_reasons_are_told_apart():
+    def note(reason: str) -> None:
+        note_fallback("name", ".sum()", reason)
+
+    assert len(caught(lambda: [note("one reason") for _ in range(3)])) == 1
+    assert len(caught(lambda: [note(reason) for reason in ("one", "another")])) == 2
+
+
+def test_nothing_happens_while_a_query_is_looked_at():
+    tally.reset()
+    token = looking.set(True)
+    try:
+        with dask.config.set({"gpuagg.fallback": "raise"}):
+            assert not caught(note_fallback, "name", ".sum()", "none")
+    finally:
+        looking.reset(token)
+    assert not tally.fallbacks
+
+
+def test_raise_names_the_cause():
+    error = ZeroDivisionError()
+    with (
+        dask.config.set({"gpuagg.fallback": "raise"}),
+        pytest.raises(
+            UnsupportedGroupBy, match=r"group-by \.sum\(\) runs with stock Dask: why"
+        ) as e,
+    ):
+        note_fallback("name", ".sum()", "why", cause=error)
+    assert e.value.__cause__ is error
+
+
+def test_the_line_of_a_collections_method(monkeypatch):
+    """The way from ``compute`` to the planner leads through Dask and back."""
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [1j, 2j]}), npartitions=2)
+    query = ddf.groupby("k").v.sum()
+    with dask_gpuagg.enabled(), dask.config.set(scheduler="threads"):
+        (warning,) = caught(query.compute)
+    # the helper above calls it
+    assert warning.filename == __file__
+    assert warning.lineno == caught.__code__.co_firstlineno + 3

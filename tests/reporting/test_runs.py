@@ -1,0 +1,87 @@
+"""What is remembered of the kernels' calls."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+
+from dask_gpuagg.cuda.aggregate import Run
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.explain import explain
+from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.reporting.runs import last_runs, note_run, rehearsal, subject, task
+
+DECISION = Decision("hgb", "few", Estimate(90, 100, 0.0, 0.1), 64, 32, 1, 132, 2048)
+
+
+def plan_of(name: str) -> Plan:
+    key, value = Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))
+    wanted = [Requested("v", name, "v")]
+    return make_plan([key], [key, value], wanted, dropna=True, observed=True, sort=False)
+
+
+def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
+    run = Run(DECISION, 1_000_000, 100, spilled=7, bytes_read=16_000_000, seconds=0.001)
+    before = len(last_runs())
+    note_run(run)
+    assert last_runs()[before:] == (run,)
+    text = str(run)
+    for part in ("hgb", "1,000,000 rows", "100 groups", "90 expected", "7 rows spilled"):
+        assert part in text
+    assert "not estimated" in str(Run(Decision("lphga", "", None, 0, 1, 1, 0, 64), 1, 1))
+
+
+def test_runs_belong_to_a_plan_and_a_step() -> None:
+    plan = plan_of("var")
+    with task(plan, "partial"):
+        note_run(Run(DECISION, 10, 2))
+    with task(plan_of("min"), "combine"):
+        note_run(Run(DECISION, 20, 3))
+    note_run(Run(DECISION, 30, 4))
+    (run,) = last_runs(plan_of("var"))
+    assert (run.plan, run.step, run.rows) == (plan, "partial", 10)
+    assert str(run).startswith("partial, hgb: 10 rows")
+    assert [r.step for r in last_runs()[-3:]] == ["partial", "combine", ""]
+
+
+def test_calls_are_about_the_keys_of_their_plan() -> None:
+    assert subject() == ()
+    with task(plan_of("var"), "partial"):
+        assert subject() == ("k",)
+        with rehearsal():
+            assert subject() == ()
+    assert subject() == ()
+
+
+def test_runs_travel_from_workers() -> None:
+    with task(plan_of("max"), "finalize"):
+        note_run(Run(DECISION, 10, 2))
+    assert pickle.loads(pickle.dumps(last_runs())) == last_runs()
+
+
+def test_a_rehearsal_leaves_no_run() -> None:
+    before = last_runs()
+    with rehearsal():
+        note_run(Run(DECISION, 10, 2))
+    assert last_runs() == before
+
+
+def test_explain_shows_the_runs_of_the_plan() -> None:
+    """As the device notes them; the plan of a collection is the same each time it is read."""
+    rows = dd.from_pandas(pd.DataFrame({"k": [1, 2], "w": [1.0, 2.0]}), npartitions=1)
+    query = rows.groupby("k").w.std(ddof=3)
+    (before,) = explain(query).groupbys
+    assert before.runs == ()
+    assert "ran" not in str(before)
+    for rows_seen in range(25):
+        with task(before.plan, "partial"):
+            note_run(Run(DECISION, rows_seen, 2))
+    (after,) = explain(query).groupbys
+    assert [run.rows for run in after.runs] == list(range(25))
+    lines = str(after).splitlines()
+    assert lines[-21:-19] == ["  ran      5 earlier, then", f"  ran      {after.runs[5]}"]
+    assert lines[-1] == f"  ran      {after.runs[-1]}"

@@ -1,0 +1,194 @@
+"""Chunks of files: read ahead, in order, in bounded number, and not for nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask._task_spec import Task
+from distributed import Client, get_worker, wait
+
+import dask_gpuagg
+from dask_gpuagg.plan import Column, Requested, make_plan
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+from dask_gpuagg.tasks import parts as module
+from dask_gpuagg.tasks.reading import reading
+from tests.planning.test_chunks import QUERIES, frame, nodes, same
+
+FILES = 9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _planned() -> Iterator[None]:
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("files")
+    for i, part in enumerate(np.array_split(np.arange(len(frame())), FILES)):
+        frame().iloc[part].to_parquet(made / f"{i}.parquet")
+    return made
+
+
+def parts(run: Any, number: int) -> list[Any]:
+    """Chunks.parts of tasks that call a function with their number."""
+    return [((Task(("t", i), run, i),), ((True, ("t", i)), (False, "k"))) for i in range(number)]
+
+
+@pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
+@pytest.mark.parametrize("chunk", [2, 4, 100])
+@pytest.mark.parametrize("name", QUERIES)
+def test_answers_are_those_of_a_task_for_each_file(
+    folder: Path, filesystem: str, chunk: int, name: str
+) -> None:
+    if name == "function as key":
+        pytest.skip("rows of files have labels that repeat")
+    ddf = dd.read_parquet(folder, filesystem=filesystem)
+    with dask.config.set({"scheduler": "synchronous"}):
+        expected = QUERIES[name](ddf).compute()
+        with dask.config.set({"gpuagg.chunk": chunk}):
+            query = QUERIES[name](ddf)
+            assert not nodes(query, GroupByPartial)
+            same(query.compute(), expected)
+
+
+def test_filters_and_new_columns_run_inside(folder: Path) -> None:
+    ddf = dd.read_parquet(folder)
+    with dask.config.set({"gpuagg.chunk": 100, "scheduler": "synchronous"}):
+        query = ddf[ddf.v > 1e6 + 0.5].assign(z=ddf.v * 2).groupby("k").z.sum()
+        (node,) = nodes(query, GroupByChunkDirect)
+        assert str(node.chunks) == "3 partitions in 1 task on 1 worker, 1 read at a time"
+        assert len(dict(query.optimize(fuse=False).__dask_graph__())) == 1
+
+
+def test_what_another_node_reads_is_not_read_twice(folder: Path) -> None:
+    ddf = dd.read_parquet(folder)
+    with dask.config.set({"gpuagg.chunk": 100, "scheduler": "synchronous"}):
+        shared = ddf.groupby("k").v.sum() + ddf.groupby("k").v.max()
+        assert len(nodes(shared, GroupByPartial)) == 2
+        both = dask.compute(ddf.groupby("k").v.sum(), ddf.v.max())
+        same(both[0], frame().groupby("k").v.sum())
+        assert both[1] == frame().v.max()
+
+
+def test_users_readers_have_tasks_of_their_own(folder: Path) -> None:
+    ddf = dd.from_map(pd.read_parquet, sorted(folder.iterdir()))
+    with dask.config.set({"gpuagg.chunk": 100}):
+        assert nodes(ddf.groupby("k").v.sum(), GroupByPartial)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def read(i: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01 * (i % 3))
+        with lock:
+            running -= 1
+        return i
+
+    with reading(parts(read, 20), readers) as frames:
+        assert [got for got, by in frames] == list(range(20))
+    assert most <= readers
+
+
+def test_at_most_so_many_are_read_ahead() -> None:
+    started: list[int] = []
+    with reading(parts(started.append, 20), 3) as frames:
+        next(frames)
+        time.sleep(0.1)
+        assert len(started) <= 4
+
+
+def test_an_error_of_a_reader_is_raised_and_the_rest_is_not_read() -> None:
+    started: list[int] = []
+
+    def read(i: int) -> None:
+        started.append(i)
+        raise OSError(f"file {i} is not there")
+
+    with pytest.raises(OSError, match="file 0"), reading(parts(read, 20), 2) as frames:
+        list(frames)
+    assert len(started) < 6
+
+
+def test_readers_are_on_the_tasks_worker() -> None:
+    def run() -> set[str]:
+        with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
+            return {address for address, by in frames}
+
+    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
+        assert c.submit(run).result() == {c.submit(lambda: get_worker().address).result()}
+
+
+# of the process: a cluster in it gets copies of functions that are made inside of a test
+READ: list[int] = []
+
+
+def read_slowly(i: int) -> None:
+    READ.append(i)
+    time.sleep(0.05)
+
+
+def read_much() -> None:
+    with reading(parts(read_slowly, 200), 2) as frames:
+        for _ in frames:
+            pass
+
+
+def test_a_cancelled_task_stops_reading() -> None:
+    READ.clear()
+    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
+        future = c.submit(read_much)
+        while len(READ) < 3:
+            time.sleep(0.01)
+        future.cancel()
+        wait(c.submit(int), timeout=30)  # the thread is free again
+        assert len(READ) < 100
+
+
+def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
+    monkeypatch.setattr(module, "_FEW_ROWS", 10)
+    counts: list[int] = []
+    combined = module.combined
+
+    def counted(partials: Any, plan: Any) -> Any:
+        counts.append(len(partials))
+        return combined(partials, plan)
+
+    monkeypatch.setattr(module, "combined", counted)
+    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
+    asked = [Requested("v", "sum", "v")]
+    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
+    # every partition has rows of its own
+    whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
+    frames = ((whole.iloc[i : i + 100], ["k"]) for i in range(0, 3200, 100))
+    (merged,) = [combined(module.partials_of_read(frames, plan), plan)]
+    got = merged["groups"].set_index("k0")["s0.sum"]
+    same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
+    assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows
+
+
+def test_chunks_of_a_cluster(folder: Path) -> None:
+    with (
+        Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None),
+        dask.config.set({"gpuagg.chunk": 3}),
+    ):
+        query = dd.read_parquet(folder).groupby("k").agg({"v": ["sum", "median"]})
+        assert len(nodes(query, GroupByChunks)[0].chunks) == 2
+        same(query.compute(), frame().groupby("k").agg({"v": ["sum", "median"]}))

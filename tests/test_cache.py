@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dask_gpuagg.cache import Cache
+
+
+def test_the_value_used_least_recently_is_dropped() -> None:
+    cache: Cache[str, int] = Cache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    assert len(cache) == 2
+    assert "a" in cache
+    assert "b" not in cache
+    assert cache.keys() == ["a", "c"]
+
+
+def test_a_value_is_made_once() -> None:
+    cache: Cache[str, int] = Cache(2)
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(1)
+        return len(made)
+
+    assert [cache.of("a", make) for _ in range(3)] == [1, 1, 1]
+    cache.drop("a")
+    assert cache.of("a", make) == 2
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_threads_that_ask_for_one_key_wait_for_the_one_that_makes_it() -> None:
+    cache: Cache[str, object] = Cache(2)
+    begun, go_on, calls = threading.Event(), threading.Event(), []
+
+    def make() -> object:
+        calls.append(1)
+        begun.set()
+        assert go_on.wait(10)
+        return object()
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(cache.of, "a", make)
+        assert begun.wait(10)
+        others = [pool.submit(cache.of, "a", make) for _ in range(3)]
+        # another key does not wait, and a key that is being made is not there
+        assert cache.of("b", lambda: "made meanwhile") == "made meanwhile"
+        assert cache.get("a") is None
+        assert "a" not in cache
+        go_on.set()
+        found = {id(future.result(10)) for future in [first, *others]}
+    assert len(found) == len(calls) == 1
+
+
+def test_a_failure_is_raised_and_tried_again() -> None:
+    cache: Cache[str, int] = Cache(2)
+    with pytest.raises(ZeroDivisionError):
+        cache.of("a", lambda: 1 // 0)
+    assert "a" not in cache
+    assert cache.of("a", lambda: 5) == 5
+
+
+def test_all_that_wait_get_the_error() -> None:
+    cache: Cache[str, int] = Cache(2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> int:
+        begun.set()
+        assert go_on.wait(10)
+        raise KeyError("missing")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.of, "a", fail)
+        assert begun.wait(10)
+        second = pool.submit(cache.of, "a", lambda: 1)
+        go_on.set()
+        with pytest.raises(KeyError):
+            first.result(10)
+        # asked before the failure it waits for it, and after it makes its own
+        assert isinstance(second.exception(10), KeyError) or second.result() == 1
+
+
+def test_a_value_made_for_a_key_that_was_dropped_is_returned() -> None:
+    cache: Cache[int, int] = Cache(1)
+
+    def make() -> int:
+        cache.put(2, 2)
+        return 1
+
+    assert cache.of(1, make) == 1
+    assert cache.keys() == [2]

@@ -1,0 +1,112 @@
+"""``GpuWorker``: it reports, and does no harm where there is no GPU."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+from types import SimpleNamespace
+
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+from distributed import Client
+
+import dask_gpuagg
+from dask_gpuagg.cuda.aggregate import Run
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.reporting.runs import note_run
+from dask_gpuagg.worker import plugin as worker
+from dask_gpuagg.worker import warmup
+
+
+def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "unavailable", lambda: "no CUDA device")
+    fake = SimpleNamespace(metrics={})
+    worker.GpuWorker().setup(fake)
+    report = fake.metrics["dask_gpuagg"](fake)
+    assert report == {"version": dask_gpuagg.__version__, "unavailable": "no CUDA device"}
+
+
+def test_it_pickles_and_takes_the_configured_pool() -> None:
+    import dask
+
+    with dask.config.set({"gpuagg.pool": "3GB"}):
+        plugin = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker()))
+    assert plugin.pool == "3GB"
+    assert dask_gpuagg.GpuWorker("1GB").pool == "1GB"
+
+
+def test_the_usual_examples_pickle_and_can_be_switched_off() -> None:
+    examples = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker())).examples
+    found = {(str(e.plan.keys[0].dtype), e.plan.outputs[0].aggregation) for e in examples}
+    assert found == set(itertools.product(("int64", "string"), warmup.USUAL))
+    assert dask_gpuagg.GpuWorker(examples=[]).examples == []
+
+
+def test_own_examples_are_read_from_queries() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [1.0, 2.0]}), npartitions=1)
+    grouped = ddf.groupby("k").agg({"v": ["sum", "var"]})
+    plugin = dask_gpuagg.GpuWorker(examples=[grouped + ddf.groupby("k").v.max().sum(), grouped])
+    names = [[o.aggregation for o in e.plan.outputs] for e in plugin.examples]
+    assert sorted(names) == [["max"], ["sum", "var"], ["sum", "var"]]
+    with pytest.raises(Unsupported, match="without a group-by"):
+        dask_gpuagg.GpuWorker(examples=[ddf.v.sum()])
+
+
+def test_a_failure_to_warm_is_a_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a worker whose device is there and whose cuDF is not."""
+    monkeypatch.setattr(worker, "setup_device", lambda pool: {"device": "some GPU"})
+    monkeypatch.setitem(sys.modules, "cudf", None)
+    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={})
+    plugin.setup(fake)
+    plugin._warming.join()
+    message = fake.metrics["dask_gpuagg"](fake)["kernels"]
+    assert message.startswith("failed after 0 of 10 group-bys: ModuleNotFoundError")
+    assert message in caplog.text
+    plugin.teardown(fake)
+
+
+def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed = []
+    monkeypatch.setattr(warmup, "_rehearse", rehearsed.append)
+    examples = warmup.usual_examples()
+    assert warmup.warm(examples, lambda: len(rehearsed) < 3).startswith("ready for 3 group-bys")
+    assert rehearsed == examples[:3]
+
+
+def noted(rows: int) -> None:
+    note_run(Run(Decision("hgb", "few", None, 64, 32, 1, 132, 2048), rows, 1))
+
+
+def test_workers_tell_what_they_ran(client: Client) -> None:
+    client.run(noted, 12_345)
+    found = client.run(dask_gpuagg.last_runs)
+    assert [runs[-1].rows for runs in found.values()] == [12_345] * 2
+    assert dask_gpuagg.last_runs()[-1:] != (*found.values(),)[0][-1:]
+
+
+def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
+    client.register_plugin(dask_gpuagg.GpuWorker())
+    try:
+        ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
+        assert ddf.groupby("k").v.sum().compute().to_dict() == {1: 4, 2: 2}
+        reports: list[dict[str, str]] = []
+        while len(reports) < 2:  # metrics travel with the next heartbeat
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            every = [w["metrics"] for w in workers]
+            reports = [m["dask_gpuagg"] for m in every if "dask_gpuagg" in m]
+        for report in reports:
+            if "device" not in report:
+                assert "CUDA" in report["unavailable"]
+    finally:
+        client.unregister_worker_plugin("dask_gpuagg")
+
+
+def test_unknown_attributes_stay_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'gpu_worker'"):
+        dask_gpuagg.gpu_worker  # noqa: B018
