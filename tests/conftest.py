@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -62,3 +63,11 @@ def cluster() -> Iterator[Any]:
         distributed.Client(workers) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """An empty kernel cache."""
+    folder = tmp_path / "kernels"
+    with dask.config.set({"gpuagg.kernel-cache": str(folder)}):
+        yield folder
