@@ -22,9 +22,9 @@ from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.choice.fitting import Observation, fit
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.engines.device.calibrate import plain
@@ -133,8 +133,8 @@ def query_of(told: dict[str, Any]) -> Query:
     made = told | {
         "keys": tuple(KeyPart(**key) for key in told["keys"]),
         "inputs": tuple(ValuePart(**value) for value in told["inputs"]),
-        "states": tuple(State(**s | {"inputs": tuple(s["inputs"])}) for s in told["states"]),
-        "outputs": tuple(Output(**output) for output in told["outputs"]),
+        "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in told["states"]),
+        "outputs": tuple(KernelOutput(**output) for output in told["outputs"]),
     }
     return Query(**made)
 
@@ -143,10 +143,10 @@ def decision_of(told: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
     made = known_fields(Decision, told) | {"hot": tuple(told["hot"])}
     if told["estimate"] is not None:
-        estimate = known_fields(Estimate, told["estimate"])
+        estimate = known_fields(KeySummary, told["estimate"])
         estimate["hot"] = tuple((word, share) for word, share in estimate["hot"])
         estimate["bounds"] = tuple(estimate["bounds"])
-        made["estimate"] = Estimate(**estimate)
+        made["estimate"] = KeySummary(**estimate)
     return Decision(**made)
 
 

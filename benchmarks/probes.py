@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.kernels import prepare, report_head
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Column, Counters, collect, table_of
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters, collect, table_of
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, Output, State
+from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart
 from dask_gpuagg.cuda.runtime.driver import current_device, fill, kernels_of, read_back
 
 # Load factor: probes of SP-EGA and of linear probing in Table 1 of the paper.
@@ -34,8 +34,8 @@ COUNTS = Query(
     (KeyPart("i64", masked=False),),
     keep_nulls=False,
     inputs=(),
-    states=(State("Size"),),
-    outputs=(Output("Field<0, i64>", "i64", nullable=False),),
+    states=(KernelState("Size"),),
+    outputs=(KernelOutput("Field<0, i64>", "i64", nullable=False),),
     counting=True,
 )
 
@@ -50,7 +50,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
 
     device = current_device()
     kernels = kernels_of(COUNTS, device)
-    columns = (Column * 1)(Column(keys.data.ptr, 0, 0))
+    columns = (ColumnStruct * 1)(ColumnStruct(keys.data.ptr, 0, 0))
     handle = stream.__cuda_stream__()[1]
     call = Call(COUNTS, kernels, device, columns, len(keys), stream, handle)
     args = call.args

@@ -15,7 +15,7 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import looking_on
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.lower import chunks_of, route
-from dask_gpuagg.planning.route import Decision
+from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import Reason
 from dask_gpuagg.reporting.runs import last_runs
 
@@ -38,7 +38,7 @@ class Explained:
         ``host``, ``device`` or ``stock Dask``.
     plan : Plan, optional
         ``None`` for stock Dask.
-    decision : Decision, optional
+    decision : Routing, optional
         ``None`` for stock Dask.
     reasons : tuple of Reason
         Why stock Dask runs it; empty otherwise.
@@ -54,7 +54,7 @@ class Explained:
     what: str
     engine: str
     plan: Plan | None
-    decision: Decision | None
+    decision: Routing | None
     reasons: tuple[Reason, ...] = ()
     chunks: str = ""
     transfer: str = ""

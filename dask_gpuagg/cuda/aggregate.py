@@ -13,7 +13,7 @@ from dask_gpuagg.cuda.attempts import decide, grouped
 from dask_gpuagg.cuda.call.call import (
     OUTPUTS_AT_MOST,
     Call,
-    Column,
+    ColumnStruct,
     Counters,
     Made,
     Run,
@@ -126,7 +126,7 @@ def aggregate(
         by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
-    extra: list[Column] = []
+    extra: list[ColumnStruct] = []
     codes = None
     if query.made_words and rows >= summary.SAMPLED_FROM:
         slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")

@@ -15,7 +15,7 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs
-from dask_gpuagg.planning.route import Decision, Route
+from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
 # nodes that combine their inputs partition by partition; the second kind does so where it does
@@ -79,14 +79,14 @@ def decide_together(node: Expr) -> Expr | None:
     return substituted
 
 
-def _common(group_bys: list[Any]) -> Decision:
+def _common(group_bys: list[Any]) -> Routing:
     # where groups are placed in different ways, one output each is the only common ground
     try:
         if any(logical.refusals(g) for g in group_bys):
-            return Decision(Route.TREE, 1, "combined with a group-by that stock Dask runs")
+            return Routing(Route.TREE, 1, "combined with a group-by that stock Dask runs")
         decisions = [choose_outputs(logical.read(g)) for g in group_bys]
     except Unsupported as refusal:
-        return Decision(Route.TREE, 1, refusal.reason)
+        return Routing(Route.TREE, 1, refusal.reason)
     except UnsupportedGroupBy:
         raise
     except Exception as error:
@@ -95,7 +95,7 @@ def _common(group_bys: list[Any]) -> Decision:
         for group_by in group_bys:
             what = logical.describe(group_by)
             note_fallback(group_by._name, what, reason, cause=error, how="has one output")
-        return Decision(Route.TREE, 1, reason)
+        return Routing(Route.TREE, 1, reason)
     widest = max(decisions, key=lambda d: d.outputs)
     return replace(widest, reason=f"{widest.reason}; combined with another group-by")
 

@@ -16,7 +16,7 @@ _BOOLEAN, _BYTE = 2, 256
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class GroupEstimate:
     """Expected number of groups.
 
     Attributes
@@ -58,7 +58,7 @@ def dtype_bound(dtype: Any) -> int | None:
     return None
 
 
-def from_metadata(dtypes: Sequence[Any], rows: int | None) -> Estimate:
+def from_metadata(dtypes: Sequence[Any], rows: int | None) -> GroupEstimate:
     """Upper bound on the groups from the keys' dtypes and the number of rows.
 
     Parameters
@@ -70,20 +70,20 @@ def from_metadata(dtypes: Sequence[Any], rows: int | None) -> Estimate:
 
     Returns
     -------
-    Estimate
+    GroupEstimate
     """
     bounds = [dtype_bound(dtype) for dtype in dtypes]
     product: int | None = 1
     for bound in bounds:
         product = None if bound is None or product is None else product * bound
     if product is not None and (rows is None or product <= rows):
-        return Estimate(product, True, "the keys' dtypes admit no more")
+        return GroupEstimate(product, True, "the keys' dtypes admit no more")
     if rows is not None:
-        return Estimate(rows, True, f"there are {rows:,} rows")
-    return Estimate(None, False, "the metadata does not bound the groups")
+        return GroupEstimate(rows, True, f"there are {rows:,} rows")
+    return GroupEstimate(None, False, "the metadata does not bound the groups")
 
 
-def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Estimate:
+def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> GroupEstimate:
     """Estimate the number of groups from the distinct keys of some partitions.
 
     Parameters
@@ -95,7 +95,7 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Es
 
     Returns
     -------
-    Estimate
+    GroupEstimate
 
     Notes
     -----
@@ -116,11 +116,11 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Es
     sample_of_row = np.repeat(np.arange(len(samples)), counts)
     seen[sample_of_row, groups.codes] = True
     if len(samples) == npartitions:
-        return Estimate(groups.n, False, how)
+        return GroupEstimate(groups.n, False, how)
     most = round(sum(counts) / len(counts) * npartitions)
     estimated = 0
     for a, b in combinations(range(len(samples)), 2):
         shared = int((seen[a] & seen[b]).sum())
         pair = round(counts[a] * counts[b] / shared) if shared else most
         estimated = max(estimated, min(most, pair))
-    return Estimate(max(estimated, groups.n), False, how)
+    return GroupEstimate(max(estimated, groups.n), False, how)

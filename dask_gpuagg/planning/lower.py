@@ -32,13 +32,13 @@ from dask_gpuagg.planning.nodes import (
     Promised,
 )
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.route import Decision, Route, decide
+from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import PARTITION
 
 
-def choose_outputs(query: GroupByQuery) -> Decision:
+def choose_outputs(query: GroupByQuery) -> Routing:
     """Decide on tree or exchange where the user left ``split_out`` open.
 
     Parameters
@@ -47,31 +47,31 @@ def choose_outputs(query: GroupByQuery) -> Decision:
 
     Returns
     -------
-    Decision
+    Routing
     """
     if query.plan.sort:
-        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
+        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
     if settings().outputs == "dask":
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
         kind = Route.TREE if outputs == 1 else Route.EXCHANGE
-        return Decision(kind, outputs, "gpuagg.outputs is 'dask'")
+        return Routing(kind, outputs, "gpuagg.outputs is 'dask'")
     chunks = chunks_of(query)
     if chunks is not None and len(chunks) == 1:
-        return Decision(Route.TREE, 1, "one task takes all partitions")
+        return Routing(Route.TREE, 1, "one task takes all partitions")
     if chunks is not None and chunks.workers == 1 and engine_name(query.meta) == DEVICE:
-        return Decision(Route.TREE, 1, "one GPU has all groups")
+        return Routing(Route.TREE, 1, "one GPU has all groups")
     groups_per_output = settings().groups_per_output
     bound = from_metadata([k.dtype for k in query.plan.keys], None).groups
     if chunks is not None and engine_name(query.meta) == DEVICE:
         if bound is not None and bound <= groups_per_output:
-            return Decision(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
+            return Routing(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
         # a sample would take longer than an exchange of few groups, and ends up there for many
         reason = "an output for each GPU"
-        return Decision(Route.EXCHANGE, chunks.workers, reason)
+        return Routing(Route.EXCHANGE, chunks.workers, reason)
     return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
 
 
-def route(query: GroupByQuery, expr: Any) -> Decision:
+def route(query: GroupByQuery, expr: Any) -> Routing:
     """The decision for a query about to be lowered: the user's, Dask's, or ours.
 
     Parameters
@@ -82,7 +82,7 @@ def route(query: GroupByQuery, expr: Any) -> Decision:
 
     Returns
     -------
-    Decision
+    Routing
     """
     npartitions = query.frame.npartitions
     split_out = query.split_out
@@ -90,34 +90,34 @@ def route(query: GroupByQuery, expr: Any) -> Decision:
         # Dask fixes the number of outputs of .median() in the logical node
         outputs = expr.npartitions
         if outputs > 1 and not expr.need_to_shuffle:
-            return Decision(Route.ALIGNED, outputs, "the input is partitioned by the keys")
+            return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
-        return Decision(kind, outputs, "whole groups are brought together")
+        return Routing(kind, outputs, "whole groups are brought together")
     if query.plan.sort:
-        return Decision(Route.TREE, 1, "sort=True asks for one sorted output")
-    if isinstance(split_out, Decision):
+        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
+    if isinstance(split_out, Routing):
         decision = split_out
     elif split_out is None:
-        decision = Decision(Route.TREE, 1, "lowered without Dask's tuning step")
+        decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     else:
         outputs = expr.split_out
         outputs = npartitions if outputs is True else int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
-        decision = Decision(kind, outputs, how)
+        decision = Routing(kind, outputs, how)
     if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
         reason = f"the input is partitioned by the keys; {decision.reason}"
-        return Decision(Route.ALIGNED, decision.outputs, reason, decision.groups)
+        return Routing(Route.ALIGNED, decision.outputs, reason, decision.groups)
     return decision
 
 
-def physical(query: GroupByQuery, decision: Decision) -> Expr:
+def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """Build the physical nodes.
 
     Parameters
     ----------
     query : GroupByQuery
-    decision : Decision
+    decision : Routing
 
     Returns
     -------
@@ -189,7 +189,7 @@ def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
 
 
-def _exchange(query: GroupByQuery, decision: Decision, chunks: Chunks | None, buckets: int) -> Expr:
+def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     device = engine_name(query.meta) == DEVICE

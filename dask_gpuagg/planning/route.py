@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from dask_gpuagg.planning.groups import Estimate
+from dask_gpuagg.planning.groups import GroupEstimate
 
 # Dask's own limit: up to here it reduces by a tree whatever the data
 FEW_PARTITIONS = 15
@@ -21,7 +21,7 @@ class Route(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Routing:
     """Route and number of outputs, with the reason.
 
     It may stand where Dask expects ``split_out``: calling it gives the number of outputs.
@@ -51,12 +51,12 @@ class Decision:
         return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
 
 
-def decide(estimate: Estimate, npartitions: int, groups_per_output: int) -> Decision:
+def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) -> Routing:
     """Choose tree or exchange for a query whose ``split_out`` the user left open.
 
     Parameters
     ----------
-    estimate : Estimate
+    estimate : GroupEstimate
         What is known about the number of groups.
     npartitions : int
         Input partitions.
@@ -65,20 +65,20 @@ def decide(estimate: Estimate, npartitions: int, groups_per_output: int) -> Deci
 
     Returns
     -------
-    Decision
+    Routing
     """
     groups = estimate.groups
     if npartitions == 1:
-        return Decision(Route.TREE, 1, "one input partition", groups)
+        return Routing(Route.TREE, 1, "one input partition", groups)
     if groups is None:
         if npartitions <= FEW_PARTITIONS:
             reason = f"{npartitions} partitions are few; {estimate.how}"
-            return Decision(Route.TREE, 1, reason)
+            return Routing(Route.TREE, 1, reason)
         outputs = math.ceil(npartitions / FEW_PARTITIONS)
-        return Decision(Route.EXCHANGE, outputs, f"many partitions; {estimate.how}")
+        return Routing(Route.EXCHANGE, outputs, f"many partitions; {estimate.how}")
     outputs = min(npartitions, math.ceil(groups / groups_per_output))
     bound = "at most" if estimate.bound else "about"
     reason = f"{bound} {groups:,} groups ({estimate.how})"
     if outputs <= 1:
-        return Decision(Route.TREE, 1, reason, groups)
-    return Decision(Route.EXCHANGE, outputs, reason, groups)
+        return Routing(Route.TREE, 1, reason, groups)
+    return Routing(Route.EXCHANGE, outputs, reason, groups)

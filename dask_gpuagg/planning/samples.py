@@ -23,7 +23,7 @@ from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS
-from dask_gpuagg.planning.groups import Estimate, from_metadata, from_samples
+from dask_gpuagg.planning.groups import GroupEstimate, from_metadata, from_samples
 from dask_gpuagg.planning.nodes import GroupByPartial
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS
@@ -32,7 +32,7 @@ from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import gpuagg_partial
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
-_recent: OrderedDict[tuple[str, ...], Estimate] = OrderedDict()
+_recent: OrderedDict[tuple[str, ...], GroupEstimate] = OrderedDict()
 _REMEMBERED = 256
 _lock = Lock()
 
@@ -41,7 +41,7 @@ class _InputFailed(Exception):
     """The partitions of a sample could not be had; the cause says why."""
 
 
-def estimate_groups(query: GroupByQuery) -> Estimate:
+def estimate_groups(query: GroupByQuery) -> GroupEstimate:
     """How many groups a query will have, as far as can be told before it runs.
 
     Parameters
@@ -50,7 +50,7 @@ def estimate_groups(query: GroupByQuery) -> Estimate:
 
     Returns
     -------
-    Estimate
+    GroupEstimate
     """
     estimate = from_metadata([k.dtype for k in query.plan.keys], _rows(query.frame))
     npartitions = query.frame.npartitions
@@ -58,12 +58,12 @@ def estimate_groups(query: GroupByQuery) -> Estimate:
         return estimate
     # a bound beyond the limit says nothing about how many groups there are
     if npartitions <= FEW_PARTITIONS:
-        return Estimate(None, False, estimate.how)
+        return GroupEstimate(None, False, estimate.how)
     if settings().sample == "never":
-        return Estimate(None, False, "gpuagg.sample is 'never'")
+        return GroupEstimate(None, False, "gpuagg.sample is 'never'")
     obstacle = _obstacle(query)
     if obstacle is not None:
-        return Estimate(None, False, obstacle)
+        return GroupEstimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
     known = _recent.get(name)
@@ -72,13 +72,13 @@ def estimate_groups(query: GroupByQuery) -> Estimate:
             known = _sample(query)
         except _InputFailed as failure:
             # the query itself will meet the same error
-            return Estimate(None, False, f"sampling failed: {failure.__cause__!r}")
+            return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
         except Exception as error:
             reason = f"sampling failed: {error!r}"
             what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
             how = "is planned without an estimate of its groups"
             note_fallback("-".join(name), what, reason, cause=error, how=how)
-            return Estimate(None, False, reason)
+            return GroupEstimate(None, False, reason)
         with _lock:
             _recent[name] = known
             while len(_recent) > _REMEMBERED:
@@ -86,7 +86,7 @@ def estimate_groups(query: GroupByQuery) -> Estimate:
     return known
 
 
-def _is_small(estimate: Estimate) -> bool:
+def _is_small(estimate: GroupEstimate) -> bool:
     limit = settings().groups_per_output
     return estimate.groups is not None and estimate.groups <= limit
 
@@ -138,7 +138,7 @@ def _holds_data(node: FromGraph) -> bool:
     return all(isinstance(v, kinds) or hasattr(v, "dtypes") for v in dict(layer).values())
 
 
-def _sample(query: GroupByQuery) -> Estimate:
+def _sample(query: GroupByQuery) -> GroupEstimate:
     frame = query.frame
     labels = [b for b in query.by if not isinstance(b, Expr)]
     if frame.ndim == 2:

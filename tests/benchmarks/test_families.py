@@ -18,16 +18,20 @@ from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.cost_model import laps
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs
 ROWS = 10**8
 QUERY = Query(
-    (KeyPart("i64", False),), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ()
+    (KeyPart("i64", False),),
+    False,
+    (ValuePart("f64", False),),
+    (KernelState("FloatSum", (0,)),),
+    (),
 )
 
 
@@ -37,7 +41,7 @@ class Simulated:
     query = QUERY
 
     def __init__(self, groups: int, slow: Callable[[str], float]) -> None:
-        self.estimate = Estimate(groups, groups, 0.0, 1 / groups, bounds=(0, groups))
+        self.estimate = KeySummary(groups, groups, 0.0, 1 / groups, bounds=(0, groups))
         self.slow = slow
 
     def run(self, forced: str, stopwatch: Any = None) -> Any:
@@ -217,7 +221,7 @@ def test_the_form_of_strings() -> None:
 
 
 def test_tables_that_hold_the_groups() -> None:
-    estimate = Estimate(1_000, 1_000, 0.0, 0.0)
+    estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
     roomy = Decision("hgb", "", estimate, 500, 1, 2, 132, 2048)
     assert families.holds(roomy)
     assert not families.holds(replace(roomy, slices=1))

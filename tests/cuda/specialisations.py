@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import PRESENT, TYPE_BYTES, KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.query.types import (
+    PRESENT,
+    TYPE_BYTES,
+    KernelOutput,
+    KernelState,
+    KeyPart,
+    ValuePart,
+)
 
 FLOATS = ("f32", "f64")
 # decimal128 is summed and is a key, but has no extremes and no products
@@ -25,8 +32,8 @@ class Builder:
         self.keys = keys
         self.keep_nulls = keep_nulls
         self.inputs: list[ValuePart] = []
-        self.states: list[State] = []
-        self.outputs: list[Output] = []
+        self.states: list[KernelState] = []
+        self.outputs: list[KernelOutput] = []
 
     def input(self, ctype: str, masked: bool = False) -> int:
         """A further input column."""
@@ -35,14 +42,14 @@ class Builder:
 
     def state(self, policy: str, *inputs: int, ctype: str | None = None) -> int:
         """The state's position, added if it is new."""
-        state = State(policy, inputs, ctype)
+        state = KernelState(policy, inputs, ctype)
         if state not in self.states:
             self.states.append(state)
         return self.states.index(state)
 
     def output(self, code: str, ctype: str, nullable: bool = False) -> None:
         """A further output."""
-        self.outputs.append(Output(code, ctype, nullable))
+        self.outputs.append(KernelOutput(code, ctype, nullable))
 
     def counted(self, i: int) -> int:
         """The state that counts the values of an input."""

@@ -11,11 +11,11 @@ import pytest
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.call.call import Args
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_window import SUM
 
-PAIRS = Estimate(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
+PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
 HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
 
 

@@ -248,7 +248,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
 
     from dask_gpuagg.cuda.algorithms import select as selection
     from dask_gpuagg.cuda.algorithms import sgb
-    from dask_gpuagg.cuda.call.call import Column
+    from dask_gpuagg.cuda.call.call import ColumnStruct
     from dask_gpuagg.engines.device.layout import view_of
 
     rng = np.random.default_rng(8)
@@ -261,7 +261,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
         column, codes = column_of(v), cp.asarray(parts[-1]["k"].to_numpy(np.int32))
         held.append((column, codes))
         view = view_of(column)
-        place = Column(view.data, view.mask, view.offset)
+        place = ColumnStruct(view.data, view.mask, view.offset)
         chunks.append(selection.Chunk(place, codes.data.ptr, n, groups, int(skips_nan)))
     selector = selection.Selector(sgb.launcher(_get_stream()), "f64", groups, q)
     brackets = selector.aim(chunks, 8)

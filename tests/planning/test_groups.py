@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
-from dask_gpuagg.planning.groups import Estimate, dtype_bound, from_metadata, from_samples
+from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound, from_metadata, from_samples
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_unknown_categories_bound_nothing():
 class TestFromMetadata:
     def test_bounds_multiply(self):
         dtypes = [np.dtype("bool"), pd.CategoricalDtype(list("abcd"))]
-        assert from_metadata(dtypes, None) == Estimate(15, True, "the keys' dtypes admit no more")
+        assert from_metadata(dtypes, None) == GroupEstimate(
+            15, True, "the keys' dtypes admit no more"
+        )
 
     def test_rows_bound_too(self):
         estimate = from_metadata([np.dtype("int8")], 10)

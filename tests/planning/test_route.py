@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 
-from dask_gpuagg.planning.groups import Estimate
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Decision, Route, decide
+from dask_gpuagg.planning.groups import GroupEstimate
+from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
 
-UNKNOWN = Estimate(None, False, "nothing is known")
+UNKNOWN = GroupEstimate(None, False, "nothing is known")
 
 
-def about(groups: int, bound: bool = False) -> Estimate:
-    return Estimate(groups, bound, "a test says so")
+def about(groups: int, bound: bool = False) -> GroupEstimate:
+    return GroupEstimate(groups, bound, "a test says so")
 
 
 def test_one_partition_is_never_exchanged():
@@ -67,8 +67,8 @@ def test_the_reason_names_the_estimate_and_its_source(estimate, words):
 
 
 def test_text():
-    assert str(Decision(Route.TREE, 1, "why")) == "tree into 1 output: why"
-    assert str(Decision(Route.EXCHANGE, 3, "why")) == "exchange into 3 outputs: why"
+    assert str(Routing(Route.TREE, 1, "why")) == "tree into 1 output: why"
+    assert str(Routing(Route.EXCHANGE, 3, "why")) == "exchange into 3 outputs: why"
 
 
 def test_decisions_are_values():
@@ -80,4 +80,4 @@ def test_decisions_are_values():
 
 def test_a_decision_stands_for_split_out():
     # Dask calls a callable split_out with the number of input partitions
-    assert Decision(Route.EXCHANGE, 3, "why")(40) == 3
+    assert Routing(Route.EXCHANGE, 3, "why")(40) == 3

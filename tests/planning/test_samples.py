@@ -13,7 +13,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.engines.host import engine
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Decision, Route
+from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
 from dask_gpuagg.planning.samples import _recent
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 
@@ -42,7 +42,7 @@ def many(i: int) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, 8000, 300), "v": rng.random(300), "w": i})
 
 
-def decision_of(query) -> Decision:
+def decision_of(query) -> Routing:
     (found,) = dask_gpuagg.explain(query).groupbys
     assert found.decision is not None, found
     return found.decision
@@ -109,7 +109,7 @@ class Recorded:
         return ("recorded", id(self))
 
 
-def make_and_plan(make, **config) -> tuple[Decision, list[int]]:
+def make_and_plan(make, **config) -> tuple[Routing, list[int]]:
     """The decision about a query on a recorded input, and the partitions read for it."""
     read = Recorded(many)
     ddf = dd.from_map(read, range(MANY), meta=many(0).iloc[:0])

@@ -12,7 +12,7 @@ from dask_gpuagg.cuda.call.call import (
     SMALL_BLOCK,
     Args,
     Call,
-    Column,
+    ColumnStruct,
     Counters,
     Run,
     Table,
@@ -147,7 +147,7 @@ def _again(
     moving: Call,
     decision: Decision,
     partitions: _Partitions,
-    moved: ctypes.Array[Column],
+    moved: ctypes.Array[ColumnStruct],
     room: int,
     columns: bool,
 ) -> Counters:
@@ -184,7 +184,7 @@ def _suffix(decision: Decision) -> str:
 
 
 def _scatter(
-    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[Column]
+    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[ColumnStruct]
 ) -> None:
     query, args = call.query, call.args
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
@@ -223,7 +223,9 @@ def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
     call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
 
 
-def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctypes.Array[Column]]:
+def _make_partitions(
+    call: Call, decision: Decision
+) -> tuple[_Partitions, ctypes.Array[ColumnStruct]]:
     """Memory for the rows' copies; the columns take the places of the input's.
 
     Those that are gathered, or not read at all, are the input's own.
@@ -250,9 +252,9 @@ def _make_partitions(call: Call, decision: Decision) -> tuple[_Partitions, ctype
         decision.capacity,
         folding.most_rows(decision),
     )
-    moved = (Column * len(call.columns))(*call.columns)
+    moved = (ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
-        moved[query.first_input + i] = Column(array(TYPE_BYTES[value.ctype]))
+        moved[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
     return partitions, moved
 
 
@@ -261,7 +263,7 @@ def _aggregate(
     moving: Call,
     decision: Decision,
     partitions: _Partitions,
-    moved: ctypes.Array[Column],
+    moved: ctypes.Array[ColumnStruct],
     targets: ctypes.Array[Target],
 ) -> Counters:
     if decision.fills:
@@ -298,7 +300,7 @@ def _fold(
     call: Call,
     decision: Decision,
     partitions: _Partitions,
-    moved: ctypes.Array[Column],
+    moved: ctypes.Array[ColumnStruct],
     targets: ctypes.Array[Target],
 ) -> None:
     places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr

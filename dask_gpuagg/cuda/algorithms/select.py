@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Column, Launcher, Target
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.choice import selection_costs as costs
 from dask_gpuagg.cuda.query.instantiations import CORE
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -65,7 +65,7 @@ class Chunk(ctypes.Structure):
     """``Chunk`` of kernels/select/rows.cuh."""
 
     _fields_ = [
-        ("values", Column),
+        ("values", ColumnStruct),
         ("codes", ctypes.c_void_p),
         ("rows", ctypes.c_uint32),
         ("groups", ctypes.c_uint32),

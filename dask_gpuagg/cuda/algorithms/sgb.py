@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Column, Launcher, Target
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.query.instantiations import CORE
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import (
@@ -131,14 +131,14 @@ def launcher(stream: Any, stopwatch: Stopwatch | None = None) -> Launcher:
 
 
 def sort_values(
-    on: Launcher, column: Column, ctype: str, codes: int, rows: int, groups: int
+    on: Launcher, column: ColumnStruct, ctype: str, codes: int, rows: int, groups: int
 ) -> Segments:
     """Sort the values of each group.
 
     Parameters
     ----------
     on : Launcher
-    column : Column
+    column : ColumnStruct
         Null rows take no part.
     ctype : str
         Of the values: a name of ``TYPE_BYTES`` of at most 8 bytes.

@@ -17,7 +17,7 @@ SMALL_BLOCK = 256
 _MASK_PADDING = 64
 
 
-class Column(ctypes.Structure):
+class ColumnStruct(ctypes.Structure):
     """``Column`` of kernels/core/types.cuh."""
 
     _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("offset", ctypes.c_int64)]

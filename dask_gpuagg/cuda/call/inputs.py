@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cuda.call.call import Call, Column
+from dask_gpuagg.cuda.call.call import Call, ColumnStruct
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, kernels_of
@@ -50,17 +50,17 @@ class Columns:
     stopwatch: Stopwatch | None
     about: tuple[str, ...] = ()
 
-    def call(self, query: Query, extra: Sequence[Column] = (), codes: Any = None) -> Call:
+    def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
         """A call of the kernels of a query, with the columns that the form of its keys adds."""
         query, kernels = prepared(query, self.device)
         flat = []
         for key, part in zip(self.keys, query.keys, strict=True):
-            flat.append(Column(key.data, key.mask, key.offset))
+            flat.append(ColumnStruct(key.data, key.mask, key.offset))
             if part.string:
-                flat.append(Column(key.characters, 0, key.size))
-        flat += [Column(c.data, c.mask, c.offset) for c in self.inputs]
-        flat += extra or [Column() for _ in range(query.extra_columns)]
-        columns = (Column * max(len(flat), 1))(*flat)
+                flat.append(ColumnStruct(key.characters, 0, key.size))
+        flat += [ColumnStruct(c.data, c.mask, c.offset) for c in self.inputs]
+        flat += extra or [ColumnStruct() for _ in range(query.extra_columns)]
+        columns = (ColumnStruct * max(len(flat), 1))(*flat)
         handle = self.stream.__cuda_stream__()[1]
         nulls = [
             c.nulls for c, v in zip(self.inputs, query.inputs, strict=True) if v.ctype != PRESENT

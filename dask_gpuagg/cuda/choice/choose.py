@@ -27,7 +27,7 @@ from dask_gpuagg.cuda.choice.partitions import (
     in_partitions,
     tile_of,
 )
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, Estimate
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -74,7 +74,7 @@ def shared_capacity(query: Query, device: Device) -> int:
 def decide(
     query: Query,
     rows: int,
-    estimate: Estimate | None,
+    estimate: KeySummary | None,
     device: Device,
     forced: str = "auto",
     costs: Costs | None = None,
@@ -86,7 +86,7 @@ def decide(
     ----------
     query : Query
     rows : int
-    estimate : Estimate, optional
+    estimate : KeySummary, optional
         Without it the input is small.
     device : Device
     forced : str
@@ -144,7 +144,7 @@ def decide(
 def _cheapest(
     query: Query,
     rows: int,
-    estimate: Estimate | None,
+    estimate: KeySummary | None,
     device: Device,
     slices: int,
     costs: Costs,
@@ -217,7 +217,7 @@ def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision:
 
 
 def _in_shared(
-    query: Query, rows: int, estimate: Estimate | None, device: Device, slices: int, why: str
+    query: Query, rows: int, estimate: KeySummary | None, device: Device, slices: int, why: str
 ) -> Decision:
     """HGB."""
     expected = rows if estimate is None else estimate.groups
@@ -275,7 +275,7 @@ def direct_bytes(query: Query, decision: Decision) -> int:
 def _in_window(
     query: Query,
     rows: int,
-    estimate: Estimate | None,
+    estimate: KeySummary | None,
     device: Device,
     why: str,
     loosest: float = _DENSE,
@@ -308,7 +308,7 @@ def _in_window(
     return Decision("direct", why, estimate, *geometry, base=base, shift=shift, far=far)
 
 
-def _in_runs(estimate: Estimate | None) -> bool:
+def _in_runs(estimate: KeySummary | None) -> bool:
     return estimate is not None and estimate.repeats >= _RUNS_FROM
 
 
@@ -323,14 +323,14 @@ def _admits_runs(query: Query) -> bool:
     return query.family == "Packed" and not null_slot(query)
 
 
-def _in_global(rows: int, estimate: Estimate | None, why: str) -> Decision:
+def _in_global(rows: int, estimate: KeySummary | None, why: str) -> Decision:
     slots = safe_slots(rows)
     if estimate is not None:
         slots = min(slots, even(int(margin(estimate.most) / _GLOBAL_LOAD) + 1024))
     return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
 
 
-def _in_two_phases(rows: int, estimate: Estimate | None, why: str) -> Decision:
+def _in_two_phases(rows: int, estimate: KeySummary | None, why: str) -> Decision:
     """SP-EGA: a table as large as the groups, which grows where they are more."""
     slots = rows
     if estimate is not None:

@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.choice.decision import Decision
-    from dask_gpuagg.cuda.choice.summary import Estimate
+    from dask_gpuagg.cuda.choice.summary import KeySummary
 
 # Bytes that memory moves for a random access.
 _SECTOR = 32
@@ -288,13 +288,15 @@ def _in_line(costs: Costs, rows: int, decision: Decision) -> float:
     return rows * decision.estimate.heaviest * costs.same_ps if decision.estimate else 0.0
 
 
-def _find(costs: Costs, query: Query, estimate: Estimate | None, groups: int, load: float) -> float:
+def _find(
+    costs: Costs, query: Query, estimate: KeySummary | None, groups: int, load: float
+) -> float:
     if _dense(query, estimate, groups):
         return costs.find_ps
     return costs.find_ps + costs.crowd_ps * math.sqrt(load)
 
 
-def _dense(query: Query, estimate: Estimate | None, groups: int) -> bool:
+def _dense(query: Query, estimate: KeySummary | None, groups: int) -> bool:
     if estimate is None or query.family not in ("Packed", "Coded"):
         return False
     if query.family == "Packed" and len(query.keys) > 1:

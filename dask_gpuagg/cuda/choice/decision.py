@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, Estimate
+from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -25,7 +25,7 @@ class Decision:
     kernel : str
         One of ``KERNELS``, ``hgb_runs``, or ``range`` where only the rows' groups are numbered.
     why : str
-    estimate : Estimate or None
+    estimate : KeySummary or None
         None where no sample was taken.
     shared_slots, replicas, slices, blocks : int
         Of the shared-memory tables; 0 without. A partition fills its table ``slices``
@@ -62,7 +62,7 @@ class Decision:
 
     kernel: str
     why: str
-    estimate: Estimate | None
+    estimate: KeySummary | None
     shared_slots: int
     replicas: int
     slices: int

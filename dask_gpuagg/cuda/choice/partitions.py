@@ -37,7 +37,7 @@ from dask_gpuagg.cuda.choice.skew import (
     hot_of,
     largest_in,
 )
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -119,7 +119,7 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
 def in_partitions(
     query: Query,
     rows: int,
-    estimate: Estimate | None,
+    estimate: KeySummary | None,
     device: Device,
     forced: bool,
     values: float,
@@ -219,7 +219,7 @@ def in_partitions(
 def _in_stripes(
     query: Query,
     rows: int,
-    estimate: Estimate | None,
+    estimate: KeySummary | None,
     device: Device,
     forced: bool,
     values: float,
@@ -323,7 +323,7 @@ def _room(groups: int, rows: int) -> int:
     return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
 
 
-def _base(query: Query, estimate: Estimate | None) -> int | None:
+def _base(query: Query, estimate: KeySummary | None) -> int | None:
     """What words are counted from if 32 bits suffice for what they have above it."""
     if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
         return None

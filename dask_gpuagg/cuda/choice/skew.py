@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, shared_bytes
-from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, Estimate
+from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -94,12 +94,12 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
     return tuple(found)
 
 
-def largest_in(estimate: Estimate | None, hot: Collection[tuple[int, float]]) -> float:
+def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
     """The share of all rows that an uneven key of the partitions may have; 0 if keys are even.
 
     Parameters
     ----------
-    estimate : Estimate or None
+    estimate : KeySummary or None
     hot : collection of (int, float)
         Words and shares of the keys that stay out.
     """
@@ -112,7 +112,7 @@ def largest_in(estimate: Estimate | None, hot: Collection[tuple[int, float]]) ->
     return max([untold, *(key[1] for key in estimate.hot if key not in hot)])
 
 
-def counts_rows(estimate: Estimate) -> bool:
+def counts_rows(estimate: KeySummary) -> bool:
     """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
     by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
     return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS

@@ -23,7 +23,7 @@ ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class KeySummary:
     """Groups expected from a sample.
 
     Attributes
@@ -74,7 +74,7 @@ def estimate_groups(
     hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
     bounds: tuple[int, int] = ANY_WORD,
     falls: int = 1,
-) -> Estimate:
+) -> KeySummary:
     """Estimate the number of groups of an input.
 
     Parameters
@@ -102,10 +102,10 @@ def estimate_groups(
 
     Returns
     -------
-    Estimate
+    KeySummary
     """
     if sampled == 0:
-        return Estimate(0, 0, 0.0, 0.0)
+        return KeySummary(0, 0, 0.0, 0.0)
     chao = distinct + once * (once - 1) // (2 * (twice + 1))
     guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
     # the first row of each warp has no neighbour to compare with
@@ -120,7 +120,7 @@ def estimate_groups(
     uneven = groups * pairs / chances > _UNEVEN
     kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if uneven else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
-    return Estimate(
+    return KeySummary(
         groups,
         min(rows, max(groups, guaranteed)),
         repeated,

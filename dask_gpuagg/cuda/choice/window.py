@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, Estimate
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
@@ -14,13 +14,13 @@ BEYOND = 192
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
 
-def window(query: Query, estimate: Estimate | None) -> tuple[int, int] | None:
+def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
     """The least word and the number of words of a window around all keys.
 
     Parameters
     ----------
     query : Query
-    estimate : Estimate, optional
+    estimate : KeySummary, optional
 
     Returns
     -------

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Column, Counters
+from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.choice.window import BEYOND
@@ -33,7 +33,7 @@ _NEAR = 4
 Ranges = Sequence[tuple[int, int]]
 
 
-def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[Column], Codes | None]:
+def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
     """The query with its keys in a narrower form, and what this form adds.
 
     Parameters
@@ -48,7 +48,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[Column], Codes
     -------
     query : Query
         The call's own, if no other form serves.
-    columns : list of Column
+    columns : list of ColumnStruct
         Base and number of values of every key column, where they are packed by their ranges.
     codes : Codes or None
         Where they are numbered by the bytes that occur.
@@ -94,9 +94,9 @@ def filling(
     return replace(query, ranged=True), near
 
 
-def range_columns(ranges: Ranges) -> list[Column]:
+def range_columns(ranges: Ranges) -> list[ColumnStruct]:
     """What kernels know of the ranges of key columns (kernels/key/ranged.cuh)."""
-    return [Column(base % 2**64, 0, codes) for base, codes in ranges]
+    return [ColumnStruct(base % 2**64, 0, codes) for base, codes in ranges]
 
 
 def shortened(call: Call) -> Query:

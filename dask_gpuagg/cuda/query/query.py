@@ -20,9 +20,9 @@ from dask_gpuagg.cuda.query.types import (
     STATES_AS_BITS,
     TOLD_COLUMNS,
     TYPE_BYTES,
+    KernelOutput,
+    KernelState,
     KeyPart,
-    Output,
-    State,
     ValuePart,
     integral,
 )
@@ -38,8 +38,8 @@ class Query:
     keep_nulls : bool
         Whether null keys form groups.
     inputs : tuple of ValuePart
-    states : tuple of State
-    outputs : tuple of Output
+    states : tuple of KernelState
+    outputs : tuple of KernelOutput
     ranged : bool
         Whether the keys are numbered by the ranges of their columns' values, which a sample told.
     coded : bool
@@ -58,8 +58,8 @@ class Query:
     keys: tuple[KeyPart, ...]
     keep_nulls: bool
     inputs: tuple[ValuePart, ...]
-    states: tuple[State, ...]
-    outputs: tuple[Output, ...]
+    states: tuple[KernelState, ...]
+    outputs: tuple[KernelOutput, ...]
     ranged: bool = False
     coded: bool = False
     by_row: bool = False
@@ -194,12 +194,12 @@ class Query:
         return replace(self, untransformed=True)
 
     @cached_property
-    def kept(self) -> tuple[State, ...]:
+    def kept(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
         if self.family == "Wide":
-            witnessed = (*self.states, State("Witness", (len(self.inputs),)))
-            return (*witnessed, State("AnyRow")) if self._short else witnessed
-        return (*self.states, State("AnyRow")) if self.family == "Hashed" else self.states
+            witnessed = (*self.states, KernelState("Witness", (len(self.inputs),)))
+            return (*witnessed, KernelState("AnyRow")) if self._short else witnessed
+        return (*self.states, KernelState("AnyRow")) if self.family == "Hashed" else self.states
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class Query:
         Then it is known once this column has been folded.
         """
 
-        def pass_of(state: State) -> tuple[object, ...]:
+        def pass_of(state: KernelState) -> tuple[object, ...]:
             return (*state.inputs, state.policy in OF_NUMBERS)
 
         passes = [

@@ -87,7 +87,7 @@ class ValuePart(NamedTuple):
     masked: bool
 
 
-class State(NamedTuple):
+class KernelState(NamedTuple):
     """A state policy of ``kernels/aggregate/states.cuh``.
 
     Attributes
@@ -116,7 +116,7 @@ class State(NamedTuple):
         return STATE_BYTES[self.policy]
 
 
-class Output(NamedTuple):
+class KernelOutput(NamedTuple):
     """An output policy of ``kernels/output/outputs.cuh``: code, its type, whether it has nulls."""
 
     code: str

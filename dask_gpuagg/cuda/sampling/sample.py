@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.codes import bounds_of
 from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
@@ -145,7 +145,7 @@ class Sample:
             (seen.falls + 1) & 0xFFFFFFFF,
         )
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> KeySummary:
         """What it tells of the groups."""
         n = self.numbers
         return cardinality.estimate_groups(
@@ -164,7 +164,7 @@ class Sample:
         )
 
 
-def estimated(call: Call, forced: str, sample: Sample) -> Estimate:
+def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
     """What a sample of the rows tells of the groups, once uneven keys have been counted.
 
     Parameters

@@ -12,7 +12,7 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.aggregate import Aggregated, Run, aggregate
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import Output, State
+from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device import libcudf
@@ -66,8 +66,8 @@ class Aggregator:
         self._inputs: list[tuple[plc.Column, bool]] = []
         # where they are, by the columns themselves and by the memory that they are views of
         self._places: dict[tuple[Any, bool], int] = {}
-        self._states: list[State] = []
-        self._outputs: list[tuple[Output, DataType, plc.Column | None]] = []
+        self._states: list[KernelState] = []
+        self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = self._in_order = False
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
@@ -96,7 +96,7 @@ class Aggregator:
         return place
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
-        return self._kept(State(policy, tuple(self._input(c) for c in columns), ctype))
+        return self._kept(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
 
     def _of_present(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
@@ -105,9 +105,9 @@ class Aggregator:
             return self._state(policy, column)
         wanted = identity(column)
         known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
-        return self._kept(State(policy, (known[0] if known else self._input(column, True),)))
+        return self._kept(KernelState(policy, (known[0] if known else self._input(column, True),)))
 
-    def _kept(self, state: State) -> int:
+    def _kept(self, state: KernelState) -> int:
         if state not in self._states:
             self._states.append(state)
         return self._states.index(state)
@@ -118,7 +118,7 @@ class Aggregator:
     def _add(
         self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
     ) -> None:
-        self._outputs.append((Output(code, ctype, nullable), dtype, of))
+        self._outputs.append((KernelOutput(code, ctype, nullable), dtype, of))
 
     # ---- outputs -----------------------------------------------------------------------------
 

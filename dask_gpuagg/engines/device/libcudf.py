@@ -26,7 +26,7 @@ from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call.call import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import Output, State
+from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import warn_user
 
@@ -206,7 +206,7 @@ class _Groups:
         count = plc.aggregation.count(NullPolicy.EXCLUDE)
         return plc.unary.cast(self._reduced(column, count), _INT64)
 
-    def _made(self, state: State) -> tuple[plc.Column, ...]:
+    def _made(self, state: KernelState) -> tuple[plc.Column, ...]:
         of, agg = state.inputs, plc.aggregation
         match state.policy:
             case "Size":
@@ -275,7 +275,7 @@ class _Groups:
 
     # ---- outputs -----------------------------------------------------------------------------
 
-    def output(self, output: Output) -> plc.Column:
+    def output(self, output: KernelOutput) -> plc.Column:
         """One row per group."""
         policy, arguments = output.policy, output.arguments
         state = self._state(int(arguments[0]))

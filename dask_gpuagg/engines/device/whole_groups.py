@@ -12,7 +12,7 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.algorithms.distinct import count_distinct
-from dask_gpuagg.cuda.call.call import Column
+from dask_gpuagg.cuda.call.call import ColumnStruct
 from dask_gpuagg.cuda.choice import selection_costs
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
@@ -229,6 +229,6 @@ def _sortable(column: plc.Column) -> str:
     return ctype_of(column)
 
 
-def _column(column: plc.Column) -> Column:
+def _column(column: plc.Column) -> ColumnStruct:
     view = view_of(column)
-    return Column(view.data, view.mask, view.offset)
+    return ColumnStruct(view.data, view.mask, view.offset)

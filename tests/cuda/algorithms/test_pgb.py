@@ -14,22 +14,22 @@ from dask_gpuagg.cuda.call.call import Args, Counters, Table
 from dask_gpuagg.cuda.choice import choose, folding, skew, summary
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import PRESENT, KeyPart, Output, State, ValuePart
+from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
 A100 = Device(0, "A100", "sm_80", 108, 166_912)
 WORD = KeyPart("i64", masked=False)
-SUM = Query((WORD,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
-WIDE = Query((WORD,), False, (ValuePart("i128", True),), (State("WideSum", (0,)),), ())
+SUM = Query((WORD,), False, (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),), ())
+WIDE = Query((WORD,), False, (ValuePart("i128", True),), (KernelState("WideSum", (0,)),), ())
 
 
 def decided(
     query: Query, groups: int, device: Device = H200, heaviest: float = 0.0, rows: int = 10**8
 ) -> Decision:
-    return choose.decide(query, rows, Estimate(groups, groups, 0.0, heaviest), device)
+    return choose.decide(query, rows, KeySummary(groups, groups, 0.0, heaviest), device)
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
@@ -39,7 +39,7 @@ def decided(
 def test_partitions_hold_the_rows_and_tables_the_groups(
     kernel: str, groups: int, query: Query, device: Device
 ) -> None:
-    decision = choose.decide(query, 10**8, Estimate(groups, groups, 0.0, 0.0), device, kernel)
+    decision = choose.decide(query, 10**8, KeySummary(groups, groups, 0.0, 0.0), device, kernel)
     fixed, replica = query.slot_bytes
     assert decision.kernel == kernel
     assert decision.partitions % device.multiprocessors == 0
@@ -58,9 +58,9 @@ def word(i: int) -> int:
     return i * 0x9E3779B97F4A7C15 % 2**64
 
 
-def uneven(groups: int, *hot: float, alike: float = 0.0) -> Estimate:
+def uneven(groups: int, *hot: float, alike: float = 0.0) -> KeySummary:
     told = tuple((word(i), share) for i, share in enumerate(hot))
-    return Estimate(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
+    return KeySummary(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
 
 
 @pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
@@ -75,7 +75,7 @@ def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
     assert decision.hot_replicas & (decision.hot_replicas - 1) == 0
 
 
-MANY = replace(SUM, states=tuple(State("Moments", (0,)) for _ in range(40)))
+MANY = replace(SUM, states=tuple(KernelState("Moments", (0,)) for _ in range(40)))
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
@@ -124,7 +124,7 @@ def test_words_of_a_narrow_range_are_narrow(
     ctype: str, bounds: tuple[int, int], base: int | None
 ) -> None:
     query = replace(SUM, keys=(KeyPart(ctype, False),))
-    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=bounds)
+    estimate = KeySummary(10**6, 10**6, 0.0, 0.0, bounds=bounds)
     decision = choose.decide(query, 10**8, estimate, H200, "pgb")
     assert (decision.base, decision.window) == (base, 0)
 
@@ -139,7 +139,7 @@ def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
     told = int(min(384, (shares > 8 / 65_536).sum()))
     hot = tuple((word(i), float(shares[i])) for i in range(told))
     cold = float((shares[told:] ** 2).sum())
-    estimate = Estimate(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
+    estimate = KeySummary(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
     decision = choose.decide(SUM, rows, estimate, H200, "pgb")
     assert decision.counted
     left = rng.poisson(shares * rows)
@@ -194,7 +194,7 @@ def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
     words[60:63] = words[60]
     told = tuple(zip((2 * words + np.arange(len(words)) % 2).tolist(), shares, strict=True))
     told = (*told[:62], (told[62][0] + 2, told[62][1]), *told[63:])
-    estimate = Estimate(10**6, 10**6, 0.0, 0.1, True, told, 0.0)
+    estimate = KeySummary(10**6, 10**6, 0.0, 0.1, True, told, 0.0)
     decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
     assert 0.98 * len(told) < len(decision.hot) < len(told)
     assert told[61][0] in decision.hot
@@ -207,7 +207,7 @@ def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
     """Three keys in one bucket, the hotter of which are kept out, or two."""
     for third, left_in in ((word(1), 0.0), (word(0) + 2, 0.15)):
         told = (word(0), 0.2), (word(0) + 1, 0.19), (third, 0.15), (word(2), 0.1)
-        estimate = Estimate(10**6, 10**6, 0.9, 0.2, True, told, 1e-5)
+        estimate = KeySummary(10**6, 10**6, 0.9, 0.2, True, told, 1e-5)
         decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
         assert not decision.counted
         assert decision.hot == tuple(key for key, _ in told if key != third or not left_in)
@@ -250,8 +250,8 @@ def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.M
         assert held == [ours, spill, dense_area]
 
 
-def dense(groups: int, span: float = 1.0, uneven: bool = False) -> Estimate:
-    return Estimate(groups, groups, 0.0, 0.0, uneven, bounds=(0, int(groups * span) - 1))
+def dense(groups: int, span: float = 1.0, uneven: bool = False) -> KeySummary:
+    return KeySummary(groups, groups, 0.0, 0.0, uneven, bounds=(0, int(groups * span) - 1))
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
@@ -312,11 +312,11 @@ def test_few_keys_of_a_window_get_copies() -> None:
     [
         (dense(10**6, 3.0), 10**8),
         (dense(10**6, uneven=True), 10**8),
-        (Estimate(10**6, 10**6, 0.0, 0.0), 10**8),
+        (KeySummary(10**6, 10**6, 0.0, 0.0), 10**8),
     ],
     ids=["sparse", "uneven", "unknown range"],
 )
-def test_other_keys_are_hashed(estimate: Estimate, rows: int) -> None:
+def test_other_keys_are_hashed(estimate: KeySummary, rows: int) -> None:
     for kernel in ("auto", "pgb"):
         decision = choose.decide(SUM, rows, estimate, H200, kernel)
         assert decision.kernel in ("pgb", "direct")
@@ -324,18 +324,18 @@ def test_other_keys_are_hashed(estimate: Estimate, rows: int) -> None:
 
 
 def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
-    bare = replace(SUM, outputs=(Output("Field<0, f64>", "f64", False),))
-    nullable = replace(SUM, outputs=(Output("Field<0, f64>", "f64", True),))
+    bare = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", False),))
+    nullable = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", True),))
     # a mean of partials: of the sum of one column and the counts in another
     of_two = replace(
         bare,
         inputs=(*bare.inputs, ValuePart("i64", False)),
-        states=(*bare.states, State("IntegerSum", (1,))),
-        outputs=(Output("Mean<0, 1, false>", "f64", False),),
+        states=(*bare.states, KernelState("IntegerSum", (1,))),
+        outputs=(KernelOutput("Mean<0, 1, false>", "f64", False),),
     )
     assert of_two.folds
     assert not of_two.folds_outputs
-    hashed = Estimate(4_000_000, 4_000_000, 0.0, 0.0)
+    hashed = KeySummary(4_000_000, 4_000_000, 0.0, 0.0)
     for estimate in (dense(4_000_000), hashed):
         decision = choose.decide(bare, 10**8, estimate, H200, "pgb")
         assert partitioning.writes_columns(bare, decision)
@@ -358,7 +358,9 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
 def test_tables_of_narrow_words_have_more_slots(kernel: str) -> None:
     narrow, wide = (
-        choose.decide(SUM, 10**8, Estimate(3 * 10**7, 3 * 10**7, 0.0, 0.0, bounds=b), H200, kernel)
+        choose.decide(
+            SUM, 10**8, KeySummary(3 * 10**7, 3 * 10**7, 0.0, 0.0, bounds=b), H200, kernel
+        )
         for b in ((0, 10**9), (0, 2**40))
     )
     assert (narrow.base is None, wide.base is None) == (False, True)
@@ -372,7 +374,7 @@ def test_tables_of_narrow_words_have_more_slots(kernel: str) -> None:
 
 def test_made_words_are_not_narrow() -> None:
     query = replace(SUM, keys=(WORD, WORD))
-    estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=(0, 5))
+    estimate = KeySummary(10**6, 10**6, 0.0, 0.0, bounds=(0, 5))
     assert choose.decide(query, 10**8, estimate, H200).base is None
 
 
@@ -380,7 +382,7 @@ def test_codes_are_numbers() -> None:
     text = KeyPart("i32", False, string=True)
     query = replace(SUM, keys=(text, text), coded=True)
     for words, kernel in (((0, 1_000_000), "direct"), ((5, 2**31), "pgb")):
-        estimate = Estimate(10**6, 10**6, 0.0, 0.0, bounds=words)
+        estimate = KeySummary(10**6, 10**6, 0.0, 0.0, bounds=words)
         decision = choose.decide(query, 10**8, estimate, H200)
         assert decision.kernel == kernel
         assert decision.base == (words[0] - 5_224 if kernel == "direct" else words[0] - 2**30)
@@ -408,14 +410,14 @@ def test_keys_by_row_are_not_partitioned() -> None:
 MINIMA = replace(
     SUM,
     inputs=(ValuePart("f64", False), ValuePart("f32", False)),
-    states=(State("FloatSum", (0,)), State("Size"), State("Min", (0,), "f64"),
-            State("Max", (0,), "f64"), State("FloatSum", (1,))),
+    states=(KernelState("FloatSum", (0,)), KernelState("Size"), KernelState("Min", (0,), "f64"),
+            KernelState("Max", (0,), "f64"), KernelState("FloatSum", (1,))),
 )  # fmt: skip
 
 
-def even_keys(groups: int) -> Estimate:
+def even_keys(groups: int) -> KeySummary:
     """An estimate of keys that lie in no narrow range."""
-    return Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**12))
+    return KeySummary(groups, groups, 0.0, 0.0, bounds=(0, 10**12))
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
@@ -462,7 +464,7 @@ def test_hot_keys_are_told_by_what_the_hotter_ones_leave() -> None:
     assert skew.hot_of([], 100, False) == []
 
 
-def unlike_keys(groups: int, *hot: tuple[int, float]) -> Estimate:
+def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
     return replace(even_keys(groups), uneven=True, hot=hot, alike=2 / groups)
 
 
@@ -518,7 +520,9 @@ def test_uneven_keys_in_runs_are_folded_where_their_partitions_have_room() -> No
 
 def test_states_of_several_columns_are_not_folded() -> None:
     merged = replace(
-        MINIMA, inputs=(ValuePart("f64", False),) * 3, states=(State("MergedMoments", (0, 1, 2)),)
+        MINIMA,
+        inputs=(ValuePart("f64", False),) * 3,
+        states=(KernelState("MergedMoments", (0, 1, 2)),),
     )
     assert not merged.folds
     assert not {"fold", "fold_narrow"} & set(merged.units)
@@ -529,11 +533,13 @@ def test_states_of_several_columns_are_not_folded() -> None:
 
 
 STRINGS = ValuePart(PRESENT, True)
-COUNTS = replace(SUM, inputs=(STRINGS,), states=(State("Count", (0,)), State("FirstRow", (0,))))
+COUNTS = replace(
+    SUM, inputs=(STRINGS,), states=(KernelState("Count", (0,)), KernelState("FirstRow", (0,)))
+)
 MANY = replace(
     SUM,
     inputs=(ValuePart("i64", True),) * 6 + (STRINGS,),
-    states=(*(State("Max", (i,), "i64") for i in range(6)), State("Count", (6,))),
+    states=(*(KernelState("Max", (i,), "i64") for i in range(6)), KernelState("Count", (6,))),
 )
 
 
@@ -563,7 +569,7 @@ def test_counts_of_strings_are_partitioned() -> None:
 
 
 def chosen(values: float | None, query: Query = MANY, groups: int = 4_000_000) -> Decision:
-    estimate = Estimate(groups, groups, 0.0, 0.0, bounds=(0, 10**9))
+    estimate = KeySummary(groups, groups, 0.0, 0.0, bounds=(0, 10**9))
     return choose.decide(query, 10**8, estimate, H200, values=values)
 
 
@@ -580,8 +586,8 @@ def test_values_that_are_mostly_null_are_gathered() -> None:
 
 def test_no_other_kernel_gathers() -> None:
     assert chosen(6).gathered == 0
-    assert choose.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb").gathered == 0
-    forced = choose.decide(MANY, 10**8, Estimate(10**6, 10**6, 0, 0), H200, "pgb_ur")
+    assert choose.decide(MANY, 10**8, KeySummary(10**6, 10**6, 0, 0), H200, "pgb").gathered == 0
+    forced = choose.decide(MANY, 10**8, KeySummary(10**6, 10**6, 0, 0), H200, "pgb_ur")
     assert forced.gathered == 6
 
 

@@ -17,33 +17,34 @@ from dask_gpuagg.cuda.choice.summary import (
     SAMPLED_FROM,
     SEGMENT,
     SEGMENTS,
-    Estimate,
+    KeySummary,
     estimate_groups,
 )
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "H200", "sm_90", 132, 232_448)
-SUM = State("FloatSum", (0,))
+SUM = KernelState("FloatSum", (0,))
 # what a block has besides its table: the counter `claimed` of kernels/hgb/hgb.cuh
 STATIC_BYTES = 4
 
 
-def query(*states: State, key: str = "i64") -> Query:
+def query(*states: KernelState, key: str = "i64") -> Query:
     inputs = max((i + 1 for s in states for i in s.inputs), default=0)
     values = tuple(ValuePart("f64", False) for _ in range(inputs))
     return Query((KeyPart(key, False),), False, values, states, ())
 
 
-def exact(groups: int, repeats: float = 0.0) -> Estimate:
-    return Estimate(groups, groups, repeats, 0.0)
+def exact(groups: int, repeats: float = 0.0) -> KeySummary:
+    return KeySummary(groups, groups, repeats, 0.0)
 
 
 POLICIES = [
-    State("Size"), SUM, State("Any", (0,)), State("FirstRow", (0,)), State("WideSum", (0,)),
-    State("Moments", (0,)), State("MergedMoments", (0, 1, 2)),
-    State("Min", (0,), "i8"), State("Max", (0,), "f64"),
+    KernelState("Size"), SUM, KernelState("WideSum", (0,)),
+    KernelState("Any", (0,)), KernelState("FirstRow", (0,)),
+    KernelState("Moments", (0,)), KernelState("MergedMoments", (0, 1, 2)),
+    KernelState("Min", (0,), "i8"), KernelState("Max", (0,), "f64"),
 ]  # fmt: skip
 # as far as states of which not one slot fits a block
 queries = st.tuples(
@@ -62,13 +63,13 @@ all_rows = st.one_of(st.integers(0, 2_000), st.integers(0, 2**31 - 1))
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[int, Estimate | None]:
+def inputs(draw: st.DrawFn) -> tuple[int, KeySummary | None]:
     rows = draw(all_rows)
     if draw(st.booleans()):
         return rows, None
     groups = draw(st.one_of(st.integers(0, min(rows, 50_000)), st.integers(0, rows)))
     most = draw(st.integers(groups, rows))
-    return rows, Estimate(groups, most, draw(st.floats(0, 1)), draw(st.floats(0, 1)))
+    return rows, KeySummary(groups, most, draw(st.floats(0, 1)), draw(st.floats(0, 1)))
 
 
 forced_kernels = st.sampled_from(["auto", "hgb", "sp_ega", "lphga"])
@@ -84,7 +85,7 @@ def table_bytes(of: Query, made: Decision) -> int:
 
 @given(queries, inputs(), devices, forced_kernels)
 def test_what_is_decided_can_be_launched(
-    of: Query, given_: tuple[int, Estimate | None], device: Device, forced: str
+    of: Query, given_: tuple[int, KeySummary | None], device: Device, forced: str
 ) -> None:
     rows, estimate = given_
     made = decide(of, rows, estimate, device, forced)
@@ -107,8 +108,8 @@ def test_what_is_decided_can_be_launched(
     assert made.blocks <= max(device.multiprocessors, made.slices)
 
 
-@pytest.mark.parametrize("states", [(), (SUM,), (SUM, State("Any", (0,))), POLICIES])
-def test_full_tables_fit(states: tuple[State, ...]) -> None:
+@pytest.mark.parametrize("states", [(), (SUM,), (SUM, KernelState("Any", (0,))), POLICIES])
+def test_full_tables_fit(states: tuple[KernelState, ...]) -> None:
     """Where a table takes all there is, every byte counts: each size of a device, and each load."""
     of = query(*states)
     for shared in range(48 << 10, 52 << 10, 4):
@@ -120,7 +121,7 @@ def test_full_tables_fit(states: tuple[State, ...]) -> None:
 
 
 @pytest.mark.parametrize("states", [(), (SUM,), POLICIES])
-def test_tables_of_every_size_fit(states: tuple[State, ...]) -> None:
+def test_tables_of_every_size_fit(states: tuple[KernelState, ...]) -> None:
     of = query(*states)
     for groups in range(1, shared_capacity(of, H200) + 1):
         made = decide(of, 10**8, exact(groups), H200, "hgb")
@@ -128,7 +129,7 @@ def test_tables_of_every_size_fit(states: tuple[State, ...]) -> None:
 
 
 @given(queries, inputs(), devices)
-def test_forced_kernels(of: Query, given_: tuple[int, Estimate | None], device: Device) -> None:
+def test_forced_kernels(of: Query, given_: tuple[int, KeySummary | None], device: Device) -> None:
     rows, estimate = given_
     assert decide(of, rows, estimate, device, "lphga").kernel == "lphga"
     made = decide(of, rows, estimate, device, "hgb")
@@ -140,7 +141,7 @@ def test_forced_kernels(of: Query, given_: tuple[int, Estimate | None], device: 
 
 @given(queries, inputs(), devices)
 def test_expected_groups_have_a_place(
-    of: Query, given_: tuple[int, Estimate | None], device: Device
+    of: Query, given_: tuple[int, KeySummary | None], device: Device
 ) -> None:
     """Unless it was forced, a shared table is chosen only where the expected groups fit it."""
     rows, estimate = given_
@@ -163,7 +164,7 @@ def test_more_groups_never_take_a_smaller_table(of: Query, rows: int, device: De
 
 
 def test_states_too_wide_for_shared_memory() -> None:
-    wide = query(*[State("Moments", (0,))] * 10_000)
+    wide = query(*[KernelState("Moments", (0,))] * 10_000)
     assert shared_capacity(wide, H200) <= 0
     for forced in ("auto", "hgb"):
         made = decide(wide, 10**8, exact(1), H200, forced)
@@ -237,7 +238,7 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
 # ---- estimate_groups ---------------------------------------------------------------------------
 
 
-def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> Estimate:
+def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> KeySummary:
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
     return estimate_groups(
@@ -292,7 +293,7 @@ def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
 
 
 def test_no_row_belongs_to_a_group() -> None:
-    assert estimate_groups(10**6, 0, 0, 0, 0, 0, 0) == Estimate(0, 0, 0.0, 0.0)
+    assert estimate_groups(10**6, 0, 0, 0, 0, 0, 0) == KeySummary(0, 0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("groups", [1, 10, 1_000, 20_000, 100_000, 400_000])

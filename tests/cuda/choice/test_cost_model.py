@@ -18,9 +18,9 @@ from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.cost_model import least_ms
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 from tests.cuda.specialisations import Builder
 
@@ -28,16 +28,19 @@ H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs
 KERNELS = tuple(name for name in choose.KERNELS if name != "sgb")
 KEY = KeyPart("i64", False)
-SUM = Query((KEY,), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ())
+SUM = Query((KEY,), False, (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),), ())
 MEASURED = cases(RESULT)
 GATHERED = json.loads(RESULT.with_name("gathered.json").read_text())["cells"]
 
 policies = st.sampled_from(
     [
-        *(State(name) for name in ("Size", "AnyRow")),
-        *(State(name, (0,)) for name in ("FloatSum", "WideSum", "Moments", "Any", "FirstRow")),
-        State("MergedMoments", (0, 0, 0)),
-        State("Max", (0,), "f64"),
+        *(KernelState(name) for name in ("Size", "AnyRow")),
+        *(
+            KernelState(name, (0,))
+            for name in ("FloatSum", "WideSum", "Moments", "Any", "FirstRow")
+        ),
+        KernelState("MergedMoments", (0, 0, 0)),
+        KernelState("Max", (0,), "f64"),
     ]
 )
 queries = st.lists(policies, max_size=8, unique=True).map(
@@ -45,8 +48,8 @@ queries = st.lists(policies, max_size=8, unique=True).map(
 )
 
 
-def about(groups: int) -> Estimate:
-    return Estimate(groups, groups, 0.0, 1 / max(groups, 1), bounds=(0, groups))
+def about(groups: int) -> KeySummary:
+    return KeySummary(groups, groups, 0.0, 1 / max(groups, 1), bounds=(0, groups))
 
 
 def told(query: Query, rows: int, groups: int, kernel: str) -> tuple[Decision, float]:
@@ -184,7 +187,9 @@ def test_the_reason_names_the_expectations() -> None:
 @pytest.mark.parametrize("span", [1, 10**6], ids=["dense", "spread"])
 def test_what_is_not_reckoned_would_not_be_chosen(groups: int, span: int) -> None:
     estimate = replace(about(groups), bounds=(0, groups * span))
-    extremes = replace(SUM, states=(*SUM.states, State("Min", (0,), "f64"), State("Size")))
+    extremes = replace(
+        SUM, states=(*SUM.states, KernelState("Min", (0,), "f64"), KernelState("Size"))
+    )
     for query in (SUM, extremes):
         least = least_ms(COSTS, query, 10**8)
         for kernel in ("sp_ega", "lphga"):
@@ -195,7 +200,7 @@ def test_what_is_not_reckoned_would_not_be_chosen(groups: int, span: int) -> Non
 def test_the_constants_decide() -> None:
     global_is_free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
     scatter_is_free = replace(COSTS, move_ps=0.01, load_ps=0.01, run_ps=0.01, find_ps=0.01)
-    query = replace(SUM, states=(State("FloatSum", (0,)), State("Max", (0,), "f64")))
+    query = replace(SUM, states=(KernelState("FloatSum", (0,)), KernelState("Max", (0,), "f64")))
     assert choose.decide(query, 10**8, about(10**6), H200, costs=global_is_free).kernel != "pgb"
     assert choose.decide(query, 10**8, about(10**6), H200, costs=scatter_is_free).kernel == "pgb"
 

@@ -13,9 +13,9 @@ import pytest
 
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.choice import costs
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
@@ -56,12 +56,12 @@ def test_without_a_file_the_shipped_ones_are_used(cache: Path) -> None:
 
 
 def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = Estimate(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**9))
+    estimate = KeySummary(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**9))
     query = Query(
         (KeyPart("i64", False),),
         False,
         (ValuePart("f64", False),),
-        (State("FloatSum", (0,)),),
+        (KernelState("FloatSum", (0,)),),
         (),
     )
     sample: Any = object()

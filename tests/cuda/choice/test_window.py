@@ -15,19 +15,19 @@ from dask_gpuagg.cuda.call.call import Args, Counters
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, Estimate
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from tests.cuda.choice.test_choose import H200, POLICIES, query
 
-SUM = query(State("FloatSum", (0,)))
+SUM = query(KernelState("FloatSum", (0,)))
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 1 << 64
 
 
-def dense(groups: int, least: int = 0, uneven: bool = False) -> Estimate:
+def dense(groups: int, least: int = 0, uneven: bool = False) -> KeySummary:
     bounds = (least, least + groups - 1)
-    return Estimate(groups, groups, 0.0, 1 / groups, uneven=uneven, bounds=bounds)
+    return KeySummary(groups, groups, 0.0, 1 / groups, uneven=uneven, bounds=bounds)
 
 
 def test_the_plain_word_that_is_mixed_to_an_empty_one() -> None:
@@ -56,12 +56,12 @@ def test_the_empty_word_is_in_no_window() -> None:
 @pytest.mark.parametrize(
     "estimate", [None, replace(dense(10), bounds=ANY_WORD), replace(dense(10), bounds=(5, 4))]
 )
-def test_nothing_known_is_no_window(estimate: Estimate | None) -> None:
+def test_nothing_known_is_no_window(estimate: KeySummary | None) -> None:
     assert window(SUM, estimate) is None
 
 
 def test_keys_without_a_word_of_their_own_have_no_window() -> None:
-    values, states = (ValuePart("f64", False),), (State("FloatSum", (0,)),)
+    values, states = (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),)
     null = Query((KeyPart("i64", True),), True, values, states, ())
     assert window(null, dense(10)) is None
     assert window(replace(null, keep_nulls=False), dense(10)) is not None
@@ -83,7 +83,7 @@ def test_or_to_global_memory_for_one_sum(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
     assert (made.kernel, made.shared_slots) == ("direct", 0)
     assert (made.shift == 2) == (groups == 65_536)
-    several = query(*(State("FloatSum", (i,)) for i in range(5)))
+    several = query(*(KernelState("FloatSum", (i,)) for i in range(5)))
     assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
 
 
@@ -105,7 +105,7 @@ def test_sparse_uneven_and_ascending_keys_do_not() -> None:
 @given(
     st.lists(st.sampled_from(POLICIES), max_size=20), st.integers(1, 1 << 22), st.integers(1, 2**31)
 )
-def test_what_is_decided_can_be_launched(states: list[State], groups: int, rows: int) -> None:
+def test_what_is_decided_can_be_launched(states: list[KernelState], groups: int, rows: int) -> None:
     of = query(*states)
     made = decide(of, rows, dense(min(groups, rows)), H200, "direct")
     if made.kernel == "lphga":
@@ -119,11 +119,11 @@ def test_what_is_decided_can_be_launched(states: list[State], groups: int, rows:
 
 FIVE = replace(
     query(
-        State("FloatSum", (0,)),
-        State("Size"),
-        State("Min", (0,), "f64"),
-        State("Max", (0,), "f64"),
-        State("FloatSum", (1,)),
+        KernelState("FloatSum", (0,)),
+        KernelState("Size"),
+        KernelState("Min", (0,), "f64"),
+        KernelState("Max", (0,), "f64"),
+        KernelState("FloatSum", (1,)),
     ),
     inputs=(ValuePart("f64", False), ValuePart("f32", False)),
 )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice.choose import decide
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.words import (
@@ -76,7 +76,7 @@ def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
     sizes = [codes for _, codes in ranges]
     (a, _), (b, _) = ranges
     words = -a * sizes[1] - 10 - b, (255 - a) * sizes[1] + 245 - b
-    estimate = Estimate(65_536, 65_536, 0.0, 1e-5, bounds=words)
+    estimate = KeySummary(65_536, 65_536, 0.0, 1e-5, bounds=words)
     made = decide(query, 10**8, estimate, H200)
     assert made.window > 65_536
     assert decide(query, 10**8, estimate, H200, "direct").kernel == "direct"
@@ -113,7 +113,7 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
     ranges = packed_ranges([(1, size) for size in sizes], 10**8)
     assert ranges is not None
     groups, numbers = math.prod(sizes), math.prod(codes for _, codes in ranges)
-    estimate = Estimate(groups, groups, 0.0, 1 / groups, bounds=(0, numbers - 1))
+    estimate = KeySummary(groups, groups, 0.0, 1 / groups, bounds=(0, numbers - 1))
     made = decide(query, 10**8, estimate, H200)
     assert made.kernel == "direct" or made.window > 0
 

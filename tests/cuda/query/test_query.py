@@ -22,8 +22,8 @@ from dask_gpuagg.cuda.query.types import (
     SHORT_STRING,
     STATE_BYTES,
     TYPE_BYTES,
+    KernelState,
     KeyPart,
-    State,
     ValuePart,
 )
 from dask_gpuagg.cuda.runtime.compiler import KERNELS, compile_source
@@ -146,7 +146,7 @@ def test_columns_are_numbered_keys_first() -> None:
     of = replace(
         by(text, KeyPart("i64", False), keep_nulls=True),
         inputs=(ValuePart("f32", True), ValuePart("u8", False)),
-        states=(State("FloatSum", (0,)), State("Max", (1,), "u8")),
+        states=(KernelState("FloatSum", (0,)), KernelState("Max", (1,), "u8")),
     )
     source = of.source()
     # a string column takes two: offsets and characters
@@ -217,7 +217,7 @@ def test_counters_have_room_for_all_outputs() -> None:
 # ---- structs that host and device share --------------------------------------------------------
 
 STRUCTS = {
-    "Column": call.Column,
+    "Column": call.ColumnStruct,
     "Target": call.Target,
     "Table": call.Table,
     "Counters": call.Counters,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda.call.call import Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
@@ -23,7 +23,7 @@ from tests.cuda.choice.test_window import SUM
 
 ROWS = 10**6
 HALF = 1 << 63
-EVEN = Estimate(64, 64, 0.0, 0.02, bounds=(0, 63))
+EVEN = KeySummary(64, 64, 0.0, 0.02, bounds=(0, 63))
 HGB = Decision("hgb", "few groups", EVEN, 128, 1, 1, 132, 4096)
 PARTS = replace(HGB, kernel="pgb", partitions=256, capacity=5_000)
 SORTED = replace(HGB, kernel="sgb", shared_slots=0)
@@ -246,7 +246,7 @@ def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> 
     first = seen(16_000_000)
     n = first
     groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
-    estimate = Estimate(groups, groups, 0.0, 0.0)
+    estimate = KeySummary(groups, groups, 0.0, 0.0)
     decision = choose.decide(SUM, 10**8, estimate, H200)
     assert decision.partitions
     assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.choice.summary import HOT_ROWS, Estimate, estimate_groups
+from dask_gpuagg.cuda.choice.summary import HOT_ROWS, KeySummary, estimate_groups
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
 
@@ -70,7 +70,7 @@ def test_keys_that_lie_together_or_all_have_been_seen_are_told() -> None:
     assert keys_of_all(np.zeros((4, REGISTERS), dtype=np.uint32)) == 0
 
 
-def sampled(keys: np.ndarray) -> Estimate:
+def sampled(keys: np.ndarray) -> KeySummary:
     """What the kernels of the sample tell of these keys, 256 to a segment."""
     segments = keys.reshape(-1, SEGMENT)
     seen = np.concatenate([np.unique(s) for s in segments])

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda.choice import choose, costs, partitions
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.fitting import Observation, error_of, fit
-from dask_gpuagg.cuda.choice.summary import Estimate
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart, State, ValuePart
+from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.engines.device import calibrate
@@ -25,17 +25,21 @@ from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 START = costs.shipped(H200).costs
 SUM = Query(
-    (KeyPart("i64", False),), False, (ValuePart("f64", False),), (State("FloatSum", (0,)),), ()
+    (KeyPart("i64", False),),
+    False,
+    (ValuePart("f64", False),),
+    (KernelState("FloatSum", (0,)),),
+    (),
 )
 FIVE = replace(
     SUM,
     inputs=(*SUM.inputs, ValuePart("f32", False)),
     states=(
-        State("FloatSum", (0,)),
-        State("Size"),
-        State("Min", (0,), "f64"),
-        State("Max", (0,), "f64"),
-        State("FloatSum", (1,)),
+        KernelState("FloatSum", (0,)),
+        KernelState("Size"),
+        KernelState("Min", (0,), "f64"),
+        KernelState("Max", (0,), "f64"),
+        KernelState("FloatSum", (1,)),
     ),
 )
 # what the experiments do not show
@@ -46,7 +50,7 @@ def simulated(experiment: Experiment, truth: Costs) -> Observation:
     """What an experiment would give on a device of these constants."""
     rows, groups = calibrate.ROWS, experiment.groups
     bounds = (0, groups - 1) if experiment.dense else (-(2**62), 2**62)
-    estimate = Estimate(groups, 4 * groups, 0.0, 1 / groups, bounds=bounds)
+    estimate = KeySummary(groups, 4 * groups, 0.0, 1 / groups, bounds=bounds)
     query = FIVE if experiment.five else SUM
     decision = choose.decide(query, rows, estimate, H200, experiment.kernel)
     assert decision.kernel == experiment.kernel
