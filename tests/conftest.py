@@ -9,7 +9,6 @@ print a line that reproduces a failure.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import dask_gpuagg
+from dask_gpuagg.cache import Cache
 
 _COMMON = {
     "deadline": None,
@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
 @pytest.fixture(autouse=True)
 def _no_line_was_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of a parametrized test is warned of in each of its tests."""
-    monkeypatch.setattr("dask_gpuagg.reporting.fallbacks._warned", OrderedDict())
+    monkeypatch.setattr("dask_gpuagg.reporting.fallbacks._warned", Cache(1000))
 
 
 @pytest.fixture(scope="module")

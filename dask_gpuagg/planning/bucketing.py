@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.places import GOOD_FOR, Place, Places, WorkerSize, ask
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
@@ -24,9 +23,8 @@ HOST_BYTES = 32 << 20
 # Partitions that a task reads, one after the other: what is lost with a worker is read again.
 PARTITIONS_OF_A_READER = 128
 
-_recent: OrderedDict[tuple[Any, str], tuple[float, Places]] = OrderedDict()
-_REMEMBERED = 16
-_lock = Lock()
+# when the places of a collection were asked for, and what they were
+_recent: Cache[tuple[Any, str], tuple[float, Places]] = Cache(16)
 
 
 def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
@@ -50,18 +48,13 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     if client is None or not _may_ask(client):
         return None
     name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
-    with _lock:
-        asked, known = _recent.get(name, (-math.inf, Places({}, {})))
-    if time.monotonic() - asked < GOOD_FOR:
-        return known
-    known = ask(client, keys, device)
-    if len(known.of_key) < len(set(keys)):
-        return known  # the rest may be there the next time
-    with _lock:
-        _recent[name] = time.monotonic(), known
-        while len(_recent) > _REMEMBERED:
-            _recent.popitem(last=False)
-    return known
+    recent = _recent.get(name)
+    if recent is not None and time.monotonic() - recent[0] < GOOD_FOR:
+        return recent[1]
+    places = ask(client, keys, device)
+    if len(places.of_key) == len(set(keys)):  # otherwise the rest may be there the next time
+        _recent.put(name, (time.monotonic(), places))
+    return places
 
 
 def place_of(

@@ -1,4 +1,4 @@
-"""Metadata of group-bys, remembered by what it depends on.
+"""A cache of the metadata of group-bys, by schema and specification.
 
 Dask makes the metadata of a group-by by running it on made-up rows: that costs milliseconds, and
 the same again for each of the nodes that one query goes through on its way to a task graph. It
@@ -8,24 +8,23 @@ depends on the dtypes of the input and on what was asked for alone.
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock
 from typing import Any
 
 from dask._expr import Expr
 from dask.dataframe.utils import is_dataframe_like, is_index_like, is_series_like
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import HOST, engine_name
 
 # what does not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
 
-_known: OrderedDict[Hashable, Any] = OrderedDict()
-_bytes: OrderedDict[int, tuple[Any, bytes]] = OrderedDict()
-_REMEMBERED = 512
-_lock = Lock()
+_LIMIT = 512
+_known: Cache[Hashable, Any] = Cache(_LIMIT)
+# an object is kept with its bytes: as long as it lives, no other object has its identity
+_bytes: Cache[int, tuple[Any, bytes]] = Cache(_LIMIT)
 
 
 def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
@@ -46,13 +45,13 @@ def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
 
 
 def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
-    """What a function makes, or made before of the same.
+    """The result of a function, or that of an earlier call with equal inputs.
 
     Parameters
     ----------
     depends_on : object
-        Tuples, lists and dictionaries of expressions, whose schema counts, and of values. What
-        cannot be compared is made each time.
+        Tuples, lists and dictionaries of expressions, which are compared by schema, and of values.
+        Where a value cannot be hashed, nothing is cached.
     make : callable
     """
     try:
@@ -60,43 +59,32 @@ def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
         hash(key)
     except TypeError:
         return make()
-    with _lock:
-        if key in _known:
-            _known.move_to_end(key)
-            return _own(_known[key])
-    made = make()
-    with _lock:
-        _known[key] = made
-        while len(_known) > _REMEMBERED:
-            _known.popitem(last=False)
+    made = _known.get(key)
+    if made is None:
+        made = make()
+        _known.put(key, made)
     return _own(made)
 
 
 def _own(made: Any) -> Any:
-    """What is remembered, as an object that the caller may give other labels."""
+    """A shallow copy of what is cached, so that the caller may rename it."""
     if isinstance(made, tuple):
         return tuple(map(_own, made))
-    # cuDF's copies cost as much as what is saved, and Dask gives its metadata no labels
+    # a copy by cuDF costs as much as is saved, and dask-cudf does not rename metadata
     return made.copy(deep=False) if engine_name(made) == HOST else made
 
 
 def pickled(meta: Any) -> bytes:
-    """Metadata as bytes, which are remembered as long as the metadata is asked for again."""
-    with _lock:
-        # kept with its bytes, so that its identity is not given away again
-        known = _bytes.get(id(meta))
-    if known is not None:
-        return known[1]
-    made = pickle.dumps(meta, protocol=pickle.HIGHEST_PROTOCOL)
-    with _lock:
-        _bytes[id(meta)] = meta, made
-        while len(_bytes) > _REMEMBERED:
-            _bytes.popitem(last=False)
-    return made
+    """Metadata as bytes, cached by the identity of the object."""
+    known = _bytes.get(id(meta))
+    if known is None:
+        known = meta, pickle.dumps(meta, protocol=pickle.HIGHEST_PROTOCOL)
+        _bytes.put(id(meta), known)
+    return known[1]
 
 
 def _frozen(operand: Any) -> Hashable:
-    """An operand as a value that can be compared; raises TypeError if there is none."""
+    """An operand as a hashable key; raises TypeError where there is none."""
     if isinstance(operand, Expr):
         return _schema(operand._meta)
     if isinstance(operand, list | tuple):

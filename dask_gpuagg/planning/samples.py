@@ -1,4 +1,4 @@
-"""What the planner may learn about an input before the query runs.
+"""What the planner learns about an input before the query runs.
 
 Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
 number of groups open and there are many partitions, the distinct keys of three partitions are
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections import OrderedDict
-from threading import Lock
 from typing import Any
 
 import dask
@@ -20,6 +18,7 @@ from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS
@@ -32,17 +31,15 @@ from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import gpuagg_partial
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
-_recent: OrderedDict[tuple[str, ...], GroupEstimate] = OrderedDict()
-_REMEMBERED = 256
-_lock = Lock()
+_recent: Cache[tuple[str, ...], GroupEstimate] = Cache(256)
 
 
 class _InputFailed(Exception):
-    """The partitions of a sample could not be had; the cause says why."""
+    """The partitions of a sample could not be computed; the cause says why."""
 
 
 def estimate_groups(query: GroupByQuery) -> GroupEstimate:
-    """How many groups a query will have, as far as can be told before it runs.
+    """How many groups a query will have, as far as this is known before it runs.
 
     Parameters
     ----------
@@ -79,10 +76,7 @@ def estimate_groups(query: GroupByQuery) -> GroupEstimate:
             how = "is planned without an estimate of its groups"
             note_fallback("-".join(name), what, reason, cause=error, how=how)
             return GroupEstimate(None, False, reason)
-        with _lock:
-            _recent[name] = known
-            while len(_recent) > _REMEMBERED:
-                _recent.popitem(last=False)
+        _recent.put(name, known)
     return known
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from threading import Lock
 from types import FrameType
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.settings import settings
 
@@ -72,10 +72,8 @@ tally = Tally()
 # True while a query is only looked at: nothing is recorded, warned about or raised then
 looking: ContextVar[bool] = ContextVar("looking", default=False)
 
-# lines already warned about, with the message
-_warned: OrderedDict[tuple[str, int, str], None] = OrderedDict()
-_REMEMBERED = 1000
-_lock = Lock()
+# lines of the user's code that were warned about, with the message
+_warned: Cache[tuple[str, int, str], bool] = Cache(1000)
 
 # code between the user's and ours, by top-level module
 _BETWEEN = frozenset(
@@ -125,15 +123,12 @@ def note_fallback(
 
 
 def _is_news(message: str) -> bool:
-    """Whether the user's line has not been told so: a query is lowered several times."""
+    """Whether this line was not warned about yet: a query is lowered several times."""
     frame = _line_of_user()
     line = (frame.f_code.co_filename, frame.f_lineno, message)
-    with _lock:
-        if line in _warned:
-            return False
-        _warned[line] = None
-        while len(_warned) > _REMEMBERED:
-            _warned.popitem(last=False)
+    if line in _warned:
+        return False
+    _warned.put(line, True)
     return True
 
 

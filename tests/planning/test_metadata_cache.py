@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Column, Requested, make_plan
 from dask_gpuagg.planning import metadata_cache
 from dask_gpuagg.planning.metadata_cache import pickled, remembered
@@ -24,7 +25,7 @@ def expr(**dtypes: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "_known", type(metadata_cache._known)())
+    monkeypatch.setattr(metadata_cache, "_known", Cache(metadata_cache._LIMIT))
 
 
 def made_of(*inputs: Any) -> int:
@@ -83,7 +84,7 @@ def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
 
 
 def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "_REMEMBERED", 3)
+    monkeypatch.setattr(metadata_cache, "_known", Cache(3))
     assert made_of(*[(i,) for i in range(10)]) == 20
     assert len(metadata_cache._known) == 3
 
