@@ -20,7 +20,8 @@ from dask_gpuagg.settings import settings
 _PACKAGE = Path(__file__).parents[2]
 
 # in a wheel inside the package, in a checkout beside it
-KERNELS = next(d for d in (_PACKAGE / "kernels", _PACKAGE.parent / "kernels") if d.is_dir())
+_CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists()
+KERNELS = (_PACKAGE.parent if _CHECKOUT else _PACKAGE) / "kernels"
 
 # Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
