@@ -332,6 +332,11 @@ def fill(pointer: int, byte: int, size: int, stream: int) -> None:
     _driver(_bound().cuMemsetD8Async(pointer, byte, size, stream))
 
 
+def copy(target: int, source: int, size: int, stream: int) -> None:
+    """Copy device memory to device memory, on a stream."""
+    _driver(_bound().cuMemcpyDtoDAsync(target, source, size, stream))
+
+
 def read_back(
     pointer: int, into: ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64, stream: int
 ) -> None:
