@@ -1,4 +1,4 @@
-"""Columns of several partitions, concatenated by copies or by libcudf, as cuDF concatenates them."""
+"""Columns of several partitions, by copies or by libcudf: those of cuDF's concatenation."""
 
 from __future__ import annotations
 
