@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,14 @@ def engine_of(data: Any) -> ModuleType:
         # imports cuDF, which only users of cuDF have
         return importlib.import_module("dask_gpuagg.engines.device.engine")
     return engine
+
+
+def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
+    """Label and dtype of each column of a DataFrame, in their order."""
+    if engine_name(frame) == DEVICE:
+        # cuDF makes a pandas object of its dtypes, which takes about a millisecond
+        return [(label, column.dtype) for label, column in frame._data.items()]
+    return list(frame.dtypes.items())
 
 
 def column_of(frame: Any, label: Any) -> Any:

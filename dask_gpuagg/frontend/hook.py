@@ -168,9 +168,10 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
     pandas infers for their sum, minimum or first.
     """
     plan, meta = query.plan, query.meta
+    if engine_name(meta) == DEVICE or plan.shape != "groups":
+        return query
     columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
-    of_columns = plan.shape == "groups" and len(columns) == len(plan.outputs)
-    if not of_columns or engine_name(meta) == DEVICE:
+    if len(columns) != len(plan.outputs):
         return query
     wrong = [
         i

@@ -13,7 +13,7 @@ from typing import Any
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
@@ -143,7 +143,7 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
     columns = (
         [Column(meta.name, meta.dtype)]
         if meta.ndim == 1
-        else [Column(label, dtype) for label, dtype in meta.dtypes.items()]
+        else [Column(label, dtype) for label, dtype in dtypes_of(meta)]
     )
     return _keys(expr, meta), columns, _requested(expr, meta)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dask._expr import Expr
-from dask.dataframe.utils import is_dataframe_like, is_index_like, is_series_like
+from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import HOST, engine_name
+from dask_gpuagg.engines import HOST, dtypes_of, engine_name
 
 # what does not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
@@ -101,8 +101,9 @@ def _schema(meta: Any) -> Hashable:
         return _levels(meta)
     if is_series_like(meta):
         columns, names = [(meta.name, meta.dtype)], ()
-    elif is_dataframe_like(meta):
-        columns, names = list(meta.dtypes.items()), tuple(meta.columns.names)
+    # not by ``is_dataframe_like``, which asks for ``dtypes``
+    elif engine_name(meta) is not None and getattr(meta, "ndim", 0) == 2:
+        columns, names = dtypes_of(meta), tuple(meta.columns.names)
     else:
         raise TypeError("a value that has no schema")
     return (type(meta), names, _pairs(columns), _levels(meta.index))

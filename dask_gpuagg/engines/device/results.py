@@ -64,7 +64,9 @@ def shape_of(meta: Any) -> Shape:
     names = tuple(meta.index.names)
     if meta.ndim == 1:
         return Shape(names, meta.name, (meta.dtype,), True)
-    return Shape(names, meta.columns, tuple(meta.dtypes), False)
+    # not by ``dtypes``, of which cuDF makes a pandas object
+    dtypes = tuple(column.dtype for column in meta._data.values())
+    return Shape(names, meta.columns, dtypes, False)
 
 
 def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
