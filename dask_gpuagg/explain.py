@@ -33,7 +33,7 @@ class Explained:
     Attributes
     ----------
     what : str
-        What the user wrote, roughly.
+        The call, abbreviated.
     engine : str
         ``host``, ``device`` or ``stock Dask``.
     plan : Plan, optional
@@ -45,9 +45,9 @@ class Explained:
     chunks : str
         How many partitions a task takes; empty where each has a task of its own.
     transfer : str
-        How partials get from GPU to GPU, if there are several and they take the slow way.
+        How partials get from GPU to GPU, if there are several and the transport is slow.
     runs : tuple of Run
-        What this process's device did for such a plan lately, one for each partition and merge,
+        The latest kernel runs of this process for the same plan, one for each partition and merge,
         the oldest first.
     """
 
@@ -96,7 +96,7 @@ class Explanation:
 
 
 def explain(query: Any) -> Explanation:
-    """Tell what the plugin would do with a query.
+    """Explain how the plugin would run a query.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ def explain(query: Any) -> Explanation:
     -------
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
-        of groups, and whether partials merge in a tree or through an exchange, and why; and where
-        it ran on a device in this process, what ran there for each partition.
-        Nothing is computed but, possibly, the sample that the planner itself would take.
+        of groups, and whether partials merge in a tree or through an exchange, and why; and the
+        kernel runs of this process for the same plan.
+        Nothing is computed except the sample that the planner would take.
     """
     expr = query if isinstance(query, Expr) else query.expr
     with looking_on():
@@ -136,7 +136,7 @@ def _explained(node: Any, problem: str | None) -> Explained:
 
 
 def _transfer() -> str:
-    """What there is to say of the way between the workers of the current cluster."""
+    """A note on the transport between the workers of the current cluster, if it is slow."""
     client = current_client()
     protocol = "" if client is None else client.scheduler.address.partition("://")[0]
     if protocol not in ("tcp", "tls"):
@@ -176,7 +176,7 @@ def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
                 try:
                     query = chosen.agg(function)
                 except Exception as error:
-                    # whatever pandas, Dask or our planner raises is the reason asked for
+                    # the error of pandas, Dask or our planner is the reason
                     notes = getattr(error, "__notes__", [])
                     text = "; ".join([str(error), *notes])
                     found.append(Reason(str(function), column, text))

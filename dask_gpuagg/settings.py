@@ -25,12 +25,12 @@ CHOICES = {
 
 
 class BadSetting(ValueError):
-    """A setting of the section ``gpuagg`` that there is not, or a value that is not allowed."""
+    """An unknown setting of the section ``gpuagg``, or a value that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkLimit:
-    """What one task takes at most; ``None`` where that is left open."""
+    """The most that one task takes; ``None`` for no limit."""
 
     partitions: int | None = None
     nbytes: int | None = None
@@ -38,7 +38,7 @@ class ChunkLimit:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings by name; ``gpuagg.yaml`` says what they mean."""
+    """The settings by name; ``gpuagg.yaml`` describes them."""
 
     enabled: bool | None
     fallback: str
@@ -51,12 +51,12 @@ class Settings:
     pool: str | int | None
 
 
-# the section when it was last read, and what it said
+# the section as last read, and its settings
 _last: tuple[Any, Settings | None] = (None, None)
 
 
 def settings() -> Settings:
-    """What is configured now.
+    """The current settings.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def settings() -> Settings:
     """
     global _last
     section = dask.config.config.get("gpuagg")
-    # comparing a few values is much cheaper than checking them; tasks and every node come here
+    # comparing the section is much cheaper than checking it; this is called for every node and task
     found, known = _last
     if known is not None and section == found:
         return known
@@ -77,7 +77,7 @@ def settings() -> Settings:
 
 
 def switch() -> bool | None:
-    """The setting ``gpuagg.enabled`` alone: what else is wrong concerns group-bys only.
+    """The setting ``gpuagg.enabled`` alone: errors in other settings concern group-bys only.
 
     Raises
     ------

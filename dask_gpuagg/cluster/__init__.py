@@ -1,1 +1,1 @@
-"""What the client asks of a cluster: versions, workers, where partitions lie."""
+"""Requests of the client to a cluster: versions, workers, places of partitions."""

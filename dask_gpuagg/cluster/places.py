@@ -1,4 +1,4 @@
-"""Where the partitions of persisted collections lie: asked of the scheduler, in one call."""
+"""Which workers hold the partitions of persisted collections, by one request to the scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUNNING = "running"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the data of one key lies.
+    """The worker that holds the data of one key.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSize:
-    """What one worker has to work with.
+    """The resources of one worker.
 
     Attributes
     ----------
@@ -59,9 +59,9 @@ class Places:
     workers: Mapping[str, WorkerSize]
 
 
-# per client: when the scheduler was asked last, and the workers that it had
+# per client: the time of the last request, and the workers of the cluster
 _seen: weakref.WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = weakref.WeakKeyDictionary()
-# how long an answer about places is good: planning asks more than once for the same query
+# seconds for which an answer is reused: planning asks several times for one query
 GOOD_FOR = 1.0
 
 # per client: the device memory of its workers, by address
@@ -103,7 +103,7 @@ def seen_workers(client: Any) -> frozenset[str] | None:
 def device_bytes() -> int:
     """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
     import cupy  # only such workers have it
-    import dask_cudf  # noqa: F401  tells Dask the bytes of partitions, which it takes for few before
+    import dask_cudf  # noqa: F401  registers sizeof for cuDF, without which Dask underestimates partitions
 
     return int(cupy.cuda.Device().mem_info[1])
 
@@ -121,6 +121,6 @@ def look_up(
 def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:
     if task is None:
         return None
-    # of several copies always the same one: a query that is asked twice gets the same name
+    # always the same of several copies, so that a repeated query gets the same name
     holders = sorted(w.address for w in task.who_has or () if w.address in running)
     return (holders[0], max(task.nbytes, 0)) if holders else None

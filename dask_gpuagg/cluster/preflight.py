@@ -13,7 +13,7 @@ from typing import Any
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cluster.places import seen_workers
 
-# evaluated on the other side as text: a function of this package could not be unpickled there
+# sent as text: without the package a function of ours cannot be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
 
 # per client: the worker addresses that were found to be fine
@@ -23,7 +23,7 @@ _checked: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictio
 def current_client() -> Any | None:
     """The ``distributed`` client that a computation would use, if any."""
     distributed = sys.modules.get("distributed")
-    if distributed is None:  # nobody can have made a client without importing it
+    if distributed is None:  # without the import there is no client
         return None
     try:
         return distributed.default_client()

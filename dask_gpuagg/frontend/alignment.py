@@ -1,4 +1,4 @@
-"""Group-bys that meet again: ``a.groupby(k).x.sum() / b.groupby(k).x.sum()``.
+"""Group-bys that are combined: ``a.groupby(k).x.sum() / b.groupby(k).x.sum()``.
 
 Dask combines such results partition by partition, so they must agree on the number of outputs
 and on where each group is. Stock Dask gets there by a rule that knows the number of input
@@ -90,7 +90,7 @@ def _common(group_bys: list[Any]) -> Routing:
     except UnsupportedGroupBy:
         raise
     except Exception as error:
-        # each on its own could decide otherwise
+        # decided separately, they could differ
         reason = f"the planner failed: {error!r}"
         for group_by in group_bys:
             what = logical.describe(group_by)

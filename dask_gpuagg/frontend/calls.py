@@ -1,8 +1,8 @@
 """Calls of ``.agg`` and of methods of group-bys: Dask's own collection, or one of ours.
 
-While the plugin is enabled these functions stand around Dask's (``hook.py``), which they are given
-as ``original``. Ours is made where Dask refuses, ignores or answers wrongly what pandas accepts;
-what Dask makes of the call is kept in it where it can be.
+While the plugin is enabled these functions wrap Dask's (``hook.py``), which are passed as
+``original``. Our node is made where Dask refuses, ignores or answers wrongly a call that pandas
+accepts; it keeps Dask's collection for the same call where there is one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dask_gpuagg.frontend.specification import needs_extension, on_own_labels
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
-# methods of group-bys for whose metadata of cuDF frames Dask's own code is wrong, or slow to fail
+# methods for which Dask's metadata of cuDF frames is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
 METHODS = _METHODS_OF_OURS | {
     "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
@@ -43,10 +43,10 @@ _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
 def aggregate_cudf(
     owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
 ) -> Any:
-    """``aggregate`` of dask_cudf's group-bys: our own node, with dask_cudf's for a fallback.
+    """``aggregate`` of dask_cudf's group-bys: our node, with dask_cudf's as a fallback.
 
-    Dask's own node would make its metadata by running its algorithm on made-up cuDF frames, at
-    each step of the optimization.
+    Dask's node would make its metadata by running its algorithm on made-up cuDF frames at each
+    step of the optimization.
     """
     self = on_own_labels(self)
     names = ("split_every", "split_out", "shuffle_method")
@@ -70,12 +70,12 @@ def aggregate_cudf(
         return new_collection(extended)
     if arg is None or not self.observed:
         raise UnsupportedGroupBy(refused[0].reason)
-    # lowering will say why it runs stock; or dask_cudf's own error surfaces
+    # lowering reports why it runs stock; otherwise dask_cudf raises its own error
     return stock if stock is not None else original(self, arg, **kwargs)
 
 
 def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method of a group-by as our own node, where Dask's has no metadata or a wrong answer."""
+    """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
     device = engine_name(self.obj._meta) == DEVICE
     # there are no matrices of one column; Dask says so
@@ -88,7 +88,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         try:
             stock = original(self, *args, **kwargs)
         except Exception as refused_by_stock:
-            # what it raises has many types: cuDF's of its metadata code among them
+            # any type: cuDF's metadata code raises several
             error = refused_by_stock
             if not device and not isinstance(error, NotImplementedError):
                 raise
@@ -119,7 +119,7 @@ def _leaves_outputs_open(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _arguments(
     original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 ) -> dict[str, Any]:
-    """What a method is called with, by name."""
+    """The arguments of a method call, by name."""
     bound = inspect.signature(original).bind(self, *args, **kwargs)
     bound.apply_defaults()
     given: dict[str, Any] = dict(bound.arguments)
@@ -163,14 +163,14 @@ def aggregate(
     shuffle_method: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """``aggregate`` of group-bys: Dask's own, or our node with Dask's for a fallback."""
+    """``aggregate`` of group-bys: Dask's, or our node with Dask's as a fallback."""
     self = on_own_labels(self)
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
     stock: Any = None
     try:
         stock = original(self, arg, **flags, **kwargs)
     except Exception as error:
-        # what Dask raises here has many types: its metadata code meets what it never expected
+        # any type: Dask's metadata code was not written for such specifications
         refused = error
     if stock is not None and not needs_extension(self, arg, kwargs):
         return stock
@@ -192,7 +192,7 @@ def aggregate(
 
 
 def _stock_after(failure: Exception, stock: Any) -> Any:
-    """Dask's own collection, where making ours failed; the report has the reason."""
+    """Dask's collection, after ours failed; the reason is reported."""
     reason = f"the planner failed: {failure!r}"
     note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=failure)
     return stock

@@ -48,7 +48,7 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         G.SingleAggregation,
         ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
     ),
-    # made by position, with an operand of ours behind Dask's
+    # constructed by position, with one operand of ours after Dask's
     (
         TreeReduce,
         [
@@ -101,7 +101,7 @@ def try_queries() -> None:
     frame = pd.DataFrame({"k": [1, 2, 1, 3, 2, 1], "x": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]})
     rows = dd.from_pandas(frame, npartitions=3)
     expected = frame.groupby("k").agg({"x": ["sum", "mean", "count"]})
-    # with a method of its own the second one needs no cluster, even where there is one
+    # with an explicit shuffle method the second query does not use a cluster
     for outputs, kind in ((1, GroupByTree), (2, GroupByMerge)):
         grouped = rows.groupby("k")
         query = grouped.agg(

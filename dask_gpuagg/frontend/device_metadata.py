@@ -15,7 +15,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Requested
 
-# dtypes of sums in cuDF: 64 bits, which pandas' sums of empty frames do not tell
+# dtypes of sums in cuDF: 64 bits; pandas' sums of empty frames keep the input's width
 _WIDE = {
     **dict.fromkeys(("bool", "int8", "int16", "int32"), "int64"),
     **dict.fromkeys(("uint8", "uint16", "uint32"), "uint64"),
@@ -115,7 +115,7 @@ def _of_source(request: Requested, source: Any) -> Any:
 
 
 def _custom_dtype(meta: Any, request: Requested) -> Any:
-    """What a ``dd.Aggregation`` makes of cuDF's group-bys, which it will be given."""
+    """The dtype that a ``dd.Aggregation`` returns for cuDF's group-bys."""
     library = importlib.import_module("cudf")
     assert request.custom is not None
     frame = meta_nonempty(meta).iloc[:1].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Aggregations that Dask's own ``.agg`` refuses, as a logical expression of ours.
+"""A logical expression for aggregations that Dask's ``.agg`` refuses.
 
 Dask rejects ``nunique``, ``any``, ``sem`` and others, the same pair twice, and a
 ``dd.Aggregation`` beside ``median`` while it makes the metadata of its own node; it ignores the
@@ -32,7 +32,7 @@ from dask_gpuagg.planning.metadata_cache import remembered
 
 
 class ExtendedAggregation(GroupByApplyConcatApply):
-    """A group-by aggregation in our own terms.
+    """A group-by aggregation in terms of ``Requested`` outputs.
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
     flags of Dask's own node, Dask's own expression for the same result if there is one, the
@@ -77,7 +77,7 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         return self.guarded_meta if self.guards else self.result_meta
 
     def completed(self, planned: Expr) -> Expr:
-        """The result, from what the plan gives."""
+        """The result, from the outputs of the plan."""
         return GroupByGuarded(planned, self.guards, self.result_meta) if self.guards else planned
 
     def _simplify_down(self) -> Any:
@@ -108,30 +108,30 @@ class Stock:
     """
 
     def __init__(self, expr: Any) -> None:
-        # not called `expr`: Dask takes whatever has that attribute for a collection, and would
-        # make its expression an input of ours
+        # not called `expr`: Dask treats any object with that attribute as a collection, and would
+        # make its expression an input of this node
         self.kept = expr
 
     def lowered(self, split_out: Any, npartitions: int) -> Any:
-        """The expression with Dask's own physical nodes and as many outputs as ours was to have.
+        """The expression with Dask's physical nodes and the number of outputs planned for ours.
 
         Parameters
         ----------
         split_out : int, bool, callable or None
         npartitions : int
-            What the nodes above were told.
+            The number that nodes above were built with.
 
         Returns
         -------
         Expr
         """
-        # it was no part of the query when that was simplified
+        # it was not part of the query when that was simplified
         expr: Any = self.kept.simplify()
         group_by: Any = next(n for n in expr.walk() if isinstance(n, GroupByBase))
         stock = group_by
         if "split_out" in group_by._parameters:
             stock = group_by.substitute_parameters({"split_out": split_out})
-        # lowered here and now, so that the planner does not take it up again
+        # lowered at once, so that it is not offered to the planner again
         physical = stock._lower()
         expr = expr.substitute(group_by, stock if physical is None else physical)
         if expr.npartitions != npartitions:
@@ -195,7 +195,7 @@ def extend(
     named: dict[str, Any],
     stock: Any | None = None,
 ) -> Any:
-    """Expression for an ``.agg`` call in our own terms.
+    """Expression for an ``.agg`` call.
 
     Parameters
     ----------

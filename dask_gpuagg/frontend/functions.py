@@ -19,7 +19,7 @@ from dask_gpuagg.plan import CustomFunctions, Unsupported
 
 Parameters = tuple[tuple[str, Any], ...]
 
-# before release 3 pandas took NumPy's functions for its own methods
+# before release 3 pandas replaced NumPy's functions by its own methods
 _CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
 
 # functions whose name is not that of the aggregation, or that mean something else than pandas'
@@ -94,7 +94,7 @@ def read_function(function: Any) -> tuple[str, Parameters, CustomFunctions | Non
 
 
 def label_of(function: Any) -> str:
-    """The column label that pandas gives what a function makes.
+    """The column label that pandas gives to the result of a function.
 
     Parameters
     ----------
@@ -131,14 +131,14 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
         raise Unsupported(f"{function!r} is not an aggregation")
     if name not in REGISTRY:
         raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name)
-    # the name alone may be that of a function of the user's own
+    # a user's function may have the same name
     if not any(getattr(owner, name, None) is function for owner in _owners()):
         raise Unsupported(f"{name} is a function of your own, and not pandas'", name)
     return name, {}
 
 
 def _owners() -> list[Any]:
-    """Where the functions are that have the name of the aggregation they stand for."""
+    """Modules whose functions are named like the aggregation they stand for."""
     owners = [builtins, np, pd.Series, pd.DataFrame, SeriesGroupBy, DataFrameGroupBy]
     cudf = sys.modules.get("cudf")
     return owners if cudf is None else [*owners, cudf.Series, cudf.DataFrame]

@@ -1,4 +1,4 @@
-"""The wrappers: where Dask's expression optimizer meets our planner.
+"""The wrappers: Dask's expression optimizer calls our planner.
 
 Some functions of Dask are wrapped while the plugin is enabled:
 
@@ -6,8 +6,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
   group-by aggregation is offered to the planner there, and everything about the collection
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
-  partition-wise nodes, which make the group-bys that they combine choose alike;
-* their metadata, which is remembered for cuDF collections (``metadata_cache.py``);
+  partition-wise nodes, which make the group-bys that they combine choose the same;
+* their metadata, which is cached (``metadata_cache.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -39,11 +39,10 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
 
-# key, in the cache of one lowering, of the names of group-bys that could be planned but for
-# another one they are combined with, each with the error of ours that is behind it, if any; no
-# node has such a name
+# Key in the cache of one lowering; no node has such a name. Its value: the names of group-bys that
+# run stock because they are combined with one that does, each with the planner's error, if any.
 _STOCK_ONLY = "dask_gpuagg: stock only"
-# key, in the same cache, of the first node that was lowered: all that is computed is below it
+# key in the same cache of the first node that was lowered: the root of the query
 _ROOT = "dask_gpuagg: root"
 
 
@@ -74,7 +73,7 @@ def hooks() -> list[Hook]:
 def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]) -> Any:
     if self._name in lowered:
         return original(self, lowered)
-    # parents are lowered before their children: what they decide travels in Dask's own cache
+    # parents are lowered before their children and pass decisions on in Dask's cache
     root = lowered.setdefault(_ROOT, self)
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
@@ -90,8 +89,8 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
     try:
         return dict.fromkeys(runs_beside_stock(node))
     except Exception as error:
-        # which of them are combined is not known then: planning some could put groups elsewhere
-        # than stock Dask does for the others
+        # it is unknown which of them are combined, and the planner may place groups in other
+        # outputs than stock Dask does
         return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
 
 
@@ -99,9 +98,9 @@ def _planned(
     expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any], root: Expr
 ) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
-    settings()  # what is wrong there is the user's to know, and no reason to fall back
+    settings()  # an invalid setting is an error for the user, not a reason to fall back
     try:
-        # a query that is only looked at goes to no cluster
+        # a query that is only explained is not sent to a cluster
         problem = None if looking.get() else cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
@@ -128,17 +127,17 @@ def _planned(
 
 
 def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
-    """The query on physical inputs, whose number of partitions is what they give.
+    """The query on physical inputs, with their number of partitions.
 
-    A logical node may promise more: ``repartition`` gives fewer where divisions would repeat, and
-    narrow Parquet files are read several at a time.
+    A logical node may have more: ``repartition`` drops repeated divisions, and narrow Parquet files
+    are read several at a time.
     """
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
     return replace(query, frame=_lower_completely(query.frame, lowered), by=by)
 
 
 def _is_shared(expr: Expr, root: Expr) -> bool:
-    """Whether anything but a group-by reads what it reads."""
+    """Whether other nodes read the inputs of a group-by too."""
     below = {node._name for input_ in expr.dependencies() for node in input_.walk()}
     others = (node for node in root.walk() if node._name not in below and node._name != expr._name)
     return any(input_._name in below for node in others for input_ in node.dependencies())
@@ -154,7 +153,7 @@ def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
 
 
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
-    """Note that stock Dask runs a group-by, or say why nobody can."""
+    """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
     what = logical.describe(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
         raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause
@@ -162,10 +161,10 @@ def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
 
 
 def _with_objects(query: GroupByQuery) -> GroupByQuery:
-    """The query with objects for results of objects.
+    """The query with dtype object for results of object columns.
 
-    The objects that older releases of Dask make up for metadata are strings, and so are then what
-    pandas infers for their sum, minimum or first.
+    Older releases of Dask use strings as sample values of object columns, so pandas infers strings
+    for their sum, minimum or first.
     """
     plan, meta = query.plan, query.meta
     if engine_name(meta) == DEVICE or plan.shape != "groups":
@@ -192,9 +191,9 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
 
 
 def _mapping(original: Callable[..., Any], self: Any) -> Any:
-    """Columns by which groups are partitioned as Dask would do it, so that merges need not.
+    """Columns by which the output is partitioned as by Dask, so that merges need no shuffle.
 
-    Keys of some dtypes Dask hashes by how a partition holds them, and our plan by their value.
+    For some dtypes Dask hashes the representation in a partition, and our plan hashes the value.
     """
     claimed = original(self)
     if not claimed or not logical.is_aggregation(self) or not self.need_to_shuffle:
@@ -231,7 +230,7 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     try:
         decision = choose_outputs(logical.read(self))
     except Unsupported:
-        # lowering meets the same obstacle, and records and reports it
+        # lowering is refused for the same reason, and reports it
         return original(self)
     except UnsupportedGroupBy:
         raise
@@ -242,7 +241,7 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
 
 
 def _note_open(expr: Any, error: Exception) -> None:
-    """Report a bug of ours in the choice of outputs, which Dask's own rule makes then."""
+    """Report an error of the planner; Dask's rule chooses the number of outputs instead."""
     reason = f"the planner failed: {error!r}"
     how = "has the number of outputs that Dask chooses"
     note_fallback(expr._name, logical.describe(expr), reason, cause=error, how=how)
@@ -251,12 +250,12 @@ def _note_open(expr: Any, error: Exception) -> None:
 def _init(
     original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
 ) -> None:
-    # importing dask_cudf would take seconds and a GPU: its classes are met when they are used
+    # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
             install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
     if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
-        # cuDF's own group-by refuses it, even for the metadata
+        # cuDF's group-by refuses it, even for metadata
         _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
         self.observed = False
         return
@@ -272,7 +271,7 @@ def _init(
 def _init_by_expressions(
     original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Keys that are computed, which cuDF's own group-by takes for labels: made without them."""
+    """Initialize with computed keys, which cuDF's group-by would treat as labels."""
     labels = [key for key in keys if not isinstance(key, Expr)]
     original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
     self.by = keys

@@ -28,7 +28,7 @@ from dask_gpuagg.plan import (
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.task_settings import configured
 
-# the logical classes that reduce groups, by the aggregation they stand for
+# the aggregation of each logical class that reduces groups
 _SINGLE: dict[type, str] = {
     G.Sum: "sum",
     G.Prod: "prod",
@@ -58,7 +58,7 @@ def is_aggregation(expr: Any) -> bool:
 
 
 def describe(expr: Any) -> str:
-    """What the user wrote, roughly, for messages."""
+    """The call that made a node, abbreviated, for messages."""
     if type(expr) in _SINGLE:
         return f".{_SINGLE[type(expr)]}()"
     return ".agg(...)"

@@ -1,7 +1,7 @@
-"""Functions of Dask that are wrapped while somebody wants the plugin, and who wants it where.
+"""Wrapping functions of Dask, and where the wrappers act.
 
-Installing a wrapper changes a class for the whole process; whether it does anything is decided by
-one function, ``acting``, for the thread or coroutine that calls it.
+Installing a wrapper changes a class for the whole process; whether it acts is decided by
+``acting`` for the thread or coroutine that calls it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def leave_block(block: Block) -> None:
 
 
 def is_enabled() -> bool:
-    """Whether group-bys that are computed here and now are offered to our planner.
+    """Whether group-bys computed in this thread or coroutine are offered to the planner.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def acting() -> bool:
 
 
 def install(hooks: list[Hook]) -> None:
-    """Wrap functions of Dask; under the lock."""
+    """Wrap functions of Dask; the caller holds the lock."""
     for owner, name, wrapper in hooks:
         _wrap(owner, name, wrapper)
 
@@ -109,7 +109,7 @@ def install_late(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
 
 
 def uninstall() -> None:
-    """Put Dask's own functions back; under the lock."""
+    """Restore Dask's functions; the caller holds the lock."""
     for (owner, name), original in _originals.items():
         if original is None:
             delattr(owner, name)

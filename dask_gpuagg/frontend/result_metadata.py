@@ -35,7 +35,7 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
     for request in requested:
         # a tuple is a label here, which indexing a group-by would take for several
         if frame.ndim == 2:
-            # rows are counted alike whatever the column
+            # the number of rows is the same for every column
             column = frame.iloc[:, 0] if request.column is None else frame[request.column]
         else:
             column = frame

@@ -57,7 +57,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """What was asked for.
+    """A specification, read.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
             raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
         if custom is not None and arguments:
             raise Unsupported(f"arguments {sorted(arguments)} of a dd.Aggregation")
-        # what a function means by itself gives way to what is asked for
+        # explicit arguments override the defaults of a function
         parameters, least = _needed(name, dict(parameters) | arguments)
         if least:
             needs.append((len(requested), least))

@@ -15,15 +15,15 @@ from dask_gpuagg.cluster.places import GOOD_FOR, Place, Places, WorkerSize, ask
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
-# A GPU's chunk is one call of the kernels, which work beside the partitions themselves.
+# A chunk is one call of the kernels, whose memory is needed in addition to that of the partitions.
 DEVICE_SHARE = 4
-# On the host a task of so many bytes lasts long enough that what the task itself costs is little.
+# With this many bytes on the host, the overhead of a task is small against its work.
 HOST_BYTES = 32 << 20
 
-# Partitions that a task reads, one after the other: what is lost with a worker is read again.
+# Most files that one task reads: a lost worker costs reading that many again.
 PARTITIONS_OF_A_READER = 128
 
-# when the places of a collection were asked for, and what they were
+# places of recent collections, with the time at which the scheduler was asked
 _recent: Cache[tuple[Any, str], tuple[float, Places]] = Cache(16)
 
 
@@ -60,7 +60,7 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
 def place_of(
     sources: Sequence[FromGraph], places: Places, index: int, npartitions: int
 ) -> Place | None:
-    """Where most of a partition's data lies, and the bytes of all of it."""
+    """The worker that holds most of a partition, and the partition's bytes."""
     found = [
         places.of_key.get(source.operand("keys")[index if source.npartitions == npartitions else 0])
         for source in sources
@@ -75,12 +75,12 @@ def place_of(
 def buckets_of(
     held: Sequence[Place | None], places: Places, in_order: bool, device: bool
 ) -> tuple[tuple[int, ...], ...]:
-    """Divide partitions into chunks, each of what one worker holds.
+    """Divide partitions into chunks, each of partitions that one worker holds.
 
     Parameters
     ----------
     held : sequence of Place or None
-        One per partition; what has no place has a chunk of its own.
+        One per partition; a partition without a place is a chunk by itself.
     places : Places
     in_order : bool
         Whether a chunk may only have partitions that follow each other.
@@ -106,7 +106,7 @@ def buckets_of(
 
 
 def _bounds(places: Places, worker: str, device: bool) -> tuple[int, int]:
-    """How many bytes a chunk of a worker may have, and into how many they are divided at least."""
+    """The most bytes of a chunk of a worker, and the least number of its chunks."""
     limit, size = settings().chunk, places.workers[worker]
     if limit.nbytes is not None:
         return limit.nbytes, 1
@@ -154,14 +154,14 @@ def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
 
 
 def _may_ask(client: Any) -> bool:
-    """Whether a scheduler can be asked for places: it has the package, as far as is known."""
+    """Whether a scheduler can be asked for places: the package is installed there."""
     if client.asynchronous or client.status != "running":
         return False
     return is_checked(client) or cluster_problem(client) is None
 
 
 def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Partitions that follow each other, divided among tasks or into what a chunk may have."""
+    """Runs of consecutive partitions, one for each task, none longer than a chunk may be."""
     most = settings().chunk.partitions or PARTITIONS_OF_A_READER
     number = min(max(tasks, math.ceil(npartitions / most)), npartitions)
     ends = [npartitions * (i + 1) // number for i in range(number)]

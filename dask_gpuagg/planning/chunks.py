@@ -30,11 +30,10 @@ from dask_gpuagg.planning.bucketing import (
 )
 from dask_gpuagg.settings import settings
 
-# functions of the user's may cost anything: each keeps a task of its own, and none is run to make a
-# decision
+# The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
-# nodes of Dask's that read files, for which tasks of ours may read ahead
+# nodes of Dask that read files, which our tasks may read ahead
 READERS = (ReadParquet, FusedIO)
 # Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
 READERS_OF_A_TASK = 4
@@ -44,10 +43,10 @@ Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Chunks:
-    """What the tasks of a chunked group-by take. Dask does not look into it.
+    """The inputs of the tasks of a chunked group-by, opaque to Dask.
 
-    It travels to the scheduler as tasks: expressions would take the metadata of their inputs with
-    them, which lie on the GPU.
+    They are sent to the scheduler as tasks: expressions would take metadata with them, which may be
+    on the GPU.
 
     Attributes
     ----------
@@ -93,7 +92,7 @@ class Chunks:
 
     @cached_property
     def _alias(self) -> dict[Any, Any]:
-        # straight to the data: the tasks of a persisted collection are only other names for it
+        # the tasks of a persisted collection only rename the data, so they are skipped
         return {
             (node._name, i): key
             for node in self._region[1]
@@ -115,7 +114,7 @@ class Chunks:
         }
 
     def parts(self, bucket: int) -> Parts:
-        """What one chunk's task is made of.
+        """The tasks that one chunk runs, and their inputs.
 
         Parameters
         ----------
@@ -127,7 +126,7 @@ class Chunks:
             For each partition the tasks to run, dependencies first, and for the frame and each
             key its key in their results, or what the user gave.
         keys : tuple
-            Of what the tasks read from outside.
+            Keys of the inputs that other tasks provide.
         """
         roots, alias = (self.frame, *self.by), self._alias
         nodes = {node._name: node for node in self._region[0]}
@@ -188,7 +187,7 @@ class Sent:
         return dict(self.held)
 
     def parts(self, bucket: int) -> Parts:
-        """What one chunk's task is made of; see ``Chunks.parts``."""
+        """The tasks that one chunk runs; see ``Chunks.parts``."""
         return self.made[bucket]
 
 
@@ -239,7 +238,7 @@ def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
 def chunked(
     frame: Expr, by: Sequence[Any], in_order: bool, device: bool, shared: bool
 ) -> Chunks | None:
-    """The chunks of an input, or ``None`` where each partition has a task of its own.
+    """The chunks of an input, or ``None`` where each partition is a task by itself.
 
     Parameters
     ----------
@@ -294,7 +293,7 @@ def _of_readers(
 
 
 def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
-    """The frame with columns that nobody reads: to choose columns costs a frame a partition."""
+    """The frame without its projections, each of which costs a frame for every partition."""
     while (
         isinstance(frame, Projection)
         and frame.ndim == frame.frame.ndim == 2

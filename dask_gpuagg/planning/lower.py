@@ -65,7 +65,7 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     if chunks is not None and engine_name(query.meta) == DEVICE:
         if bound is not None and bound <= groups_per_output:
             return Routing(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
-        # a sample would take longer than an exchange of few groups, and ends up there for many
+        # for few groups an exchange is faster than a sample; for many it is needed anyway
         reason = "an output for each GPU"
         return Routing(Route.EXCHANGE, chunks.workers, reason)
     return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
@@ -142,7 +142,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
         partial = _partials(query, chunks)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
-    # whole groups are never gathered raw: they are exchanged, finished, and then gathered
+    # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
     exchanged = _exchange(query, decision, chunks, buckets)
     if plan.sort and outputs == 1:
@@ -151,7 +151,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
-    """Whether unobserved combinations of categories can only be found with all groups at hand.
+    """Whether unobserved combinations of categories are only found from all groups together.
 
     With ``observed=False`` an output adds the missing combinations that hash to it. For that it
     has to know every level of every key: the metadata must tell the categories of all of them.
@@ -183,7 +183,7 @@ def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
 
 
 def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
-    """Into how many outputs whole rows go: to sort one takes several times its memory."""
+    """The number of outputs of whole rows: sorting one takes several times its memory."""
     if chunks is None:
         return int(query.frame.npartitions)
     return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
@@ -199,7 +199,7 @@ def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buc
         return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
     partial = _partials(query, chunks)
     if method is None:
-        # where Dask would go through the disk: partials are small, and our own exchange keeps
+        # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; p2p would take partials of the device through the host
         return GroupByExchange(partial, plan, query.meta, buckets, decision)
     shuffled = Shuffle(

@@ -28,7 +28,7 @@ _bytes: Cache[int, tuple[Any, bytes]] = Cache(_LIMIT)
 
 
 def known_meta(original: Callable[[Any], Any], self: Any) -> Any:
-    """The metadata of a group-by node, which Dask makes unless it is known.
+    """The metadata of a group-by node, from the cache or made by Dask.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class _OfRows(_Quiet, Blockwise):
 
     @property
     def _projection_columns(self) -> list[Any]:
-        """What is read of the input; Dask would take the columns of a partial, which has none."""
+        """The columns that are read of the input; a partial itself has none that Dask knows."""
         return list(self.frame.columns)
 
 
@@ -205,14 +205,14 @@ class GroupByChunkDirect(_OfChunks):
 
 
 def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
-    """The task of one chunk. What reads nothing of other tasks is a producer of data to Dask."""
+    """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
     parts, outer = chunks.parts(index)
     refs, readers = map(TaskRef, outer), chunks.readers
     return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
 class Promised:
-    """The metadata of a result; tasks get what the engine reads of it.
+    """The metadata of a result; tasks get the part that the engine reads.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class Promised:
 
 
 class _Received:
-    """What arrives of ``Promised``: cuDF's metadata as bytes, which few nodes above will read."""
+    """``Promised`` after unpickling: metadata of cuDF stays bytes until a node reads it."""
 
     def __init__(self, sent: Any, data: bytes | None) -> None:
         self.sent = sent
@@ -249,7 +249,7 @@ class _Received:
 
 
 class GroupByTree(_Reduction, TreeReduce):
-    """Partials combined ``split_every`` at a time, finalized into one output: Dask's own tree."""
+    """Partials combined ``split_every`` at a time, finalized into one output, by Dask's tree."""
 
     _parameters = [*TreeReduce._parameters, "decision"]
     _prefix = "gpuagg_tree"
@@ -321,7 +321,7 @@ class GroupByChunkExchange(_OfChunks):
 def _merged(
     key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
 ) -> dict[Any, Task]:
-    """The tasks that take the pieces of one output out of all splits, and merge them."""
+    """The tasks that select the pieces of one output from all splits, and merge them."""
     layer: dict[Any, Task] = {}
     name = key[0].replace("exchange", "piece")
     pieces = [(name, bucket[0], i) for i in range(len(splits))]
@@ -367,7 +367,7 @@ class GroupByMerge(_Reduction, Blockwise):
 
 
 class GroupByGather(_Reduction):
-    """Finished outputs brought to one partition, sorted if the plan says so."""
+    """Finished outputs gathered into one partition, sorted if the plan says so."""
 
     _parameters = ["frame", "plan", "_meta"]
     _prefix = "gpuagg_gather"

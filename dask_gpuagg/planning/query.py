@@ -1,4 +1,4 @@
-"""A group-by as the planner gets it: what was read of a logical expression."""
+"""The input of the planner: a group-by as read from a logical expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How partial results are brought together: by a tree, by an exchange, or not at all."""
+"""How partial results are merged: by a tree, by an exchange, or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dask_gpuagg.planning.groups import GroupEstimate
 
-# Dask's own limit: up to here it reduces by a tree whatever the data
+# Dask's limit: up to this number of partitions it reduces by a tree
 FEW_PARTITIONS = 15
 
 
@@ -24,7 +24,7 @@ class Route(enum.Enum):
 class Routing:
     """Route and number of outputs, with the reason.
 
-    It may stand where Dask expects ``split_out``: calling it gives the number of outputs.
+    It can be used as ``split_out`` of Dask: calling it returns the number of outputs.
 
     Attributes
     ----------

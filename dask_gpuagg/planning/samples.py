@@ -68,7 +68,7 @@ def estimate_groups(query: GroupByQuery) -> GroupEstimate:
         try:
             known = _sample(query)
         except _InputFailed as failure:
-            # the query itself will meet the same error
+            # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
         except Exception as error:
             reason = f"sampling failed: {error!r}"

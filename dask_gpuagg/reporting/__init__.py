@@ -1,1 +1,1 @@
-"""Records of what ran and of what fell back, kept in each process."""
+"""Records of kernel runs and of fallbacks, kept in each process."""

@@ -1,4 +1,4 @@
-"""What ran and why: the record of planned and refused group-bys, warnings, ``explain``."""
+"""The record of planned and refused group-bys, and warnings about fallbacks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def note_fallback(
     cause: BaseException | None = None,
     how: str = "runs with stock Dask",
 ) -> None:
-    """Record a fallback and do what the configuration asks for.
+    """Record a fallback, and warn or raise as configured.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ def _is_news(message: str) -> bool:
 
 
 def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:
-    """Warn at the line of the user's that led here.
+    """Warn at the line of user code that led here.
 
-    Python's own ``warnings.warn(skip_file_prefixes=...)`` came with 3.12.
+    ``warnings.warn(skip_file_prefixes=...)`` needs Python 3.12.
     """
     frame = _line_of_user()
     module = frame.f_globals.get("__name__", "<unknown>")

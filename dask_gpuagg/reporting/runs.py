@@ -1,4 +1,4 @@
-"""What the kernels did lately in this process."""
+"""The latest kernel runs of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REHEARSAL = (None, "rehearsal")
 
 @contextmanager
 def task(plan: Plan, step: str) -> Iterator[None]:
-    """Calls of the kernels inside are made for a task of this plan, by its settings."""
+    """Kernel calls inside belong to a task of this plan and use its settings."""
     token = _task.set((plan, step))
     try:
         with use(plan.settings):
@@ -35,7 +35,7 @@ def task(plan: Plan, step: str) -> Iterator[None]:
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Calls of the kernels inside answer nobody's query, and are not remembered."""
+    """Kernel calls inside belong to no query and are not recorded."""
     token = _task.set(_REHEARSAL)
     try:
         yield
@@ -44,7 +44,7 @@ def rehearsal() -> Iterator[None]:
 
 
 def subject() -> tuple[str, ...]:
-    """What the calls of this task group by: the labels of its plan's keys."""
+    """The labels of the keys of the running task's plan."""
     plan, _ = _task.get()
     return () if plan is None else tuple(str(key.label) for key in plan.keys)
 

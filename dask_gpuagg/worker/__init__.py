@@ -1,1 +1,1 @@
-"""What a GPU worker does before its first query."""
+"""Setup of a GPU worker before its first query."""

@@ -1,4 +1,4 @@
-"""What a GPU worker needs before its first query: pooled memory, a warm driver, kernels."""
+"""Setup of a GPU worker: pooled memory, an initialized driver, compiled kernels."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GpuWorker(WorkerPlugin):
         self._warming: threading.Thread | None = None
         if "device" in report and self.examples:
             report["kernels"] = "being made ready"
-            # a worker need not wait, and a query that comes early takes what is there
+            # in the background: queries that arrive earlier compile what they need themselves
             self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
             self._warming.start()
 

@@ -22,7 +22,7 @@ from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.reporting.runs import rehearsal
 
 USUAL = ("sum", "count", "mean", "min", "max")
-# tables in shared memory serve few groups: the rest is compiled when a query has more
+# kernels for few groups; others are compiled when a query has more
 _USUAL_UNITS = (CORE, "hgb", "direct_shared", "count", "words", "longest", "verify")
 
 _logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def examples_of(collection: Any) -> list[Example]:
 
 
 def warm(examples: Sequence[Example], go_on: Callable[[], bool] = lambda: True) -> str:
-    """Run group-bys on two rows, and compile or load what they need for more.
+    """Run group-bys on two rows, and compile or load the kernels that they need for more.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def _rehearse(example: Example) -> None:
         partial = engine.partial(keys, columns, None, plan)
         if plan.tables == ("groups",):
             engine.direct(keys, columns, plan, engine.shape_of(example.meta))
-        # partitions are large; partials are small, and what the rehearsal itself used suffices
+        # partials are small: the kernels that the rehearsal itself used suffice for them
         for query in set(driver.known()) - before:
             prepare(query, *example.units)
         merged = engine.combine([partial, partial], plan)
