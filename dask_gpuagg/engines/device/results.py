@@ -64,8 +64,11 @@ def shape_of(meta: Any) -> Shape:
     names = tuple(meta.index.names)
     if meta.ndim == 1:
         return Shape(names, meta.name, (meta.dtype,), True)
-    # not by ``dtypes``, of which cuDF makes a pandas object
-    dtypes = tuple(column.dtype for column in meta._data.values())
+    if isinstance(meta, cudf.DataFrame):
+        # not by ``dtypes``, of which cuDF makes a pandas object
+        dtypes = tuple(column.dtype for column in meta._data.values())
+    else:  # the examples of a warm-up have metadata of pandas
+        dtypes = tuple(meta.dtypes)
     return Shape(names, meta.columns, dtypes, False)
 
 
