@@ -29,8 +29,8 @@ from dask_gpuagg.planning.nodes import (
     GroupByPieces,
     GroupBySelect,
     GroupByTree,
-    Promised,
 )
+from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups

@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import functools
 import operator
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from dask._task_spec import List, Task, TaskRef
-from dask.base import tokenize
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
-from dask_gpuagg.engines import HOST, engine_name, engine_of
+from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.metadata_cache import pickled
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -209,43 +206,6 @@ def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) ->
     parts, outer = chunks.parts(index)
     refs, readers = map(TaskRef, outer), chunks.readers
     return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
-
-
-class Promised:
-    """The metadata of a result; tasks get the part that the engine reads.
-
-    Parameters
-    ----------
-    meta : DataFrame or Series
-        Empty.
-    plan : Plan
-    """
-
-    def __init__(self, meta: Any, plan: Plan) -> None:
-        self.meta = meta
-        shaped = engine_name(meta) == HOST or plan.shape != "groups"
-        self.sent = meta if shaped else engine_of(meta).shape_of(meta)
-
-    def __dask_tokenize__(self) -> Any:
-        return ("dask_gpuagg.Promised", tokenize(self.sent))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Received, (self.sent, None if self.sent is self.meta else pickled(self.meta))
-
-
-class _Received:
-    """``Promised`` after unpickling: metadata of cuDF stays bytes until a node reads it."""
-
-    def __init__(self, sent: Any, data: bytes | None) -> None:
-        self.sent = sent
-        self._data = data
-
-    @functools.cached_property
-    def meta(self) -> Any:
-        return self.sent if self._data is None else pickle.loads(self._data)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Received, (self.sent, self._data)
 
 
 class GroupByTree(_Reduction, TreeReduce):
