@@ -141,10 +141,9 @@ def query_of(told: dict[str, Any]) -> Query:
 
 def decision_of(told: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
-    made = known_fields(Decision, told) | {"hot": tuple(told["hot"])}
+    made = known_fields(Decision, told)
     if told["estimate"] is not None:
         estimate = known_fields(KeySummary, told["estimate"])
-        estimate["hot"] = tuple((word, share) for word, share in estimate["hot"])
         estimate["bounds"] = tuple(estimate["bounds"])
         made["estimate"] = KeySummary(**estimate)
     return Decision(**made)

@@ -146,7 +146,8 @@ def _order(keys: pd.DataFrame) -> npt.NDArray[np.intp]:
 
 
 def _floats(column: pd.Series) -> npt.NDArray[np.float64]:
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    floats: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return floats
 
 
 def _numbers(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[float | None, bool]:

@@ -32,7 +32,8 @@ from benchmarks.end_to_end_arms import (
 from benchmarks.end_to_end_cluster import Session, without_frames
 from benchmarks.end_to_end_measure import PARQUET, PERSISTED, Bench, Cell, measure
 from benchmarks.end_to_end_queries import DEVICE, HOST, QUERIES
-from benchmarks.host import list_of, write
+from benchmarks.host import list_of
+from benchmarks.report import write
 
 OUT = {
     DEVICE: Path("benchmarks/results/nvidia-h200/end_to_end.json"),

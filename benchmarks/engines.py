@@ -9,7 +9,6 @@ numbering the groups once and reductions on those numbers. Written to
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from benchmarks.datagen import Parameters, generate
 from benchmarks.machine import provenance
+from benchmarks.report import write
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.reducer import Reducer
 from dask_gpuagg.engines.host.update import update
@@ -97,8 +97,7 @@ def main() -> None:
         text = ", ".join(f"{arm} {1e3 * m:.1f} ms" for arm, m in medians.items())
         print(f"{name:<18} {groups:>9,} groups: {text}")
     report = {"rows": options.rows, **provenance()}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report | {"results": results}, indent=1, default=str))
+    write(report | {"results": results}, options.out)
 
 
 if __name__ == "__main__":

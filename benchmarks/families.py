@@ -9,7 +9,6 @@ call takes beyond its input and its result to JSON. ``benchmarks.plots`` draws i
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
@@ -18,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import Cell, aggregator_of, columns_of, frame_of
-from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
+from benchmarks.kernels import (
+    decision_fields,
+    device_time,
+    peak_bytes,
+    prepare,
+    report_head,
+    timed,
+)
+from benchmarks.report import write
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision
@@ -113,7 +120,7 @@ def measured(
         query = as_grouped(aggregator.query, laps)
         cell["query"] = fields_of(query)
         cell["kernels"][name] = {
-            "decision": asdict(runs[name].decision),
+            "decision": decision_fields(runs[name].decision),
             "expected_ms": expected(query, rows, device, runs[name].decision),
             "median_ms": statistics.median(times[name]),
             "device_ms": sum(laps.values()),
@@ -159,7 +166,7 @@ def main() -> None:
             )
         del frame
         head = report_head(args.commit) | {"device": device, "rows": int(args.rows)}
-        args.out.write_text(json.dumps(head | {"cells": done}, indent=1) + "\n")
+        write(head | {"cells": done}, args.out)
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ class Compilations:
         self.compiled: list[float] = []
         original = compiler.compile_source
 
-        def timed(source: str, architecture: str) -> bytes:
+        def timed(source: str, architecture: str, *more: str) -> bytes:
             start = time.perf_counter()
-            code = original(source, architecture)
+            code = original(source, architecture, *more)
             self.compiled.append(time.perf_counter() - start)
             return code
 
@@ -189,6 +189,7 @@ def main() -> None:
         print(json.dumps(child(args.child)))
         return
     from benchmarks.machine import commit, provenance
+    from benchmarks.report import write
 
     with tempfile.TemporaryDirectory() as cache:
         processes = {"empty cache": in_a_process(cache), "filled cache": in_a_process(cache)}
@@ -208,7 +209,7 @@ def main() -> None:
         "rows": ROWS,
         "processes": processes,
     }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(report, args.out)
 
 
 if __name__ == "__main__":

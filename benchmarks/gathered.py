@@ -8,13 +8,13 @@ that a call takes beyond its input and its result to JSON.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import device_time, peak_bytes, prepare, report_head
+from benchmarks.report import write
 
 GROUPS = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
 KERNELS = ("pgb", "pgb_ur")
@@ -135,7 +135,7 @@ def main() -> None:
             print(f"{groups:>10,} {name:>13}: {' | '.join(shown)}", flush=True)
             del columns, aggregator
         head = report_head(args.commit) | {"rows": rows}
-        args.out.write_text(json.dumps(head | {"cells": cells}, indent=1) + "\n")
+        write(head | {"cells": cells}, args.out)
 
 
 if __name__ == "__main__":

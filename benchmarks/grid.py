@@ -7,7 +7,6 @@ output included, and writes medians, ratios, device times and peak memory of eve
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -15,7 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels import device_time, peak_bytes, prepare, report_head, timed
+from benchmarks.kernels import (
+    decision_fields,
+    device_time,
+    peak_bytes,
+    prepare,
+    report_head,
+    timed,
+)
+from benchmarks.report import write
 
 GROUPS = (1_000, 65_536, 1_048_576, 16_777_216)
 KEYS = (
@@ -188,11 +195,11 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
         run_even = calls_even["ours"]()[2]
         even = {
             "even_ms": sum(device_time(calls_even["ours"], repeats).values()),
-            "even_decision": str(run_even.decision),
+            "even_decision": decision_fields(run_even.decision),
         }
     return asdict(cell) | {
         "kernel": run.decision.kernel,
-        "decision": str(run.decision),
+        "decision": decision_fields(run.decision),
         "made": run.groups,
         "spilled": run.spilled,
         "restarted": run.restarted,
@@ -245,7 +252,7 @@ def main() -> None:
         )
         geometric = math.exp(statistics.fmean(math.log(c["ratio"]) for c in done))
         head = report_head(args.commit) | {"rows": int(args.rows), "geometric_mean": geometric}
-        args.out.write_text(json.dumps(head | {"cells": done}, indent=1) + "\n")
+        write(head | {"cells": done}, args.out)
     print(f"geometric mean {geometric:.2f}, least {min(c['ratio'] for c in done):.2f}")
 
 

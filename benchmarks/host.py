@@ -26,6 +26,7 @@ import dask
 from benchmarks import arms, datagen, machine, memory, table
 from benchmarks.compare import compare
 from benchmarks.queries import Query, Support, select
+from benchmarks.report import write
 
 SCHEDULERS = ("threads", "processes")
 QUICK_ROWS = 100_000
@@ -212,14 +213,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 queries[query.name] = measure(query, session, options)
                 write(results, options.out)
     return results
-
-
-def write(results: dict[str, Any], out: Path) -> None:
-    """Write the results so that an interrupted run leaves a whole file."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_suffix(".part")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(out)
 
 
 def list_of(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:

@@ -144,7 +144,8 @@ def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
     usual = max(cell["partitions"] for cell in cells[:1])
     labels = []
     for place, cell in enumerate(cells):
-        shown = {name: ms for name in BARS if (ms := height_of(cell["arms"].get(name)))}
+        heights = {name: height_of(cell["arms"].get(name)) for name in BARS}
+        shown = {name: height for name, height in heights.items() if height is not None}
         width = 0.84 / max(len(shown), 1)
         for i, (name, (ms, stopped)) in enumerate(shown.items()):
             at = place - 0.42 + (i + 0.5) * width

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import prepare, report_head
+from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters, collect, table_of
 from dask_gpuagg.cuda.choice.decision import Decision
@@ -52,7 +52,15 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
     kernels = kernels_of(COUNTS, device)
     columns = (ColumnStruct * 1)(ColumnStruct(keys.data.ptr, 0, 0))
     handle = stream.__cuda_stream__()[1]
-    call = Call(COUNTS, kernels, device, columns, len(keys), stream, handle)
+    call = Call(
+        query=COUNTS,
+        kernels=kernels,
+        device=device,
+        columns=columns,
+        rows=len(keys),
+        stream=stream,
+        handle=handle,
+    )
     args = call.args
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows, args.probes = len(keys), slots
@@ -119,7 +127,7 @@ def main() -> None:
                 flush=True,
             )
     report = report_head(args.commit) | {"slots": args.slots, "cells": cells}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(report, args.out)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ class Query:
 
     name: str
     title: str
-    build: Callable[[dd.DataFrame], Any]
+    # of db-benchmark a frame, of TPC-H all tables
+    build: Callable[[Any], Any]
     support: Support = Support.PLAN
     target: float | None = 1.0
     default: bool = True

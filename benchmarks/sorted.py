@@ -7,13 +7,13 @@ outputs included, and writes medians and the device times of our kernels to JSON
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import device_time, peak_bytes, timed
+from benchmarks.report import write
 
 GROUPS = (1_000, 64_000, 1_000_000, 16_000_000)
 QUERIES = (
@@ -217,7 +217,7 @@ def main() -> None:
         "kernels": sources_hash(),
         "cells": cells,
     }
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(report, args.out)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import dask
 
 from benchmarks import arms, host, machine, table
 from benchmarks.queries import Query, Support
+from benchmarks.report import write
 from benchmarks.tpch_data import read, write_parquet
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
 
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
             measured[name] = host.measure(one, session, options)
-            host.write(results, options.out)
+            write(results, options.out)
     return results
 
 

@@ -1,0 +1,84 @@
+"""Result files: their form, and what every committed one must say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks
+from benchmarks import report
+from benchmarks.kernels import decision_fields
+from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import KeySummary
+
+ROOT = Path(benchmarks.__file__).parent
+RESULTS = sorted((ROOT / "results").rglob("*.json"))
+# the extra ``bench`` brings it
+OPTIONAL = {"matplotlib"}
+
+
+def test_a_cell_is_a_line(tmp_path: Path) -> None:
+    cells = [{"groups": g, "kernels_ms": {"a": [1.5, None], "b": "x" * 100}} for g in (1, 2)]
+    made: dict[str, Any] = {"commit": "abc", "arms": ["ours", "stock"], "cells": cells}
+    path = tmp_path / "new" / "made.json"
+    report.write(made, path)
+    assert json.loads(path.read_text()) == made
+    lines = path.read_text().splitlines()
+    assert lines[0] == "{"
+    assert lines[2] == ' "arms": ["ours", "stock"],'
+    assert [json.loads(line.strip().rstrip(",")) for line in lines[4:6]] == cells
+    assert len(lines) == 8
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_records_lie_in_lines_at_any_depth() -> None:
+    queries = {f"q{i}": {"ratio": 1.0, "warm": [0.5] * 30} for i in range(3)}
+    made = {"schedulers": {"threads": {"title": "two", "queries": queries}}}
+    text = report.text(made)
+    assert json.loads(text) == made
+    rows = [line.strip() for line in text.splitlines() if "ratio" in line]
+    assert [row[1:3] for row in rows] == ["q0", "q1", "q2"]
+
+
+@pytest.mark.parametrize("value", [{}, {"cells": []}, {"cells": {}}, {"a": [[1] * 60, {}]}])
+def test_any_report_is_read_again(value: dict[str, Any]) -> None:
+    assert json.loads(report.text(value)) == value
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_committed_results(path: Path) -> None:
+    made = json.loads(path.read_text())
+    assert path.read_text() == report.text(made)
+    for part in made.get("runs", [made]):
+        assert part["commit"]
+    assert '"hot"' not in path.read_text()
+
+
+def test_one_file_for_each_benchmark() -> None:
+    scripts = {path.stem for path in ROOT.glob("*.py")}
+    assert {path.stem for path in RESULTS} <= scripts
+
+
+def test_hot_keys_stay_out() -> None:
+    estimate = KeySummary(1_000, 1_000, 0.0, 0.0, hot=((7, 0.5),))
+    made = decision_fields(Decision("pgb", "", estimate, 500, 1, 1, 132, 2048, hot=(7,)))
+    assert made["kernel"] == "pgb"
+    assert made["estimate"]["groups"] == 1_000
+    assert '"hot"' not in json.dumps(made)
+
+
+@pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules([str(ROOT)])])
+def test_every_script_is_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name])
+    try:
+        importlib.import_module(f"benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            raise
+        pytest.skip(f"{error.name} is not installed")
