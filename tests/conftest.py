@@ -1,9 +1,9 @@
-"""Fixtures of all tests, and the profiles of the property tests.
+"""Fixtures of all tests, profiles of the property tests, and how missing GPUs are reported.
 
 ``GPUAGG_HYPOTHESIS=deep pytest tests/test_properties.py`` looks for new failures at random and
 for longer; what it finds is kept in ``.hypothesis`` and tried first the next time. The default
-profile tries the same examples in every run, so that a run says something about a change. Both
-print a line that reproduces a failure.
+profile tries the same examples in every run, so that a run says something about a change; ``fast``
+tries the first few of them. All print a line that reproduces a failure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,29 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+settings.register_profile("fast", max_examples=8, derandomize=True, **_COMMON)
 settings.register_profile("deep", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
+
+
+def _needs_gpu(report: Any) -> bool:
+    """Whether a test was skipped because there is no GPU, which ``tests/device`` decides."""
+    return bool(report.skipped and report.when == "setup" and "device" in report.keywords)
+
+
+def pytest_report_teststatus(report: Any) -> tuple[str, str, str] | None:
+    """Tests that need a GPU have no category: none of them is listed."""
+    return ("", "", "") if isinstance(report, pytest.TestReport) and _needs_gpu(report) else None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line for all tests that need a GPU."""
+    reports = terminalreporter.stats.get("", ())
+    skipped = [r for r in reports if isinstance(r, pytest.TestReport) and _needs_gpu(r)]
+    if skipped:
+        _, _, reason = skipped[0].longrepr
+        reason = reason.removeprefix("Skipped: ")
+        terminalreporter.write_line(f"{len(skipped):,} tests need a GPU, not run: {reason}")
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,13 @@ ROWS = 2_000_000
 SUM = {"f": ["sum"]}
 
 
+def fitting(groups: int) -> int:
+    """As large a share of this device's shared memory as so many groups are of an H200's."""
+    from dask_gpuagg.cuda.runtime.driver import current_device
+
+    return groups * current_device().shared_bytes // 232_448
+
+
 def frame_of(keys: object, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     return pd.DataFrame({"k": keys} | values(rng, len(keys)))  # type: ignore[arg-type]
@@ -24,7 +31,7 @@ def frame_of(keys: object, seed: int = 0) -> pd.DataFrame:
 @pytest.mark.parametrize("least", [0, -1_000_000, 2**62, -(2**63) + 100])
 def test_windows_anywhere(least: int, groups: int, wanted: dict[str, list[str]]) -> None:
     rng = np.random.default_rng(groups)
-    frame = frame_of(rng.integers(0, groups, ROWS) + least)
+    frame = frame_of(rng.integers(0, fitting(groups), ROWS) + least)
     ours, run = aggregated(frame, ["k"], wanted, "direct")
     assert run.decision.kernel == "direct"
     assert run.spilled == 0
@@ -108,7 +115,7 @@ def test_extremes_that_lie_far(kind: str, masked: bool) -> None:
         v = v.astype("Float64").mask(rng.random(ROWS) < 0.3)
     w = pd.Series(rng.normal(0, 1, ROWS))
     # means of infinities are no numbers, and pandas counts NaN as missing
-    frame = pd.DataFrame({"k": rng.integers(0, 9_000, ROWS), "v": v, "w": w})
+    frame = pd.DataFrame({"k": rng.integers(0, fitting(9_000), ROWS), "v": v, "w": w})
     wanted = {"v": ["min", "max", "size"], "w": ["mean", "sum"]}
     ours, run = aggregated(frame, ["k"], wanted, "direct")
     assert run.decision.kernel == "direct"
@@ -125,7 +132,7 @@ def test_one_group_after_the_other_with_far_extremes() -> None:
     """Blocks that meet a key late, and rows outside of the window where no segment is sampled."""
     rng = np.random.default_rng(12)
     rows = 1 << 24
-    keys = np.sort(rng.integers(0, 9_000, rows))
+    keys = np.sort(rng.integers(0, fitting(9_000), rows))
     between = np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)
     keys[rng.choice(between, 300, replace=False)] = rng.integers(10**6, 2 * 10**6, 300)
     frame = pd.DataFrame({"k": keys, "v": rng.normal(0, 1, rows), "w": rng.normal(0, 1, rows)})
