@@ -88,7 +88,7 @@ $(VENV)-oldest/.stamp-oldest: Makefile pyproject.toml dask_gpuagg/_version.py
 	@touch $@
 
 clean:
-	rm -rf build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build docs/_generated docs/kernels .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 distclean: clean
 	rm -rf $(VENV) $(VENV)-oldest data

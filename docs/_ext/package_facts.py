@@ -4,13 +4,16 @@ Before a build reads its pages, this makes ``_generated/support.md`` from the re
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
 configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``grid.md``,
 ``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the committed results of the
-benchmarks.
+benchmarks. The pages of ``kernels/``, which lie beside the kernels, are copied to
+``docs/kernels/``. Their links, and those to them, are written as they are in the repository, where
+readers of the sources follow them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -25,12 +28,16 @@ from dask_gpuagg import aggregations
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.engines.device.support import device_table
 
-_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "host.json"
+_ROOT = Path(__file__).parents[2]
+_RESULTS = _ROOT / "benchmarks" / "results" / "host.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
 _GRID = _KERNELS.parent / "grid.json"
 _WHOLE_QUERIES = _KERNELS.parent / "end_to_end.json"
 
+# ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
+_TO_KERNELS = re.compile(r"\]\(\.\./(?=kernels/)")
+_TO_DOCS = re.compile(r"\]\((?P<up>(\.\./)+)docs/")
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
 _CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
 
@@ -258,6 +265,38 @@ def _section(path: list[str], default: Any, comment: list[str]) -> str:
     return "\n".join(lines)
 
 
+def in_the_build(page: str, text: str) -> str:
+    """A page's text with the links that hold in the build.
+
+    Parameters
+    ----------
+    page : str
+        Name of the document, relative to ``docs/``.
+    text : str
+        As it is in the repository.
+
+    Returns
+    -------
+    str
+    """
+    if page.startswith("kernels/"):
+        return _TO_DOCS.sub(r"](\g<up>", text)
+    return _TO_KERNELS.sub("](", text)
+
+
+def _copy_kernel_pages(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "kernels"
+    shutil.rmtree(folder, ignore_errors=True)
+    for page in (_ROOT / "kernels").rglob("*.md"):
+        copy = folder / page.relative_to(_ROOT / "kernels")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(page, copy)
+
+
+def _relink(app: Sphinx, page: str, text: list[str]) -> None:
+    text[0] = in_the_build(page, text[0])
+
+
 def _write(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "_generated"
     folder.mkdir(exist_ok=True)
@@ -280,4 +319,6 @@ def _write(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("builder-inited", _write)
+    app.connect("builder-inited", _copy_kernel_pages)
+    app.connect("source-read", _relink)
     return {"parallel_read_safe": True}

@@ -1,0 +1,50 @@
+"""Links between the pages of the repository lead somewhere, and kernels have a page each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT
+
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "benchmarks/*.md", "docs/*.md", "kernels/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+# without headings of pages that are generated
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def text_of(page: Path) -> str:
+    """A page without its blocks of code, whose brackets are no links."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What headings are linked by: lower case, without punctuation, hyphens for spaces."""
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text_of(page)))
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(text_of(page)):
+        target = page.parent / link["path"] if link["path"] else page
+        assert target.exists(), link[0]
+        if link["anchor"]:
+            assert link["anchor"] in anchors(target), link[0]
+
+
+def test_every_folder_of_kernels_has_a_page() -> None:
+    folders = {path.parent for path in (ROOT / "kernels").rglob("*.cuh")}
+    # what all share is in the map itself
+    folders -= {ROOT / "kernels", ROOT / "kernels" / "core"}
+    map_of_kernels = (ROOT / "kernels" / "README.md").read_text(encoding="utf-8")
+    for folder in folders:
+        assert (folder / "README.md").exists()
+        assert f"]({folder.name}/README.md)" in map_of_kernels
