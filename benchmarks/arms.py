@@ -133,7 +133,7 @@ def report(query: Query, frame: dd.DataFrame) -> dict[str, Any]:
     -------
     dict
         ``by_plan``: whether the plugin runs every group-by of the query (False too when it has
-        none), None when it could not be told; ``fallback``: reasons for what it does not run;
+        none), None when that is unknown; ``fallback``: reasons for what it does not run;
         ``plan``: its explanation, line by line; ``error``.
     """
     import dask_gpuagg

@@ -3,7 +3,7 @@
 ``python -m benchmarks.choice`` reads what ``benchmarks.families`` wrote, all kernels forced on the
 same inputs, and prints expected and measured milliseconds of every cell, how often the choice is
 within 10 % of the best kernel, and how far from it it is at worst. The exit status is 1 where that
-is more seldom than in 90 % of the cells, or farther than 1.5 times.
+is true of fewer than 90 % of the cells, or the choice takes more than 1.5 times the best.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMMON = (
     *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
-# What the choice is to be: so near the best kernel, in such a share of the cells; never farther.
+# Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
 CONTENDING = 3.0
@@ -75,15 +75,15 @@ class Case:
     def misjudged(self) -> bool:
         """Whether the estimate was so wrong that no model of it can be right."""
         estimates = [made.decision.estimate for made in self.kernels.values()]
-        told = [estimate.groups for estimate in estimates if estimate is not None]
-        return any(not 0.5 <= n / self.made <= 2 for n in told)
+        groups = [estimate.groups for estimate in estimates if estimate is not None]
+        return any(not 0.5 <= n / self.made <= 2 for n in groups)
 
     @property
     def contenders(self) -> dict[str, Measured]:
         """Kernels with a model that took at most three times the least time.
 
-        The others are out of the question: few groups in partitions, say, whose contention the
-        model does not reckon with.
+        The others cannot win: few groups in partitions, say, whose contention the model leaves
+        out.
         """
         least = min(made.ms for made in self.kernels.values())
         made = self.kernels.items()
@@ -128,31 +128,31 @@ def cases(path: Path) -> list[Case]:
     return found
 
 
-def query_of(told: dict[str, Any]) -> Query:
+def query_of(saved: dict[str, Any]) -> Query:
     """A query from its fields."""
-    made = told | {
-        "keys": tuple(KeyPart(**key) for key in told["keys"]),
-        "inputs": tuple(ValuePart(**value) for value in told["inputs"]),
-        "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in told["states"]),
-        "outputs": tuple(KernelOutput(**output) for output in told["outputs"]),
+    made = saved | {
+        "keys": tuple(KeyPart(**key) for key in saved["keys"]),
+        "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
+        "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
+        "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
     }
     return Query(**made)
 
 
-def decision_of(told: dict[str, Any]) -> Decision:
+def decision_of(saved: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
-    made = known_fields(Decision, told)
-    if told["estimate"] is not None:
-        estimate = known_fields(KeySummary, told["estimate"])
+    made = known_fields(Decision, saved)
+    if saved["estimate"] is not None:
+        estimate = known_fields(KeySummary, saved["estimate"])
         estimate["bounds"] = tuple(estimate["bounds"])
         made["estimate"] = KeySummary(**estimate)
     return Decision(**made)
 
 
-def known_fields(of: Any, told: dict[str, Any]) -> dict[str, Any]:
+def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """Those that a dataclass has."""
     names = {field.name for field in fields(of)}
-    return {name: value for name, value in told.items() if name in names}
+    return {name: value for name, value in saved.items() if name in names}
 
 
 def observation(case: Case, measured: Measured) -> Observation:
@@ -173,8 +173,8 @@ def chosen(case: Case, costs: Costs) -> str:
     """The kernel that the decision chooses with these constants."""
     # the estimate of auto: it alone counts the keys where the sample misleads
     estimates = [made.decision.estimate for made in case.kernels.values()]
-    told = [estimate for estimate in estimates if estimate is not None]
-    estimate = max(told, key=lambda estimate: estimate.groups, default=None)
+    known = [estimate for estimate in estimates if estimate is not None]
+    estimate = max(known, key=lambda estimate: estimate.groups, default=None)
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
     if name in case.kernels:
         return name

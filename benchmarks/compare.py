@@ -140,7 +140,7 @@ def _order(keys: pd.DataFrame) -> npt.NDArray[np.intp]:
 
     Sorting by a hash of the row is many times faster than sorting by six keys. Two rows with one
     hash could end up in either order; their keys would then be reported as different, and with 64
-    bits nobody will see it.
+    bits that is too rare to matter.
     """
     return np.argsort(pd.util.hash_pandas_object(keys, index=False).to_numpy(), kind="stable")
 

@@ -205,7 +205,7 @@ def main() -> None:
     if options.list:
         print("\n".join(cell.name for cell in options.chosen))
         return
-    # Dask warns of large graphs, pandas of its own future: not our matter
+    # Dask warns of large graphs, pandas of its own future: neither is ours to fix
     warnings.filterwarnings("ignore")
     print(f"{len(options.chosen)} cells, {', '.join(options.arms)}", file=sys.stderr)
     run(options)

@@ -17,8 +17,8 @@ from benchmarks.end_to_end_cluster import (
     Persisted,
     Run,
     Session,
+    message_of,
     timed,
-    told,
     without_frames,
 )
 from benchmarks.end_to_end_queries import Query, probes, summary
@@ -96,7 +96,7 @@ class DaskArm:
         raise failure
 
     def peak(self, limit: float) -> int:
-        """Memory of a run of its own."""
+        """Memory, in a separate run."""
         with self.question.session.counted() as peak:
             self.run(limit, False)
             return peak()
@@ -145,14 +145,14 @@ def tuned(
             known[name] = entry
             _again(arm, entry, seen, limit)
         except Exception as error:
-            entry["error"] = told(error)
+            entry["error"] = message_of(error)
     finished = sorted((e for e in seen if e["times_ms"]), key=lambda e: e["times_ms"][0])
     for entry in finished[:2]:
         try:
             tuning = {label: entry[label] for label in ("split_out", "shuffle_method")}
             _again(DaskArm(question, TUNED, tuning), entry, seen, limit)
         except Exception as error:
-            entry["error"] = told(error)
+            entry["error"] = message_of(error)
     finished = [entry for entry in finished if "error" not in entry]
     if not finished:
         return None, seen
@@ -218,7 +218,7 @@ def _duckdb(asked: Question, files: str) -> tuple[Any, Any]:
     )
     query = f"select {asked.key}, {outputs} from read_parquet('{files}') group by {asked.key}"
     connection = duckdb.connect()
-    # a table of its own: handing many rows to Arrow takes one thread longer than the query
+    # a separate table: handing many rows to Arrow takes one thread longer than the query
     connection.execute(f"create temp table answer as {query}")
     return connection, lambda c: c.execute("select * from answer").df()
 

@@ -1,6 +1,6 @@
 """The cluster of ``benchmarks.end_to_end``: rows in it, one timed run, memory, expected answers.
 
-What runs on workers imports what it needs there: the client may have no GPU of its own.
+What runs on workers imports what it needs there: the client may have no GPU.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Stopped(Exception):
 
 
 class Failed(Exception):
-    """A run failed, told without the exception itself: its frames would hold on to results."""
+    """A run failed. Only the text is kept: the exception's frames would hold on to results."""
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Type and first line of an exception."""
     if isinstance(error, Failed):
         return str(error)
@@ -58,7 +58,7 @@ def without_frames(error: Exception) -> Stopped | Failed:
     keep the futures.
     """
     error.__traceback__ = None
-    return Stopped(str(error)) if isinstance(error, Stopped) else Failed(told(error))
+    return Stopped(str(error)) if isinstance(error, Stopped) else Failed(message_of(error))
 
 
 @dataclass(frozen=True, slots=True)

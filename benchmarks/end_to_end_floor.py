@@ -23,7 +23,7 @@ COPIED = {HOST: 1 << 27, DEVICE: 1 << 32}
 class Floor:
     """Reading the columns, and the kernels alone.
 
-    For persisted rows each worker at once groups its own, brought together as one table, in one
+    For persisted rows each worker at once groups its own, stacked to one table, in one
     task, and measures its memory; on the host it only reads. For files, each worker at once reads
     its share of them by several threads. Bringing results together is left out.
     """

@@ -24,7 +24,7 @@ from benchmarks.end_to_end_arms import (
     missing,
     tuned,
 )
-from benchmarks.end_to_end_cluster import Files, Persisted, Run, Session, Stopped, told
+from benchmarks.end_to_end_cluster import Files, Persisted, Run, Session, Stopped, message_of
 from benchmarks.end_to_end_floor import Floor
 from benchmarks.end_to_end_queries import HOST, QUERIES, Rows, judge
 from benchmarks.end_to_end_results import ratios
@@ -128,7 +128,7 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     """Run the arms of a cell and fill its entry.
 
     First runs come first, then the search for stock Dask's tuning, then the repetitions, arms
-    alternating; memory is measured in a run of its own.
+    alternating; memory is measured in a separate run.
     """
     question = bench.question(cell)
     right = bench.answer(question)
@@ -169,7 +169,7 @@ def guarded(record: dict[str, Any], what: str, call: Any, label: str | None = No
     try:
         record[label or what] = call()
     except Exception as error:
-        record[f"{what}_error"] = told(error)
+        record[f"{what}_error"] = message_of(error)
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run | None:
@@ -182,7 +182,7 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run |
         if bench.left() >= 1:
             record["stopped_s"] = limit
     except Exception as error:
-        record["error"] = told(error)
+        record["error"] = message_of(error)
     else:
         if right is not None:
             record["answer"] = judge(done.found or {}, right, arm.question.query)

@@ -35,7 +35,7 @@ from dask_gpuagg.cuda.runtime.driver import Device, current_device
 GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))
 # dense integers, as many of 64 random bits, skewed ones, strings of ten bytes
 KEYS = ("dense", "random", "zipf", "strings")
-# What a kernel may be expected to take, ms; from there on nobody would choose it.
+# A kernel that is expected to take longer, in ms, is left out.
 LIMIT = 100.0
 
 
@@ -100,7 +100,7 @@ def measured(
     keys, values = columns_of(frame, aggregations)
     aggregator = aggregator_of(keys, values, aggregations)
     run = aggregator.run("auto")[2]
-    # what a kernel admits goes by the form that the keys are grouped in
+    # which kernels admit the input depends on the form that the keys are grouped in
     query = as_grouped(aggregator.query, device_time(partial(aggregator.run, "auto"), 1))
     runs, left_out = {}, {}
     for name in kernels:

@@ -281,7 +281,7 @@ def main() -> None:
     if options.show is not None:
         print(table.render(json.loads(options.show.read_text())))
         return
-    # Dask warns that shuffled tasks carry a large graph, pandas of its own future: not our matter.
+    # Dask warns that shuffled tasks carry a large graph, pandas of its future: not ours to fix.
     warnings.filterwarnings("ignore", category=FutureWarning)
     print(table.render(run(options)))
 

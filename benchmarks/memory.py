@@ -4,7 +4,7 @@ The kernel keeps a process's largest resident size and, on Linux, lets the proce
 peak is exact, not sampled: settle, reset, run, read. Elsewhere the high-water mark cannot be reset
 and ``getrusage`` gives it since the process began; loading may then hide a small query.
 
-Run as a module, this measures one query in a process of its own and prints JSON.
+Run as a module, this measures one query in a separate process and prints JSON.
 """
 
 from __future__ import annotations

@@ -81,13 +81,13 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
                 label=name,
             )
             labels = [f"{keys} {c['groups']:,} {c['aggregations']}" for c in cells]
-            told = [
+            modelled = [
                 (cell["made"], expected[label, name])
                 for cell, label in zip(cells, labels, strict=True)
                 if (label, name) in expected
             ]
-            if told:
-                axis.loglog(*zip(*told, strict=True), "--", color=colour)
+            if modelled:
+                axis.loglog(*zip(*modelled, strict=True), "--", color=colour)
         auto = [(c["made"], c["kernels"]["auto"]) for c in cells if "auto" in c["kernels"]]
         axis.loglog(
             [groups for groups, _ in auto],

@@ -119,11 +119,11 @@ def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
 def test_expected_times_stand_beside_the_measured_ones(result: Callable[..., Path]) -> None:
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         for name, kernel in cell["kernels"].items():
-            told = kernel["expected_ms"]
+            expected = kernel["expected_ms"]
             if name == "sgb" or (name == "hgb" and cell["groups"] >= 1 << 20):
-                assert told is None
+                assert expected is None
             else:
-                assert kernel["device_ms"] == pytest.approx(told + 0.01)
+                assert kernel["device_ms"] == pytest.approx(expected + 0.01)
 
 
 def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) -> None:

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _without_expectations() -> None:
-    """What other tests' rows were like is no matter of a test's."""
+    """No decision is reused from another test's rows."""
     repeat.forget()
 
 
