@@ -107,15 +107,15 @@ def measured(aggregator: Any, kernel: str, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the sets."""
-    import cupy as cp
-    import pylibcudf as plc
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=float, default=1e8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("gathered.json"))
     args = parser.parse_args()
+    import cupy as cp
+    import pylibcudf as plc
+
     rows, cells = int(args.rows), []
     prepare()
     rng = cp.random.default_rng(1)
