@@ -43,7 +43,7 @@ help:
 quickstart: $(VENV)/.stamp-examples
 	$(BIN)/python examples/quickstart.py
 
-# The times as measured on two cores without a GPU; what SLOW in tests/conftest.py names is left out of test-fast.
+# The times as measured on two cores without a GPU; tests/conftest.py says what test-fast leaves out.
 test: lint
 	@echo "About 25 minutes on two cores: 19 for our tests, 6 for Dask's own with the plugin on."
 	@echo "make test-fast takes under 3."

@@ -1,14 +1,18 @@
-"""Fixtures of all tests, profiles of the property tests, and how missing GPUs are reported.
+"""Fixtures of all tests, profiles of the property tests, slow tests, how missing GPUs are reported.
 
 ``GPUAGG_HYPOTHESIS=deep pytest tests/test_properties.py`` looks for new failures at random and
 for longer; what it finds is kept in ``.hypothesis`` and tried first the next time. The default
 profile tries the same examples in every run, so that a run says something about a change; ``fast``
 tries the first few of them. All print a line that reproduces a failure.
+
+``make test-fast`` leaves out the tests marked ``slow``: those that use a cluster, and those of the
+files and folders in ``SLOW``; of the files in ``SAMPLED``, every fifth test is run.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,31 @@ from hypothesis import HealthCheck, Phase, settings
 
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
+
+TESTS = Path(__file__).parent
+# Files and folders that take long: they compile kernels, start processes, or try all plans.
+SLOW = (
+    "benchmarks/test_end_to_end.py",
+    "cluster",
+    "correctness/test_order.py",
+    "correctness/test_tpch.py",
+    "cuda/query",
+    "cuda/runtime",
+    "test_cli.py",
+    "test_properties.py",
+    "test_upstream.py",
+    "test_wheel.py",
+    "worker",
+)
+# Hundreds of combinations of parameters each.
+SAMPLED = (
+    "correctness/test_dtypes.py",
+    "correctness/test_keys.py",
+    "correctness/test_numerics.py",
+    "engines/host/test_update.py",
+)
+# Fixtures that start processes.
+CLUSTERS = {"cluster", "client", "small"}
 
 _COMMON = {
     "deadline": None,
@@ -31,6 +60,26 @@ settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("fast", max_examples=8, derandomize=True, **_COMMON)
 settings.register_profile("deep", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))
+
+
+def pytest_configure() -> None:
+    """Refuse lists of slow tests that name what does not exist."""
+    if missing := [path for path in SLOW + SAMPLED if not (TESTS / path).exists()]:
+        raise pytest.UsageError(f"slow tests in tests/conftest.py: no {', '.join(missing)}")
+
+
+# before the option -m selects
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests."""
+    slow, sampled = ({TESTS / path for path in paths} for paths in (SLOW, SAMPLED))
+    seen: Counter[Path] = Counter()
+    for item in items:
+        left_out = item.path in sampled and seen[item.path] % 5 > 0
+        seen[item.path] += 1
+        in_slow = not slow.isdisjoint((item.path, *item.path.parents))
+        if left_out or in_slow or CLUSTERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 def _needs_gpu(report: Any) -> bool:
