@@ -66,7 +66,7 @@ def holds(decision: Decision) -> bool:
     """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
     if not decision.kernel.startswith("hgb") or decision.estimate is None:
         return True
-    return decision.estimate.groups <= decision.slices * decision.shared_slots
+    return decision.estimate.groups <= decision.shared_slots
 
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:

@@ -95,7 +95,7 @@ def _filling(
 ) -> Grouped | None:
     """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
     # one hash table in shared memory takes packed words faster than their numbers are made
-    hashed = decision.kernel in ("hgb", "hgb_runs") and decision.slices == 1
+    hashed = decision.kernel in ("hgb", "hgb_runs")
     if decision.estimate is None or decision.kernel == "sgb" or hashed:
         return None
     form = filling(call.query, sample.ranges, call.rows, call.about)

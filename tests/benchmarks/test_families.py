@@ -222,10 +222,10 @@ def test_the_form_of_strings() -> None:
 
 def test_tables_that_hold_the_groups() -> None:
     estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
-    roomy = Decision("hgb", "", estimate, 500, 1, 2, 132, 2048)
+    roomy = Decision("hgb", "", estimate, 1_000, 1, 1, 132, 2048)
     assert families.holds(roomy)
-    assert not families.holds(replace(roomy, slices=1))
-    assert families.holds(replace(roomy, slices=1, kernel="pgb"))
+    assert not families.holds(replace(roomy, shared_slots=998))
+    assert families.holds(replace(roomy, shared_slots=998, kernel="pgb"))
     assert families.holds(replace(roomy, estimate=None))
 
 

@@ -24,7 +24,6 @@ HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
     [
         (HGB, False),
         (replace(HGB, kernel="hgb_runs"), False),
-        (replace(HGB, slices=2), True),
         (replace(HGB, kernel="lphga", shared_slots=0), True),
         (replace(HGB, kernel="pgb", partitions=132), True),
         (replace(HGB, kernel="sgb"), False),

@@ -16,15 +16,14 @@ def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.shared_slots = decision.shared_slots
     args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
     args.replicas = decision.replicas
-    args.slices = decision.slices
+    args.slices = 1
     room = room_for_spilled(call, decision.blocks)
     args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
     call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
     if call.check:
         call.check()
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
-    kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
-    call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
+    call.launch(decision.kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
     counters = collect_early(call)
     if counters.homeless or counters.surprise:
         return None

@@ -53,7 +53,6 @@ _SHARED_LOAD = 0.85
 _MOST_REPLICAS = 256
 # Slots for each expected group, the best first.
 _ROOMY = (2, 1.5)
-_MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
 # Share of a row's values below which gathering them may be faster than moving all.
 _GATHERED = 0.5
@@ -110,13 +109,13 @@ def decide(
     values = query.values if values is None else values
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
-    slices = max(1, math.ceil(margin(expected) / capacity)) if capacity > 0 else 0
+    fits = margin(expected) <= capacity
     if forced == "lphga" or (forced == "auto" and estimate is None):
         why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
         return _in_global(rows, estimate, why)
     if forced == "sp_ega":
         return _in_two_phases(rows, estimate, "forced")
-    ascending = estimate is not None and estimate.ascending and slices != 1
+    ascending = estimate is not None and estimate.ascending and not fits
     if forced == "sgb" or (forced == "auto" and ascending):
         if _admits_runs(query):
             why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
@@ -128,7 +127,7 @@ def decide(
         return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
     if forced == "auto":
         known = costs or shipped(device).costs
-        return _cheapest(query, rows, estimate, device, slices, known, values)
+        return _cheapest(query, rows, estimate, device, known, values)
     if forced in ("pgb", "pgb_ur", "pgb_fold"):
         why = f"{expected:,} groups exceed shared memory"
         form = query.by_number if forced == "pgb_ur" else query
@@ -137,8 +136,7 @@ def decide(
         return decision or _in_global(rows, estimate, why)
     if capacity <= 0:
         return _in_global(rows, estimate, "a group's states exceed shared memory")
-    slices = min(slices, _MOST_SLICES)
-    return _in_shared(query, rows, estimate, device, slices, "forced")
+    return _in_shared(query, rows, estimate, device, "forced")
 
 
 def _cheapest(
@@ -146,35 +144,30 @@ def _cheapest(
     rows: int,
     estimate: KeySummary | None,
     device: Device,
-    slices: int,
     costs: Costs,
     values: float,
 ) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
     expected = rows if estimate is None else estimate.groups
-    why = f"{expected:,} groups exceed shared memory"
+    capacity = shared_capacity(query, device)
+    fits = margin(expected) <= capacity
     candidates: list[Decision] = []
     narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
-    if narrow is not None and slices != 1 and not _crowded(narrow):
-        candidates.append(narrow)
-    if 1 <= slices <= _MOST_SLICES:
-        why = f"{expected:,} groups fit shared memory"
+    if fits:
         # copies for each lane make rows that lie side by side no worse than others
         roomy = narrow is not None and narrow.replicas >= _LANES
         if (
-            slices == 1
-            and narrow is not None
+            narrow is not None
             and narrow.shared_slots
             and not narrow.far
             and (roomy or not _in_runs(estimate))
         ):
             return narrow
-        shared = _in_shared(query, rows, estimate, device, slices, why)
-        if slices == 1:
-            # the same updates as in partitions, and nothing moved first: no time is worth reckoning
-            # where the host's own counts most
-            return shared
-        candidates.append(shared)
+        # the same updates as in partitions, and no rows are moved first: other candidates are not
+        # evaluated, because the host's own time counts most here
+        return _in_shared(query, rows, estimate, device, f"{expected:,} groups fit shared memory")
+    if narrow is not None and not _crowded(narrow):
+        candidates.append(narrow)
     forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
     parts = [in_partitions(form, rows, estimate, device, False, values) for form in forms]
     candidates += [each for each in parts if each is not None]
@@ -187,7 +180,8 @@ def _cheapest(
     # the host's time counts too: what cannot be chosen is not reckoned in full
     if not candidates or least_ms(costs, query, rows) < _WORTH * best:
         candidates = []
-        if slices and rows >= PARTITIONED_FROM:
+        why = f"{expected:,} groups exceed shared memory"
+        if capacity > 0 and rows >= PARTITIONED_FROM:
             candidates.append(_in_two_phases(rows, estimate, why))
         if not (timed or candidates) or not (estimate and estimate.uneven):
             # skew makes estimates too low, and this table does not grow
@@ -217,27 +211,26 @@ def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision:
 
 
 def _in_shared(
-    query: Query, rows: int, estimate: KeySummary | None, device: Device, slices: int, why: str
+    query: Query, rows: int, estimate: KeySummary | None, device: Device, why: str
 ) -> Decision:
     """HGB."""
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
-    held = min(math.ceil(margin(expected) / slices), capacity)
-    runs = slices == 1 and _in_runs(estimate)
+    held = min(margin(expected), capacity)
+    runs = _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
         held = capacity
     slots, replicas = _shared_table(query, held, device)
     wanted = math.ceil(rows / (query.threads * query.unroll))
-    blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
     return Decision(
         "hgb_runs" if runs else "hgb",
         why,
         estimate,
         slots,
         replicas,
-        slices,
-        blocks,
+        1,
+        max(1, min(device.multiprocessors, wanted)),
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
         even(max(4 * margin(held if runs else expected), 2048)),
     )

@@ -141,15 +141,14 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
 def _hgb(
     costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
 ) -> float:
-    slices, slots = decision.slices, decision.shared_slots
-    memory = slices * rows * _read_bytes(query) / costs.bandwidth * 1e-6
-    load = min(1.0, groups / slices / slots)
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    load = min(1.0, groups / decision.shared_slots)
     work = _find(costs, query, decision.estimate, groups, load)
     work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
     if decision.estimate is not None and decision.kernel == "hgb_runs":
         work *= 1 - decision.estimate.repeats
-    shared = rows * work * _passes(slices) * multiprocessors / decision.blocks * 1e-9
-    accesses = decision.blocks * groups / slices * _touched_fields(query)
+    shared = rows * work * multiprocessors / decision.blocks * 1e-9
+    accesses = decision.blocks * groups * _touched_fields(query)
     return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
 
 

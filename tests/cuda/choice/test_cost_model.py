@@ -162,7 +162,7 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
     others = [choose.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
     for other in others:
         # a table that does not hold the groups is no choice, whatever it would cost
-        room = other.slices * choose.shared_capacity(query, H200)
+        room = choose.shared_capacity(query, H200)
         holds = other.kernel != "hgb" or room >= groups + groups // 16 + 8
         if holds and other.kernel != chosen.kernel:
             ms = choose.expected_ms(query, rows, H200, COSTS, other)

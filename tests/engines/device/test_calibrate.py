@@ -147,7 +147,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("kernel", "named"),
     [
-        ("hgb_sliced", "hgb"),
+        ("hgb_runs", "hgb"),
         ("scatter_wide_narrow", "scatter"),
         ("aggregate_narrow", "aggregate"),
         ("fold_narrow", "fold"),
