@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.fitting import Observation, fit
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -141,13 +141,20 @@ def query_of(told: dict[str, Any]) -> Query:
 
 def decision_of(told: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
-    made = known_fields(Decision, told) | {"hot": tuple(told["hot"])}
+    record = RECORDS[told["kernel"]]
+    made = known_fields(record, told)
+    if "hot" in made:
+        made["hot"] = tuple(made["hot"])
+    if record is Direct:
+        # results of earlier versions have the slots of both tables instead
+        made.setdefault("keys", told.get("global_slots", 0) >> told["shift"])
+        made.setdefault("in_shared", bool(told.get("shared_slots")))
     if told["estimate"] is not None:
         estimate = known_fields(KeySummary, told["estimate"])
         estimate["hot"] = tuple((word, share) for word, share in estimate["hot"])
         estimate["bounds"] = tuple(estimate["bounds"])
         made["estimate"] = KeySummary(**estimate)
-    return Decision(**made)
+    return record(**made)
 
 
 def known_fields(of: Any, told: dict[str, Any]) -> dict[str, Any]:

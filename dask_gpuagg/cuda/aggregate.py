@@ -21,7 +21,7 @@ from dask_gpuagg.cuda.call.call import (
 )
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import (
     forms_of,
@@ -158,13 +158,14 @@ def aggregate(
 def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
     """Groups and codes from the range of the keys, where a table would not fit shared memory."""
     call.args.rows = call.rows
-    if decision.kernel in ("hgb", "hgb_runs"):
+    if isinstance(decision, Hgb):
         return None
     found = encode_range(call)
     if found is None:
         return None
     keys, codes, groups = found
-    decision = replace(decision, kernel="range", why="the keys lie in a narrow range")
+    why = "the keys lie in a narrow range"
+    decision = Decision(kernel="range", why=why, estimate=decision.estimate)
     seconds = time.perf_counter() - started
     run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)

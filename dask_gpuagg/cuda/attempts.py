@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.call.inputs import Columns
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice.costs import known
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb, SpEga
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import filling, make_words, range_columns, strayed, verified
 from dask_gpuagg.cuda.query.query import Query
@@ -95,8 +95,7 @@ def _filling(
 ) -> Grouped | None:
     """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
     # one hash table in shared memory takes packed words faster than their numbers are made
-    hashed = decision.kernel in ("hgb", "hgb_runs")
-    if decision.estimate is None or decision.kernel == "sgb" or hashed:
+    if decision.estimate is None or isinstance(decision, Sgb | Hgb):
         return None
     form = filling(call.query, sample.ranges, call.rows, call.about)
     if form is None:
@@ -107,7 +106,7 @@ def _filling(
     estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
     costs = known(call.device).costs
     other = choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)
-    if other.kernel != "direct" and not other.window:
+    if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return None
     made = grouped(columns, columns.call(query, range_columns(ranges)), forced, False, other)
     if made is None:
@@ -168,15 +167,12 @@ def _as_decided(
 ) -> Done:
     """The groups by a decision, or by others where the rows do not admit it."""
     query, first = call.query, decision
-    if encoded and decision.kernel in ("pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega"):
+    if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
         # they leave no table in which rows could be looked up by linear probing
         decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
     done = None
-    while done is None and decision.kernel in ("sgb", "direct"):
-        if decision.kernel == "sgb":
-            done = sgb(call, decision, sort=forced == "sgb")
-        else:
-            done = direct(call, decision)
+    while done is None and isinstance(decision, Sgb | Direct):
+        done = sgb(call, decision) if isinstance(decision, Sgb) else direct(call, decision)
         if done is None:
             costs = known(call.device).costs
             decision = choose.decide_again(
@@ -192,13 +188,16 @@ def _as_decided(
 
 def _taken(call: Call, decision: Decision) -> Done | None:
     """The groups by the kernel that was decided for; None if it cannot take all rows."""
-    if decision.kernel == "direct":
-        return direct(call, decision)
-    if decision.partitions:
-        return pgb(call, decision)
-    if decision.shared_slots:
-        return hgb(call, decision)
-    return sp_ega(call, decision) if decision.kernel == "sp_ega" else None
+    match decision:
+        case Direct():
+            return direct(call, decision)
+        case Partitioned():
+            return pgb(call, decision)
+        case Hgb():
+            return hgb(call, decision)
+        case SpEga():
+            return sp_ega(call, decision)
+    return None
 
 
 def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:

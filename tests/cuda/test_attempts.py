@@ -10,13 +10,18 @@ import pytest
 
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.call.call import Args
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb, Lphga, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.sampling import repeat
+from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import SUM
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
-HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
+HGB = Hgb(
+    why="few groups", estimate=PAIRS, shared_slots=2_048, replicas=8, blocks=132, global_slots=4_096
+)
+PARTS = choose.decide(SUM, 10**8, replace(PAIRS, groups=10**6, most=10**6), H200, "pgb")
 
 
 @pytest.mark.parametrize(
@@ -24,10 +29,10 @@ HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
     [
         (HGB, False),
         (replace(HGB, kernel="hgb_runs"), False),
-        (replace(HGB, kernel="lphga", shared_slots=0), True),
-        (replace(HGB, kernel="pgb", partitions=132), True),
-        (replace(HGB, kernel="sgb"), False),
-        (replace(HGB, kernel="lphga", estimate=None), False),
+        (Lphga(why="", estimate=PAIRS, global_slots=4_096), True),
+        (PARTS, True),
+        (Sgb(why="", estimate=PAIRS), False),
+        (Lphga(why="", global_slots=4_096), False),
     ],
 )
 def test_words_of_few_groups_are_hashed_as_they_are(
@@ -58,8 +63,7 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    decision = replace(HGB, kernel="pgb", partitions=132)
-    known = SimpleNamespace(form=(SUM, [(0, 9)]), decision=decision, expected=None)
+    known = SimpleNamespace(form=(SUM, [(0, 9)]), decision=PARTS, expected=None)
     monkeypatch.setattr(repeat, "expectation", lambda *_: known)
     monkeypatch.setattr(repeat, "refused", lambda *_: None)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dask_gpuagg.cuda.algorithms.output import collect_early
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, safe_slots
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, Hgb, Lphga, safe_slots
 
 
-def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
     """Shared-memory tables; None if the merged table was too small, which calls for ``lphga``."""
     args, query = call.args, call.query
     fixed, replica = query.slot_bytes
@@ -45,10 +45,21 @@ def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
 
 
 def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
-    """One table in global memory, which grows until all have found a place."""
+    """One table in global memory, which grows until all have found a place.
+
+    Parameters
+    ----------
+    call : Call
+    decision : Decision
+        ``Lphga``, or another that did not have room for all groups.
+
+    Returns
+    -------
+    tuple of Run and Counters
+    """
     args, threads = call.args, call.query.threads
-    restarted = decision.kernel != "lphga"
-    slots = safe_slots(call.rows) if restarted else decision.global_slots
+    restarted = not isinstance(decision, Lphga)
+    slots = decision.global_slots if isinstance(decision, Lphga) else safe_slots(call.rows)
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None

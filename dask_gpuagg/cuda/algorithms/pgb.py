@@ -24,7 +24,14 @@ from dask_gpuagg.cuda.call.call import (
 )
 from dask_gpuagg.cuda.choice import folding, skew, summary
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, safe_slots
+from dask_gpuagg.cuda.choice.decision import (
+    EXTRA_SLOTS,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    even,
+    safe_slots,
+)
 from dask_gpuagg.cuda.choice.window import null_slot
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -74,13 +81,13 @@ class _HotKeys(ctypes.Structure):
 _ROOM_THREADS = 1024
 
 
-def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     """Groups of a partitioned input.
 
     Parameters
     ----------
     call : Call
-    decision : Decision
+    decision : Partitioned
 
     Returns
     -------
@@ -93,7 +100,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     partitions, moved = _make_partitions(moving, decision)
     copies = slice(first, len(call.held))
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
-    args.replicas = decision.replicas
+    args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
@@ -145,7 +152,7 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
 def _again(
     call: Call,
     moving: Call,
-    decision: Decision,
+    decision: Partitioned,
     partitions: _Partitions,
     moved: ctypes.Array[ColumnStruct],
     room: int,
@@ -169,22 +176,22 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     return no_targets(call.query)
 
 
-def _moving(call: Call, decision: Decision) -> Call:
+def _moving(call: Call, decision: Partitioned) -> Call:
     """The same call with the kernels that move what the decision says."""
-    query = decision.form(call.query)
+    query = decision.partition_query(call.query)
     if query is call.query:
         return call
     return replace(call, query=query, kernels=kernels_of(query, call.device))
 
 
-def _suffix(decision: Decision) -> str:
+def _suffix(decision: Partitioned) -> str:
     if decision.window:
         return "_striped"
     return "" if decision.base is None else "_narrow"
 
 
 def _scatter(
-    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[ColumnStruct]
+    call: Call, decision: Partitioned, partitions: _Partitions, moved: ctypes.Array[ColumnStruct]
 ) -> None:
     query, args = call.query, call.args
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
@@ -196,7 +203,7 @@ def _scatter(
     call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
-def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
+def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
     return _HotKeys(
         (ctypes.c_uint64 * summary.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
@@ -207,7 +214,7 @@ def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
     )
 
 
-def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
+def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None:
     """Room for each partition by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
@@ -224,7 +231,7 @@ def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
 
 
 def _make_partitions(
-    call: Call, decision: Decision
+    call: Call, decision: Partitioned
 ) -> tuple[_Partitions, ctypes.Array[ColumnStruct]]:
     """Memory for the rows' copies; the columns take the places of the input's.
 
@@ -261,14 +268,28 @@ def _make_partitions(
 def _aggregate(
     call: Call,
     moving: Call,
-    decision: Decision,
+    decision: Partitioned,
     partitions: _Partitions,
     moved: ctypes.Array[ColumnStruct],
     targets: ctypes.Array[Target],
 ) -> Counters:
-    if decision.fills:
+    if isinstance(decision, PgbFold):
         _fold(moving, decision, partitions, moved, targets)
-        return _appended(call, decision, targets)
+    elif isinstance(decision, Pgb):
+        _group(moving, decision, partitions, moved, targets)
+    if decision.hot_buckets:
+        call.args.taken = None
+        _append_others(call, targets)
+    return call.counters()
+
+
+def _group(
+    moving: Call,
+    decision: Pgb,
+    partitions: _Partitions,
+    moved: ctypes.Array[ColumnStruct],
+    targets: ctypes.Array[Target],
+) -> None:
     kernel, slots = "aggregate", decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(moving.query)
@@ -277,18 +298,9 @@ def _aggregate(
         shared = slots * partitioning.hashed_bytes(moving.query, decision.base)
     if decision.crowded:
         kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(moving.query)
-    operands = (call.args, partitions, moved, targets)
+    operands = (moving.args, partitions, moved, targets)
     kernel += _suffix(decision)
     moving.launch(kernel, decision.blocks, moving.query.threads, *operands, shared=shared)
-    return _appended(call, decision, targets)
-
-
-def _appended(call: Call, decision: Decision, targets: ctypes.Array[Target]) -> Counters:
-    """The counters, once the groups of hot keys are with the others."""
-    if decision.hot_buckets:
-        call.args.taken = None
-        _append_others(call, targets)
-    return call.counters()
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
@@ -298,7 +310,7 @@ def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
 
 def _fold(
     call: Call,
-    decision: Decision,
+    decision: PgbFold,
     partitions: _Partitions,
     moved: ctypes.Array[ColumnStruct],
     targets: ctypes.Array[Target],

@@ -6,6 +6,7 @@ Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels tak
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda.choice.cost_model import laps, least_ms
@@ -13,6 +14,12 @@ from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import (
     EXTRA_SLOTS,
     Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Sgb,
+    SpEga,
     doubt,
     even,
     margin,
@@ -107,97 +114,105 @@ def decide(
     if forced not in ("auto", *KERNELS):
         raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
     values = query.values if values is None else values
-    expected = rows if estimate is None else estimate.groups
-    capacity = shared_capacity(query, device)
-    fits = margin(expected) <= capacity
-    if forced == "lphga" or (forced == "auto" and estimate is None):
-        why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
-        return _in_global(rows, estimate, why)
-    if forced == "sp_ega":
-        return _in_two_phases(rows, estimate, "forced")
-    ascending = estimate is not None and estimate.ascending and not fits
-    if forced == "sgb" or (forced == "auto" and ascending):
-        if _admits_runs(query):
-            why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
-            return replace(_in_global(rows, estimate, why), kernel="sgb")
-        if forced == "sgb":
-            return _in_global(rows, estimate, "the keys have no word that orders as they do")
-    if forced == "direct":
-        decision = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
-        return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
-    if forced == "auto":
-        known = costs or shipped(device).costs
-        return _cheapest(query, rows, estimate, device, known, values)
-    if forced in ("pgb", "pgb_ur", "pgb_fold"):
-        why = f"{expected:,} groups exceed shared memory"
-        form = query.by_number if forced == "pgb_ur" else query
-        folds = forced == "pgb_fold"
-        decision = in_partitions(form, rows, estimate, device, True, values, folds)
-        return decision or _in_global(rows, estimate, why)
-    if capacity <= 0:
-        return _in_global(rows, estimate, "a group's states exceed shared memory")
-    return _in_shared(query, rows, estimate, device, "forced")
+    if forced != "auto":
+        return _forced(query, rows, estimate, device, forced, values)
+    if estimate is None:
+        return _in_global(rows, None, f"{rows:,} rows are few")
+    fits = margin(estimate.groups) <= shared_capacity(query, device)
+    if estimate.ascending and not fits and _admits_runs(query):
+        return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
+    return _cheapest(query, rows, estimate, device, costs or shipped(device).costs, values)
+
+
+def _forced(
+    query: Query,
+    rows: int,
+    estimate: KeySummary | None,
+    device: Device,
+    kernel: str,
+    values: float,
+) -> Decision:
+    """The kernel of this name, or ``lphga`` where it does not admit the query or its keys."""
+    made: Decision | None = None
+    refusal = "forced"
+    match kernel:
+        case "sp_ega":
+            made = _sp_ega(rows, estimate, "forced")
+        case "sgb":
+            refusal = "the keys have no word that orders as they do"
+            if _admits_runs(query):
+                made = Sgb(why="forced", estimate=estimate, sorts=True)
+        case "direct":
+            refusal = "the keys lie in no narrow range"
+            made = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
+        case "pgb" | "pgb_ur" | "pgb_fold":
+            groups = rows if estimate is None else estimate.groups
+            refusal = f"{groups:,} groups exceed shared memory"
+            moved = query.by_number if kernel == "pgb_ur" else query
+            folds = kernel == "pgb_fold"
+            made = in_partitions(moved, rows, estimate, device, True, values, folds)
+        case "hgb":
+            refusal = "a group's states exceed shared memory"
+            if shared_capacity(query, device) > 0:
+                made = _in_shared(query, rows, estimate, device, "forced")
+    return made or _in_global(rows, estimate, refusal)
 
 
 def _cheapest(
     query: Query,
     rows: int,
-    estimate: KeySummary | None,
+    estimate: KeySummary,
     device: Device,
     costs: Costs,
     values: float,
 ) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
-    expected = rows if estimate is None else estimate.groups
+    expected = estimate.groups
     capacity = shared_capacity(query, device)
-    fits = margin(expected) <= capacity
-    candidates: list[Decision] = []
     narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
-    if fits:
-        # copies for each lane make rows that lie side by side no worse than others
-        roomy = narrow is not None and narrow.replicas >= _LANES
-        if (
-            narrow is not None
-            and narrow.shared_slots
-            and not narrow.far
-            and (roomy or not _in_runs(estimate))
-        ):
-            return narrow
+    if margin(expected) <= capacity:
         # the same updates as in partitions, and no rows are moved first: other candidates are not
         # evaluated, because the host's own time counts most here
+        near = narrow is not None and narrow.in_shared and not narrow.far
+        # copies for each lane make rows that lie side by side no worse than others
+        if near and narrow and (narrow.replicas >= _LANES or not _in_runs(estimate)):
+            return narrow
         return _in_shared(query, rows, estimate, device, f"{expected:,} groups fit shared memory")
-    if narrow is not None and not _crowded(narrow):
-        candidates.append(narrow)
-    forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
-    parts = [in_partitions(form, rows, estimate, device, False, values) for form in forms]
-    candidates += [each for each in parts if each is not None]
-    if not _few_parts(parts[0], query, rows, device):
-        folded = in_partitions(query, rows, estimate, device, False, values, True)
-        if folded is not None:
-            candidates.append(folded)
-    timed = [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
-    best = min((ms for ms, _ in timed), default=math.inf)
-    # the host's time counts too: what cannot be chosen is not reckoned in full
-    if not candidates or least_ms(costs, query, rows) < _WORTH * best:
-        candidates = []
+    moved = in_partitions(query, rows, estimate, device, False, values)
+    candidates: list[Decision | None] = [moved]
+    if narrow is not None and not _contended(narrow):
+        candidates.insert(0, narrow)
+    if values < _GATHERED * query.values:
+        candidates.append(in_partitions(query.by_number, rows, estimate, device, False, values))
+    if not _are_few(moved, query, rows, device):
+        candidates.append(in_partitions(query, rows, estimate, device, False, values, True))
+
+    def timed(decisions: Sequence[Decision | None]) -> list[tuple[float, Decision]]:
+        return [(expected_ms(query, rows, device, costs, d), d) for d in decisions if d is not None]
+
+    found = timed(candidates)
+    best = min((ms for ms, _ in found), default=math.inf)
+    # candidates that cannot win are not evaluated: the host's time counts too
+    if not found or least_ms(costs, query, rows) < _WORTH * best:
         why = f"{expected:,} groups exceed shared memory"
+        candidates = []
         if capacity > 0 and rows >= PARTITIONED_FROM:
-            candidates.append(_in_two_phases(rows, estimate, why))
-        if not (timed or candidates) or not (estimate and estimate.uneven):
+            candidates.append(_sp_ega(rows, estimate, why))
+        if not (found or candidates) or not estimate.uneven:
             # skew makes estimates too low, and this table does not grow
             candidates.append(_in_global(rows, estimate, why))
-        timed += [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
+        found += timed(candidates)
 
-    def reckoned(i: int) -> float:
-        ms, each = timed[i]
-        return ms if each.shared_slots or each is narrow else ms / _WORTH
+    def compared(i: int) -> float:
+        ms, each = found[i]
+        return ms / _WORTH if isinstance(each, Lphga | SpEga) else ms
 
-    ms, chosen = timed.pop(min(range(len(timed)), key=reckoned))
-    told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in timed)]
+    ms, chosen = found.pop(min(range(len(found)), key=compared))
+    told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
     return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=ms)
 
 
-def _few_parts(decision: Decision | None, query: Query, rows: int, device: Device) -> bool:
+def _are_few(decision: Partitioned | None, query: Query, rows: int, device: Device) -> bool:
     """Whether partitions are so few, each grouped at once, that folding would need more of them."""
     if decision is None or decision.slices > 1 or decision.estimate is None:
         return False
@@ -206,13 +221,13 @@ def _few_parts(decision: Decision | None, query: Query, rows: int, device: Devic
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
     """Device milliseconds that the model gives a decision for any kernel but ``sgb``."""
-    tile = tile_of(query, device, decision)
+    tile = tile_of(query, device, decision) if isinstance(decision, Partitioned) else 0
     return sum(laps(costs, query, rows, decision, device.multiprocessors, tile).values())
 
 
 def _in_shared(
     query: Query, rows: int, estimate: KeySummary | None, device: Device, why: str
-) -> Decision:
+) -> Hgb:
     """HGB."""
     expected = rows if estimate is None else estimate.groups
     capacity = shared_capacity(query, device)
@@ -223,16 +238,15 @@ def _in_shared(
         held = capacity
     slots, replicas = _shared_table(query, held, device)
     wanted = math.ceil(rows / (query.threads * query.unroll))
-    return Decision(
-        "hgb_runs" if runs else "hgb",
-        why,
-        estimate,
-        slots,
-        replicas,
-        1,
-        max(1, min(device.multiprocessors, wanted)),
+    return Hgb(
+        kernel="hgb_runs" if runs else "hgb",
+        why=why,
+        estimate=estimate,
+        shared_slots=slots,
+        replicas=replicas,
+        blocks=max(1, min(device.multiprocessors, wanted)),
         # blocks that meet different keys fill it beyond the estimate; it is small all the same
-        even(max(4 * margin(held if runs else expected), 2048)),
+        global_slots=even(max(4 * margin(held if runs else expected), 2048)),
     )
 
 
@@ -253,12 +267,12 @@ def decide_again(
     if forced == decision.kernel or decision.estimate is None:
         return decide(query, rows, decision.estimate, device, "lphga", costs, values)
     estimate = replace(decision.estimate, ascending=False)
-    if decision.kernel == "direct":
+    if isinstance(decision, Direct):
         estimate = replace(estimate, bounds=ANY_WORD)
     return decide(query, rows, estimate, device, forced, costs, values)
 
 
-def direct_bytes(query: Query, decision: Decision) -> int:
+def direct_bytes(query: Query, decision: Direct) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
     fixed, replica = query.far_bytes if decision.far else query.slot_bytes
     each = fixed - 8 + decision.replicas * replica
@@ -272,7 +286,7 @@ def _in_window(
     device: Device,
     why: str,
     loosest: float = _DENSE,
-) -> Decision | None:
+) -> Direct | None:
     """The slot of a key by its distance from the least one, or None where it cannot be."""
     found = window(query, estimate)
     if estimate is None or found is None:
@@ -287,25 +301,34 @@ def _in_window(
     far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.uneven
     if far:
         each = replica
-    replicas, shift, held = 1, 0, 0
-    if room >= 0 and each >= replica:
+    replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
+    if in_shared:
         most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
-        replicas, held = power_of_two(most), keys
+        replicas = power_of_two(most)
     elif room < 0 or estimate.uneven:
         # atomics on one address wait for each other
         return None
     elif keys < _APART_BELOW:
         shift = 2
     blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
-    geometry = (held, replicas, 1, max(1, blocks), keys << shift)
-    return Decision("direct", why, estimate, *geometry, base=base, shift=shift, far=far)
+    return Direct(
+        why=why,
+        estimate=estimate,
+        base=base,
+        keys=keys,
+        blocks=max(1, blocks),
+        in_shared=in_shared,
+        replicas=replicas,
+        far=far,
+        shift=shift,
+    )
 
 
 def _in_runs(estimate: KeySummary | None) -> bool:
     return estimate is not None and estimate.repeats >= _RUNS_FROM
 
 
-def _crowded(decision: Decision) -> bool:
+def _contended(decision: Direct) -> bool:
     """Whether uneven keys would wait for each other more than hot keys that leave the stream."""
     uneven = decision.estimate is not None and decision.estimate.uneven
     return uneven and decision.replicas < _UNEVEN_REPLICAS
@@ -316,20 +339,20 @@ def _admits_runs(query: Query) -> bool:
     return query.family == "Packed" and not null_slot(query)
 
 
-def _in_global(rows: int, estimate: KeySummary | None, why: str) -> Decision:
+def _in_global(rows: int, estimate: KeySummary | None, why: str) -> Lphga:
     slots = safe_slots(rows)
     if estimate is not None:
         slots = min(slots, even(int(margin(estimate.most) / _GLOBAL_LOAD) + 1024))
-    return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+    return Lphga(why=why, estimate=estimate, global_slots=slots)
 
 
-def _in_two_phases(rows: int, estimate: KeySummary | None, why: str) -> Decision:
-    """SP-EGA: a table as large as the groups, which grows where they are more."""
+def _sp_ega(rows: int, estimate: KeySummary | None, why: str) -> SpEga:
+    """A table as large as the groups, which grows where they are more."""
     slots = rows
     if estimate is not None:
         doubtful = margin(estimate.groups) * (1 + 2 * doubt(estimate.groups, rows))
         slots = min(rows, int(doubtful))
-    return Decision("sp_ega", why, estimate, 0, 1, 1, 0, even(max(slots, 64)))
+    return SpEga(why=why, estimate=estimate, global_slots=even(max(slots, 64)))
 
 
 def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:

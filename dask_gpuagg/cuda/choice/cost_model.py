@@ -13,13 +13,23 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from dask_gpuagg.cuda.choice.costs import Costs
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    PgbUr,
+    SpEga,
+)
 from dask_gpuagg.cuda.choice.partitions import hashed_bytes, striped_bytes, writes_columns
 from dask_gpuagg.cuda.choice.skew import ROOM_OF
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 if TYPE_CHECKING:
-    from dask_gpuagg.cuda.choice.decision import Decision
     from dask_gpuagg.cuda.choice.summary import KeySummary
 
 # Bytes that memory moves for a random access.
@@ -89,36 +99,62 @@ def laps(
         By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
-    query = decision.form(query)
-    if decision.partitions:
-        left = rows - _hot_rows(rows, decision)
-        made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
-        if decision.counted:
-            counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
-            made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
-        if decision.fills:
-            made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
-        else:
-            made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
-    else:
-        slots, slot = decision.global_slots, sum(query.slot_bytes)
-        if decision.kernel == "direct":
+    writes = True
+    match decision:
+        case Partitioned():
+            made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
+            writes = not writes_columns(decision.partition_query(query), decision)
+        case Direct():
             main = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
-        elif decision.shared_slots:
+            made = _with_table(costs, query, decision.global_slots, main)
+        case Hgb():
             main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
-        elif decision.kernel == "sp_ega":
+            made = _with_table(costs, query, decision.global_slots, main)
+        case SpEga():
             main = _sp_ega(costs, query, rows, decision, groups)
-        else:
+            made = _with_table(costs, query, decision.global_slots, main)
+        case Lphga():
             main = {"lphga": _lphga(costs, query, rows, decision, groups)}
-        made = {
-            "clear": slots * slot / costs.table_bandwidth * 1e-6,
-            **main,
-            "collect": 8 * slots / costs.table_bandwidth * 1e-6,
-        }
+            made = _with_table(costs, query, decision.global_slots, main)
+        case _:
+            raise ValueError(f"the model does not describe {decision.kernel}")
     # groups are read where they are and written as columns
-    if not (decision.partitions and writes_columns(query, decision)):
+    if writes:
         made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
     return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
+
+
+def _with_table(
+    costs: Costs, query: Query, slots: int, kernels: dict[str, float]
+) -> dict[str, float]:
+    """Kernels that leave the groups in a table in global memory, and what the table costs."""
+    return {
+        "clear": slots * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6,
+        **kernels,
+        "collect": 8 * slots / costs.table_bandwidth * 1e-6,
+    }
+
+
+def _partitioned(
+    costs: Costs,
+    query: Query,
+    rows: int,
+    decision: Partitioned,
+    groups: int,
+    multiprocessors: int,
+    tile: int,
+) -> dict[str, float]:
+    query = decision.partition_query(query)
+    left = rows - _hot_rows(rows, decision)
+    made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
+    if decision.counted:
+        counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
+        made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
+    if isinstance(decision, PgbFold):
+        made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
+    elif isinstance(decision, Pgb):
+        made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
+    return made
 
 
 def least_ms(costs: Costs, query: Query, rows: int) -> float:
@@ -139,7 +175,7 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
 
 
 def _hgb(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: int, decision: Hgb, groups: int, multiprocessors: int
 ) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     load = min(1.0, groups / decision.shared_slots)
@@ -153,11 +189,11 @@ def _hgb(
 
 
 def _direct(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: int, decision: Direct, groups: int, multiprocessors: int
 ) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     fields = _touched_fields(query) - 1
-    if not decision.shared_slots:
+    if not decision.in_shared:
         work = rows * fields * _CLOSE * costs.access_ps
         return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
     # the bit that says that a key has occurred takes the place of the search
@@ -167,7 +203,7 @@ def _direct(
 
 
 def _scatter(
-    costs: Costs, query: Query, rows: int, moved: float, decision: Decision, tile: int
+    costs: Costs, query: Query, rows: int, moved: float, decision: Partitioned, tile: int
 ) -> float:
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
@@ -184,7 +220,7 @@ def _scatter(
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
 
 
-def _hot_rows(rows: int, decision: Decision) -> float:
+def _hot_rows(rows: int, decision: Partitioned) -> float:
     """Rows that are in no partition."""
     if not decision.hot or decision.estimate is None:
         return 0.0
@@ -193,7 +229,7 @@ def _hot_rows(rows: int, decision: Decision) -> float:
 
 
 def _aggregate(
-    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: Pgb, groups: int, multiprocessors: int
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
     memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
@@ -209,7 +245,8 @@ def _aggregate(
     shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
     # the rows of a partition lie in order, so blocks side by side share what the cache holds
     near = _NEAR if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
-    gathers = rows * decision.gathered * near * costs.gather_ps * 1e-9
+    gathered = decision.gathered if isinstance(decision, PgbUr) else 0.0
+    gathers = rows * gathered * near * costs.gather_ps * 1e-9
     tables = parts * slots * table * costs.slot_ps * 1e-9
     # columns, or what they are made of
     written = groups * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
@@ -219,7 +256,7 @@ def _aggregate(
 
 
 def _fold(
-    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: PgbFold, groups: int, multiprocessors: int
 ) -> float:
     parts, widths = decision.slices, [TYPE_BYTES[value.ctype] for _, value in query.copied]
     # a column is read as often as it fills shared memory, the places of its rows each time
@@ -240,14 +277,14 @@ def _fold(
     return memory + shared + tables + written
 
 
-def _lphga(costs: Costs, query: Query, rows: int, decision: Decision, groups: int) -> float:
+def _lphga(costs: Costs, query: Query, rows: int, decision: Lphga, groups: int) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     work = rows * _accesses(costs, query, decision, groups) + groups * costs.claim_ps
     return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
 
 
 def _sp_ega(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int
+    costs: Costs, query: Query, rows: int, decision: SpEga, groups: int
 ) -> dict[str, float]:
     slots = decision.global_slots
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
@@ -266,7 +303,7 @@ def _sp_ega(
     }
 
 
-def _accesses(costs: Costs, query: Query, decision: Decision, groups: int) -> float:
+def _accesses(costs: Costs, query: Query, decision: Lphga | SpEga, groups: int) -> float:
     """Picoseconds of what a row looks up and updates in a global table."""
     accesses = _touched_fields(query)
     # what is touched of the table: whole sectors, until the groups lie closer than these
@@ -348,7 +385,7 @@ def _copied_bytes(query: Query) -> int:
     return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
 
 
-def _moved_bytes(query: Query, decision: Decision) -> int:
+def _moved_bytes(query: Query, decision: Partitioned) -> int:
     word = 2 if decision.window else 8 if decision.base is None else 4
     return word + _copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
 

@@ -6,7 +6,13 @@ import math
 from bisect import bisect_right
 from itertools import accumulate
 
-from dask_gpuagg.cuda.choice.decision import PARTITION_SIGMAS, Decision, margin, shared_bytes
+from dask_gpuagg.cuda.choice.decision import (
+    PARTITION_SIGMAS,
+    Partitioned,
+    PgbFold,
+    margin,
+    shared_bytes,
+)
 from dask_gpuagg.cuda.choice.skew import HOT
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -43,12 +49,14 @@ def fills_of(query: Query, capacity: float, device: Device) -> int:
     return math.ceil(query.widest * capacity / fold_bytes(device))
 
 
-def most_rows(decision: Decision) -> int:
+def most_rows(decision: Partitioned) -> int:
     """Rows that any partition has room for."""
     if not decision.counted:
         return decision.capacity
+    if not isinstance(decision, PgbFold):
+        return (1 << 32) - 1
     most = _ROOM * decision.capacity
-    return max(most, min(2 * most, FOLD_ROWS)) if decision.fills else (1 << 32) - 1
+    return max(most, min(2 * most, FOLD_ROWS))
 
 
 def can_fold(rows: int, capacity: int, largest: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, shared_bytes
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Partitioned, even, shared_bytes
 from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -118,7 +118,7 @@ def counts_rows(estimate: KeySummary) -> bool:
     return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS
 
 
-def count_bytes(decision: Decision) -> int:
+def count_bytes(decision: Partitioned) -> int:
     """Shared memory of a block that counts rows by partition: hot keys, counters."""
     buckets = decision.hot_buckets or FEWEST_BUCKETS
     return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)

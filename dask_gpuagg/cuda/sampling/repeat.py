@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.keys.words import Ranges, forget_strayed
 from dask_gpuagg.cuda.query.query import Query
@@ -93,7 +93,7 @@ def expectation(call: Call, forced: str) -> Expectation | None:
         return None
     more = call.rows - known.rows
     # partitions have room for so many rows
-    most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
+    most = 0.0 if isinstance(known.decision, Partitioned) else _ROWS_SHARE * known.rows
     if not -_ROWS_SHARE * known.rows <= more <= most:
         return None
     row, left = _refused.get(_key(call, forced), (0, 0))
@@ -151,10 +151,12 @@ def keep(
 
 
 def _may_repeat(decision: Decision) -> bool:
-    # which keys are hot no number tells, and the other kernels take so long that waiting is nothing
+    # the summary cannot identify hot keys, and beside the other kernels' time that of waiting for
+    # the sample does not count
     uneven = decision.estimate is not None and decision.estimate.uneven
-    fitting = decision.shared_slots > 0 or decision.kernel in ("direct", "pgb_fold")
-    return fitting and not (decision.partitions and uneven)
+    if isinstance(decision, Partitioned):
+        return not uneven
+    return isinstance(decision, Hgb | Direct)
 
 
 def forget() -> None:
@@ -177,6 +179,16 @@ def forgotten() -> Iterator[None]:
         _refused.clear()
         _known.update(known)
         _refused.update(row)
+
+
+def _window_of(decision: Decision) -> tuple[int, int] | None:
+    """The least and the greatest word that a decision has room for; None if any may come."""
+    match decision:
+        case Direct():
+            return decision.base, decision.base + decision.keys - 1
+        case Partitioned() if decision.base is not None:
+            return decision.base, decision.base + (decision.window or NARROW) - 1
+    return None
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
@@ -210,9 +222,9 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
-    if decision.base is not None and ranges is None:
-        width = decision.window or (decision.keys if decision.kernel == "direct" else NARROW)
-        first, last = max(first, decision.base), min(last, decision.base + width - 1)
+    window = None if ranges is not None else _window_of(decision)
+    if window is not None:
+        first, last = max(first, window[0]), min(last, window[1])
     ends = {
         "least": (first + _HALF, low + beyond + _HALF),
         "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),

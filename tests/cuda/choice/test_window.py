@@ -15,6 +15,7 @@ from dask_gpuagg.cuda.call.call import Args, Counters
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
 from dask_gpuagg.cuda.query.query import Query
@@ -73,7 +74,7 @@ def test_keys_without_a_word_of_their_own_have_no_window() -> None:
 @pytest.mark.parametrize("groups", [1, 4, 64, 1_000, 8_000, 16_384, 27_000])
 def test_dense_keys_go_to_shared_memory(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
-    assert made.kernel == "direct"
+    assert isinstance(made, Direct)
     assert made.shared_slots >= groups
     assert "narrow range" in made.why
 
@@ -81,7 +82,8 @@ def test_dense_keys_go_to_shared_memory(groups: int) -> None:
 @pytest.mark.parametrize("groups", [65_536, 262_144, 1 << 20])
 def test_or_to_global_memory_for_one_sum(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
-    assert (made.kernel, made.shared_slots) == ("direct", 0)
+    assert isinstance(made, Direct)
+    assert made.shared_slots == 0
     assert (made.shift == 2) == (groups == 65_536)
     several = query(*(KernelState("FloatSum", (i,)) for i in range(5)))
     assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
@@ -97,7 +99,7 @@ def test_sparse_uneven_and_ascending_keys_do_not() -> None:
     assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
     # no two lanes meet in a slot, however long the runs are
     few = decide(SUM, 10**8, replace(dense(100), repeats=0.95), H200)
-    assert few.kernel == "direct"
+    assert isinstance(few, Direct)
     assert few.replicas >= 32
     assert decide(SUM, 10**8, replace(dense(10**6), ascending=True), H200).kernel == "sgb"
 
@@ -108,7 +110,8 @@ def test_sparse_uneven_and_ascending_keys_do_not() -> None:
 def test_what_is_decided_can_be_launched(states: list[KernelState], groups: int, rows: int) -> None:
     of = query(*states)
     made = decide(of, rows, dense(min(groups, rows)), H200, "direct")
-    if made.kernel == "lphga":
+    if not isinstance(made, Direct):
+        assert made.kernel == "lphga"
         return
     assert direct_bytes(of, made) <= H200.shared_bytes
     assert made.global_slots >= groups if rows >= groups else made.global_slots >= rows
@@ -134,7 +137,8 @@ FIVE = replace(
 )
 def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far: bool) -> None:
     made = decide(FIVE, 10**8, dense(groups), H200)
-    assert (made.kernel, made.replicas, made.far) == ("direct", replicas, far)
+    assert isinstance(made, Direct)
+    assert (made.replicas, made.far) == (replicas, far)
     assert made.shared_slots == made.global_slots >= groups
     assert groups * 28 < direct_bytes(FIVE, made) <= H200.shared_bytes
     if far:
@@ -142,7 +146,8 @@ def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far:
         sparse = replace(dense(4_000), bounds=(0, groups - 1))
         assert decide(FIVE, 10**8, sparse, H200).kernel == "hgb"
     # hot keys would wait for each other
-    assert not decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct").far
+    uneven = decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct")
+    assert not (isinstance(uneven, Direct) and uneven.far)
 
 
 def test_only_extremes_of_floats_lie_far() -> None:
@@ -156,15 +161,17 @@ def test_only_extremes_of_floats_lie_far() -> None:
     assert "direct_far" not in replace(FIVE, keys=(KeyPart("i128", False),)).units
     assert (FIVE.slot_bytes, FIVE.far_bytes) == ((24, 20), (16, 20))
     assert integers.far_bytes == integers.slot_bytes == FIVE.slot_bytes
-    assert decide(integers, 10**8, dense(8_000), H200, "direct").shared_slots == 0
-    assert not decide(integers, 10**8, dense(8_000), H200).far
+    near = decide(integers, 10**8, dense(8_000), H200, "direct")
+    assert isinstance(near, Direct)
+    assert (near.shared_slots, near.far) == (0, False)
+    assert not isinstance(decide(integers, 10**8, dense(8_000), H200), Direct)
 
 
 def test_another_kernel_where_keys_lie_outside() -> None:
     made = decide(SUM, 10**8, dense(20_000), H200)
     again = decide_again(SUM, 10**8, made, H200, "auto")
-    assert again.kernel != "direct"
-    assert again.base is None
+    assert not isinstance(again, Direct)
+    assert not (isinstance(again, Partitioned) and again.window)
     assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
 
 
@@ -183,6 +190,7 @@ def test_where_many_keys_lie_outside_nothing_is_left_behind(
 ) -> None:
     """Partitions have no list of slots, so that of the window's table must not be taken for one."""
     made = decide(SUM, 10**8, dense(20_000), H200)
+    assert isinstance(made, Direct)
     memory = SimpleNamespace(ptr=4096)
     call: Any = SimpleNamespace(
         query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.call.call import Run
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    Sgb,
+)
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
@@ -24,11 +33,14 @@ from tests.cuda.choice.test_window import SUM
 ROWS = 10**6
 HALF = 1 << 63
 EVEN = KeySummary(64, 64, 0.0, 0.02, bounds=(0, 63))
-HGB = Decision("hgb", "few groups", EVEN, 128, 1, 1, 132, 4096)
-PARTS = replace(HGB, kernel="pgb", partitions=256, capacity=5_000)
-SORTED = replace(HGB, kernel="sgb", shared_slots=0)
-GLOBAL = replace(HGB, kernel="lphga", shared_slots=0)
-FOLD = replace(PARTS, kernel="pgb_fold", shared_slots=0, fills=1)
+ABOUT: Any = {"why": "few groups", "estimate": EVEN}
+TABLE: Any = ABOUT | {"shared_slots": 128, "blocks": 132, "global_slots": 4096}
+PARTITIONS: Any = TABLE | {"partitions": 256, "capacity": 5_000, "slices": 1, "base": None}
+HGB = Hgb(**TABLE, replicas=1)
+PARTS = Pgb(**PARTITIONS)
+SORTED = Sgb(**ABOUT)
+GLOBAL = Lphga(**ABOUT, global_slots=4096)
+FOLD = PgbFold(**PARTITIONS, fills=1)
 
 
 def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
@@ -120,7 +132,7 @@ def test_the_range_may_move_a_little(least: int, greatest: int, expected: bool) 
 @pytest.mark.parametrize(
     "decision",
     [
-        replace(HGB, kernel="direct", base=-2, global_slots=68 << 2, shift=2),
+        Direct(**ABOUT, base=-2, keys=68, blocks=132, in_shared=False, shift=2),
         replace(PARTS, base=-2, window=68),
     ],
 )
@@ -248,7 +260,7 @@ def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> 
     groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
     estimate = KeySummary(groups, groups, 0.0, 0.0)
     decision = choose.decide(SUM, 10**8, estimate, H200)
-    assert decision.partitions
+    assert isinstance(decision, Partitioned)
     assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
     for more in (1.1, 1.3, 1.5, 1.7):
         if 16_000_000 * more > 1.05 * decision.global_slots:
