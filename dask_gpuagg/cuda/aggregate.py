@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
-from dask_gpuagg.cuda.attempts import decide, grouped
+from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import (
     OUTPUTS_AT_MOST,
     Call,
-    ColumnStruct,
     Counters,
     Made,
     Run,
@@ -23,12 +22,7 @@ from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
-from dask_gpuagg.cuda.keys.words import (
-    forms_of,
-    narrowed,
-    shortened,
-    strayed,
-)
+from dask_gpuagg.cuda.keys.words import forms_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import (
     Stopwatch,
@@ -117,36 +111,16 @@ def aggregate(
     started = time.perf_counter()
     # the one that was seen first has worked out much already
     device = current_device()
-    query, _ = prepared(query, device)
+    asked, _ = prepared(query, device)
     columns = Columns(keys, inputs, rows, device, stream, stopwatch, about)
     decision: Decision | None = None
-    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(query):
-        call = columns.call(query)
+    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(asked):
+        call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
-    extra: list[ColumnStruct] = []
-    codes = None
-    if query.made_words and rows >= summary.SAMPLED_FROM:
-        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
-        query, extra, codes = narrowed(columns.call(query), slots)
-    made = grouped(columns, columns.call(query, extra, codes), forced, encoded, decision)
-    if made is None and query.coded:
-        # keys unlike those of the sample
-        query = shortened(columns.call(replace(query, coded=False)))
-        made = grouped(columns, columns.call(query), forced, encoded)
-    if made is None and query.ranged:
-        # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False)
-        strayed(query, about)
-        made = grouped(columns, columns.call(query), forced, encoded)
-    if made is None:
-        # two keys share a word: so rare that doing everything again is the best answer
-        query = replace(query, by_row=True)
-        made = grouped(columns, columns.call(query), forced, encoded)
-    assert made is not None, "keys by row are never in doubt"
-    call, run, counters = made
+    call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
     if call.query.coded:

@@ -61,8 +61,6 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     counters = collect_early(call, keys)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.surprise:
-        # this table's, which partitions do not have
-        args.order = call.early = None
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found

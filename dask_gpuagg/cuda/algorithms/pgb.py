@@ -118,8 +118,6 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     counters = _aggregate(call, moving, decision, partitions, moved, targets)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless or counters.surprise:
-        call.early = None
-        del call.held[copies]
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet

@@ -24,6 +24,9 @@ from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers
 
+# A query with its keys numbered by their ranges, and these.
+Form = tuple[Query, Ranges]
+
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
 # Fewer pairs are more groups, which must not outgrow the room that there is for them.
@@ -72,7 +75,7 @@ class Expectation:
     rows: int
     values: float
     expected: Expected
-    form: tuple[Query, Ranges] | None = None
+    form: Form | None = None
 
 
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
@@ -122,7 +125,7 @@ def keep(
     decision: Decision | None,
     numbers: Numbers,
     spilled: int,
-    form: tuple[Query, Ranges] | None = None,
+    form: Form | None = None,
 ) -> None:
     """Remember a decision that did well; forget what was known otherwise.
 

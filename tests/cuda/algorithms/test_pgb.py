@@ -220,36 +220,33 @@ def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
 def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows' copies and the columns together would be the most memory of a call."""
     ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
-    for spilled in (0, 10**8):
-        held: list[object] = [ours]
-        decision = choose.decide(SUM, 10**8, even_keys(10**6), H200, "pgb")
-        call: Any = SimpleNamespace(
-            query=SUM, args=Args(), rows=10**8, held=held, check=None, early=None, handle=0,
-            allocate=lambda size, held=held: held.append(spill) or spill,
-        )  # fmt: skip
-        partitions = SimpleNamespace(rows=0, count=1)
+    held: list[object] = [ours]
+    decision = choose.decide(SUM, 10**8, even_keys(10**6), H200, "pgb")
+    call: Any = SimpleNamespace(
+        query=SUM, args=Args(), rows=10**8, held=held, check=None, early=None, handle=0,
+        allocate=lambda size: held.append(spill) or spill,
+    )  # fmt: skip
 
-        def make(call: Any, decision: Any, made: Any = partitions) -> Any:
-            call.held += ["rows", "words"]
-            return made, None
+    def make(call: Any, decision: Any) -> Any:
+        call.held += ["rows", "words"]
+        return SimpleNamespace(rows=0, count=1), None
 
-        def room(call: Any, groups: int, columns: bool) -> None:
-            call.held.append(dense_area)
+    def room(call: Any, groups: int, columns: bool) -> None:
+        call.held.append(dense_area)
 
-        def aggregate(call: Any, *_: Any, spilled: int = spilled) -> Counters:
-            assert "rows" in call.held
-            return Counters(groups=7, spilled=spilled)
+    def aggregate(call: Any, *_: Any) -> Counters:
+        assert "rows" in call.held
+        return Counters(groups=7)
 
-        monkeypatch.setattr(partitioned, "_make_partitions", make)
-        monkeypatch.setattr(partitioned, "_make_room", room)
-        monkeypatch.setattr(partitioned, "_aggregate", aggregate)
-        monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
-        monkeypatch.setattr(partitioned, "zero", lambda *_: None)
-        monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
-        call.args.table = Table(None, None, 10**6, 10**6)
-        done = partitioned.pgb(call, decision)
-        assert (done is None) == (spilled > 0)
-        assert held == [ours, spill, dense_area]
+    monkeypatch.setattr(partitioned, "_make_partitions", make)
+    monkeypatch.setattr(partitioned, "_make_room", room)
+    monkeypatch.setattr(partitioned, "_aggregate", aggregate)
+    monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
+    monkeypatch.setattr(partitioned, "zero", lambda *_: None)
+    monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
+    call.args.table = Table(None, None, 10**6, 10**6)
+    assert partitioned.pgb(call, decision) is not None
+    assert held == [ours, spill, dense_area]
 
 
 def dense(groups: int, span: float = 1.0, uneven: bool = False) -> KeySummary:

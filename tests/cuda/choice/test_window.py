@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.algorithms import direct
-from dask_gpuagg.cuda.call.call import Args, Counters
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.choice.costs import shipped
@@ -183,25 +179,3 @@ def test_the_model_knows_them() -> None:
     ]
     assert times == sorted(times)
     assert 0.35 < times[0] < times[-1] < 2
-
-
-def test_where_many_keys_lie_outside_nothing_is_left_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Partitions have no list of slots, so that of the window's table must not be taken for one."""
-    made = decide(SUM, 10**8, dense(20_000), H200)
-    assert isinstance(made, Direct)
-    memory = SimpleNamespace(ptr=4096)
-    call: Any = SimpleNamespace(
-        query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,
-        allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
-        check=None,
-    )  # fmt: skip
-
-    def many(call: Any, most: int) -> Counters:
-        call.args.order, call.early = 4096, [(memory, None)]
-        return Counters(spilled=10**8)
-
-    monkeypatch.setattr(direct, "collect_early", many)
-    assert direct.direct(call, made) is None
-    assert (call.args.order, call.early) == (None, None)
