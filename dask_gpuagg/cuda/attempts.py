@@ -31,6 +31,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
     SpEga,
 )
+from dask_gpuagg.cuda.choice.partitions import copies_bytes
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import (
     filling,
@@ -315,17 +316,31 @@ def _decided(
     """The decision, then others where the rows or the memory do not admit it."""
     query, costs = call.query, known(call.device).costs
     while True:
-        attempt = Attempt(call, decision, remember)
+        copies = isinstance(decision, Partitioned) and forced == "auto"
+        attempt = Attempt(call, decision, remember, spares_memory=copies)
         yield attempt
         if attempt.doubted:
             return
-        if isinstance(decision, Sgb | Direct):
+        if attempt.without_memory and isinstance(decision, Partitioned):
+            decision = _with_less_memory(call, decision)
+        elif isinstance(decision, Sgb | Direct):
             decision = choose.decide_again(
                 query, call.rows, decision, call.device, forced, costs, call.values
             )
         else:
             break
     yield Attempt(call, decision, remember, rehashed=True)
+
+
+def _with_less_memory(call: Call, decision: Partitioned) -> Decision:
+    """The best kernel of those that need less memory than a decision's copies of the rows."""
+    memory = copies_bytes(call.query, decision) - 1
+    costs = known(call.device).costs
+    made = choose.decide(
+        call.query, call.rows, decision.estimate, call.device, "auto", costs, call.values, memory
+    )
+    why = f"{made.why}; device memory has no room for {decision.kernel}"
+    return replace(made, why=why)
 
 
 def _remember(

@@ -130,6 +130,31 @@ def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], N
         gc.enable()
 
 
+def test_sp_ega_takes_rows_whose_copies_exceed_memory(
+    run_by: Callable[[Algorithm], None],
+) -> None:
+    tried: list[str] = []
+
+    def without_copies(call: Any, decision: Decision) -> Any:
+        tried.append(decision.kernel)
+        if isinstance(decision, Partitioned):
+            call.allocate(8)
+            raise MemoryError("std::bad_alloc")
+        return done(decision)
+
+    run_by(without_copies)
+    columns: Any = Columns()
+    estimate = KeySummary(10**7, 10**7, 0.0, 0.0)
+    decision = choose.decide(SUM, ROWS, estimate, H200)
+    made = attempts.group(columns, SUM, "auto", False, decision)
+    assert tried == ["pgb", "sp_ega"]
+    assert "device memory has no room for pgb" in made.run.decision.why
+    # of the copies nothing is left
+    assert len(made.call.held) == 1
+    with pytest.raises(MemoryError):
+        attempts.group(columns, SUM, "pgb", False, decision)
+
+
 # ---- the loop ------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from dask_gpuagg.cuda.choice.folding import partitions_of_rows
 from dask_gpuagg.cuda.choice.partitions import (
     FEWEST_SLOTS,
     PARTITIONED_FROM,
+    copies_bytes,
     in_partitions,
     tile_of,
 )
@@ -85,6 +86,7 @@ def decide(
     forced: str = "auto",
     costs: Costs | None = None,
     values: float | None = None,
+    memory: int | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
@@ -101,6 +103,9 @@ def decide(
         Constants of the device; those shipped for it by default.
     values : float, optional
         Values that the states read of a row and that are not null, on average; all by default.
+    memory : int, optional
+        Bytes of device memory for copies of rows; where they need more, the rows go to the
+        smallest table, that of ``sp_ega``. Unlimited by default; a forced kernel is not asked.
 
     Returns
     -------
@@ -121,7 +126,8 @@ def decide(
     fits = margin(estimate.groups) <= shared_capacity(query, device)
     if estimate.ascending and not fits and _admits_runs(query):
         return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
-    return _cheapest(query, rows, estimate, device, costs or shipped(device).costs, values)
+    costs = costs or shipped(device).costs
+    return _cheapest(query, rows, estimate, device, costs, values, memory)
 
 
 def _forced(
@@ -165,6 +171,7 @@ def _cheapest(
     device: Device,
     costs: Costs,
     values: float,
+    memory: int | None,
 ) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
     expected = estimate.groups
@@ -187,6 +194,9 @@ def _cheapest(
     if not _are_few(moved, query, rows, device):
         candidates.append(in_partitions(query, rows, estimate, device, False, values, True))
 
+    if memory is not None:
+        candidates = [c for c in candidates if c and _global_bytes(query, c) <= memory]
+
     def timed(decisions: Sequence[Decision | None]) -> list[tuple[float, Decision]]:
         return [(expected_ms(query, rows, device, costs, d), d) for d in decisions if d is not None]
 
@@ -198,8 +208,8 @@ def _cheapest(
         candidates = []
         if capacity > 0 and rows >= PARTITIONED_FROM:
             candidates.append(_sp_ega(rows, estimate, why))
-        if not (found or candidates) or not estimate.uneven:
-            # skew makes estimates too low, and this table does not grow
+        # its table does not grow where skew makes estimates too low, and is larger
+        if not (found or candidates) or not (estimate.uneven or memory is not None):
             candidates.append(_in_global(rows, estimate, why))
         found += timed(candidates)
 
@@ -210,6 +220,16 @@ def _cheapest(
     ms, chosen = found.pop(min(range(len(found)), key=compared))
     told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
     return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=ms)
+
+
+def _global_bytes(query: Query, decision: Decision) -> int:
+    """Device memory for copies of rows, or for the table that holds the groups."""
+    match decision:
+        case Partitioned():
+            return copies_bytes(query, decision)
+        case Direct() | Lphga() | SpEga():
+            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes)
+    return 0
 
 
 def _are_few(decision: Partitioned | None, query: Query, rows: int, device: Device) -> bool:

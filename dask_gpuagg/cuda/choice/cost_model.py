@@ -24,7 +24,13 @@ from dask_gpuagg.cuda.choice.decision import (
     PgbUr,
     SpEga,
 )
-from dask_gpuagg.cuda.choice.partitions import hashed_bytes, striped_bytes, writes_columns
+from dask_gpuagg.cuda.choice.partitions import (
+    copied_bytes,
+    hashed_bytes,
+    moved_bytes,
+    striped_bytes,
+    writes_columns,
+)
 from dask_gpuagg.cuda.choice.skew import ROOM_OF
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -214,8 +220,8 @@ def _scatter(
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = made * key_bytes + _copied_bytes(query) + masked / 8
-    memory = (rows * read + moved * _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
+    read = made * key_bytes + copied_bytes(query) + masked / 8
+    memory = (rows * read + moved * moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
 
@@ -232,7 +238,7 @@ def _aggregate(
     costs: Costs, query: Query, rows: float, decision: Pgb, groups: int, multiprocessors: int
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
-    memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
+    memory = parts * rows * moved_bytes(query, decision) / costs.bandwidth * 1e-6
     table = hashed_bytes(query, decision.base)
     if decision.window:
         once, copied = striped_bytes(query)
@@ -261,7 +267,7 @@ def _fold(
     parts, widths = decision.slices, [TYPE_BYTES[value.ctype] for _, value in query.copied]
     # a column is read as often as it fills shared memory, the places of its rows each time
     fills = [math.ceil(decision.fills * width / query.widest) for width in widths]
-    read = _moved_bytes(query, decision)
+    read = moved_bytes(query, decision)
     read += sum((n - 1) * width for n, width in zip(fills, widths, strict=True))
     memory = parts * rows * read / costs.bandwidth * 1e-6
     finds = _FOLD_STRIPED_FIND if decision.window else _FOLD_FIND
@@ -378,19 +384,3 @@ def _value_bytes(query: Query) -> int:
 def _read_bytes(query: Query) -> float:
     masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8
-
-
-@cache
-def _copied_bytes(query: Query) -> int:
-    return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
-
-
-def _moved_bytes(query: Query, decision: Partitioned) -> int:
-    word = 2 if decision.window else 8 if decision.base is None else 4
-    return word + _copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
-
-
-@cache
-def _validity_bytes(query: Query) -> int:
-    masked = sum(value.masked for value in query.read)
-    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.choice.decision import (
@@ -46,6 +47,7 @@ from dask_gpuagg.cuda.choice.skew import (
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Places in the partitions are counted in 32 bits.
@@ -346,6 +348,30 @@ def striped_bytes(query: Query) -> tuple[int, int]:
     """Shared memory of a slot that has a key of its own: once, and for each copy of its states."""
     fixed, replica = query.slot_bytes
     return fixed - 8 + _MARK, replica
+
+
+def moved_bytes(query: Query, decision: Partitioned) -> int:
+    """Bytes of a row in partitions; ``query`` is that of the decision's partitions."""
+    word = 2 if decision.window else 8 if decision.base is None else 4
+    return word + copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
+
+
+@cache
+def copied_bytes(query: Query) -> int:
+    """Bytes of the values that partitions hold copies of."""
+    return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
+
+
+@cache
+def _validity_bytes(query: Query) -> int:
+    masked = sum(value.masked for value in query.read)
+    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
+
+
+def copies_bytes(query: Query, decision: Partitioned) -> int:
+    """Device memory that the rows' copies in all partitions take."""
+    row = moved_bytes(decision.partition_query(query), decision)
+    return decision.partitions * decision.capacity * row
 
 
 def writes_columns(query: Query, decision: Partitioned) -> bool:
