@@ -9,7 +9,7 @@ the choice is between: making words of keys and verifying them cost the same whi
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dask_gpuagg.cuda.choice.costs import Costs
@@ -319,7 +319,7 @@ def _accesses(costs: Costs, query: Query, decision: Lphga | SpEga, groups: int) 
     return accesses * (costs.access_ps + missed * costs.miss_ps)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _touched_fields(query: Query) -> int:
     """Arrays of a global table that a row goes to: the words, and what its states are made of."""
     return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
@@ -347,7 +347,7 @@ def _dense(query: Query, estimate: KeySummary | None, groups: int) -> bool:
     return greatest - least < _DENSE * groups
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _updates(query: Query) -> tuple[int, int]:
     """64-bit sums and comparisons of a row."""
     policies = [state.policy for state in query.kept if state.policy not in _COUNTS]
@@ -370,17 +370,17 @@ def _overlapped(memory: float, work: float) -> float:
     return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _key_bytes(query: Query) -> int:
     return 8 * query.made_words if query.made_words else query.row_bytes - _value_bytes(query)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _value_bytes(query: Query) -> int:
     return sum(TYPE_BYTES.get(value.ctype, 0) for value in query.inputs)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _read_bytes(query: Query) -> float:
     masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from dask_gpuagg.cuda.choice.decision import (
@@ -356,13 +356,13 @@ def moved_bytes(query: Query, decision: Partitioned) -> int:
     return word + copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def copied_bytes(query: Query) -> int:
     """Bytes of the values that partitions hold copies of."""
     return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _validity_bytes(query: Query) -> int:
     masked = sum(value.masked for value in query.read)
     return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
@@ -25,8 +26,7 @@ _INDEX_BYTES = 32
 # Combinations of values for each row, up to which keys may fill their ranges.
 _FILLING = 2
 # Queries of which values have lain outside of narrow ranges: those get wider ones.
-_strayed: set[tuple[Query, tuple[str, ...]]] = set()
-_STRAYED = 256
+_strayed: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
 # Values at either end of a near range that a sample may have missed, beside a share of the range.
 _NEAR = 4
 # Base and number of values of each key column.
@@ -160,9 +160,7 @@ def strayed(query: Query, about: tuple[str, ...]) -> None:
     about : tuple of str
         What is grouped by.
     """
-    if len(_strayed) >= _STRAYED:
-        _strayed.clear()
-    _strayed.add((query, about))
+    _strayed.put((query, about), True)
 
 
 def forget_strayed() -> None:

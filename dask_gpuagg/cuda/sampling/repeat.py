@@ -1,9 +1,9 @@
-"""What rows before let expect of the next: partitions of a collection are mostly alike.
+"""Reuse the previous partition's decision: partitions of a collection are mostly alike.
 
-A decision waits for the sample, and the kernel for the decision, while the device has nothing to
-do. Where rows before asked for the same, their decision is launched right behind the sample, and
-the device itself compares this sample with theirs (kernels/estimate/check.cuh): where it strays
-farther than chance has it, nothing is done, and the decision is made anew.
+A decision waits for the sample, and the kernel for the decision, while the device is idle. Where
+an earlier call asked for the same, its decision is launched right behind the sample, and the device
+itself compares both samples (kernels/estimate/check.cuh): where they differ by more than chance
+explains, the kernels do nothing, and a new decision is made.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
@@ -80,9 +81,9 @@ class Expectation:
 
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
 _Key = tuple[Kernels, str, tuple[str, ...]]
-_known: dict[_Key, Expectation] = {}
+_known: Cache[_Key, Expectation] = Cache(_KEPT)
 # Guesses that were refused in a row, and those that are left out before the next.
-_refused: dict[_Key, tuple[int, int]] = {}
+_refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
 def _key(call: Call, forced: str) -> _Key:
@@ -99,24 +100,24 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     most = 0.0 if isinstance(known.decision, Partitioned) else _ROWS_SHARE * known.rows
     if not -_ROWS_SHARE * known.rows <= more <= most:
         return None
-    row, left = _refused.get(_key(call, forced), (0, 0))
+    row, left = _refused.get(_key(call, forced)) or (0, 0)
     if left:
-        _refused[_key(call, forced)] = row, left - 1
+        _refused.put(_key(call, forced), (row, left - 1))
         return None
     return known
 
 
 def refused(call: Call, forced: str) -> None:
     """Rows were unlike those before: collections of which none is like the other are left alone."""
-    row = _refused.get(_key(call, forced), (0, 0))[0] + 1
-    _refused[_key(call, forced)] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
+    row = (_refused.get(_key(call, forced)) or (0, 0))[0] + 1
+    _refused.put(_key(call, forced), (row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1))
 
 
 def judge(call: Call, forced: str, run: Run) -> None:
     """Forget a decision that was expected and did no longer do well."""
-    _refused.pop(_key(call, forced), None)
+    _refused.drop(_key(call, forced))
     if run.restarted or run.spilled > _SPILLED * call.rows:
-        _known.pop(_key(call, forced), None)
+        _known.drop(_key(call, forced))
 
 
 def keep(
@@ -143,14 +144,12 @@ def keep(
         What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
-        _known.pop(_key(call, forced), None)
+        _known.drop(_key(call, forced))
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, form[1] if form else None)
-    if len(_known) >= _KEPT:
-        _known.clear()
-        _refused.clear()
-    _known[_key(call, forced)] = Expectation(told, call.rows, call.values or 0.0, expected, form)
+    made = Expectation(told, call.rows, call.values or 0.0, expected, form)
+    _known.put(_key(call, forced), made)
 
 
 def _may_repeat(decision: Decision) -> bool:
@@ -172,16 +171,13 @@ def forget() -> None:
 @contextmanager
 def forgotten() -> Iterator[None]:
     """Calls inside are the first of their kind; what was expected before is so again afterwards."""
-    known, row = dict(_known), dict(_refused)
-    _known.clear()
-    _refused.clear()
+    global _known, _refused
+    before = _known, _refused
+    _known, _refused = Cache(_KEPT), Cache(_KEPT)
     try:
         yield
     finally:
-        _known.clear()
-        _refused.clear()
-        _known.update(known)
-        _refused.update(row)
+        _known, _refused = before
 
 
 def _window_of(decision: Decision) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import words as forms
@@ -120,7 +121,7 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
 
 def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
-    monkeypatch.setattr(forms, "_strayed", set())
+    monkeypatch.setattr(forms, "_strayed", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
