@@ -22,7 +22,7 @@ from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
-from dask_gpuagg.cuda.keys.words import forms_of
+from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import (
     Stopwatch,
@@ -87,13 +87,13 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto`` or one of ``geometry.KERNELS``.
+        ``auto`` or one of ``choose.KERNELS``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
     encoded : bool
         Whether ``Aggregated.encode`` will be called.
     about : tuple of str
-        What is grouped by, so that rows about the same are taken to be alike.
+        Names of what is grouped by: their previous partition's decision may be reused.
 
     Returns
     -------
@@ -145,8 +145,8 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
-# What finds out about the form of the keys, and what it needs first.
-_FORM_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+# Units of the kernels that choose and make a representation of the keys.
+_REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
 
 def prepare(query: Query, *units: str) -> None:
@@ -156,7 +156,7 @@ def prepare(query: Query, *units: str) -> None:
     ------
     KernelsUnavailable
     """
-    for form in forms_of(query):
-        # what finds out about a form and what it needs first comes with whatever is called then
-        always = [u for u in _FORM_UNITS if u in form.units]
-        kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
+    for each in representations_of(query):
+        # whatever is called then needs these as well
+        always = [u for u in _REPRESENTATION_UNITS if u in each.units]
+        kernels_of(each, current_device()).prepare(*units, *(always if units else ()))

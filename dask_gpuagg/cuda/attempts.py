@@ -1,7 +1,7 @@
-"""Attempts at a group-by, until one holds all groups: form of the keys, decision, run, check.
+"""Attempts at a group-by, until one holds all groups: representation of the keys, decision, run.
 
-The query that was asked for is ``asked``. A call has it with its keys in one form, ``call.query``;
-what partitions hold of it, ``Partitioned.partition_query`` says.
+The query that was asked for is ``asked``. ``call.query`` is the same with its keys in one
+representation, ``decision.partition_query(call.query)`` what its partitions are compiled for.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Grouped(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A kernel, and the form of the keys that it groups.
+    """A kernel, and the call that it makes the groups of.
 
     Attributes
     ----------
@@ -174,20 +174,20 @@ def _attempts(
     columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None
 ) -> Iterator[Attempt]:
     """Each is asked for when those before have failed."""
-    for call in _forms(columns, asked, forced, encoded):
+    for call in _representations(columns, asked, forced, encoded):
         _begin(call)
         if call.query.coded:
             make_codes(call)
         elif call.query.made_words:
             make_words(call)
-        yield from _of_form(columns, call, forced, encoded, decision)
+        yield from _of_representation(columns, call, forced, encoded, decision)
         decision = None
-        # in doubt: the buffers of this form are released before the next is made
+        # in doubt: the buffers of this representation are released before the next is made
         call.held.clear()
 
 
-def _forms(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
-    """Calls with the keys in narrower forms first; by row, where words are in doubt, last."""
+def _representations(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
+    """Calls with narrower representations of the keys first, keys by row last."""
     query, extra, codes = asked, None, None
     if asked.made_words and columns.rows >= summary.SAMPLED_FROM:
         slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
@@ -225,10 +225,10 @@ def _may_be_doubted(query: Query) -> bool:
     return query.made_words > 0 or query.family == "Ranged"
 
 
-def _of_form(
+def _of_representation(
     columns: Columns, call: Call, forced: str, encoded: bool, decision: Decision | None
 ) -> Iterator[Attempt]:
-    """Attempts with the keys in the form of the call; none after one that is in doubt.
+    """Attempts with the representation of one call; none after one that is in doubt.
 
     The previous partition's decision is repeated first. Keys that fit a word may be numbered by
     the combinations of their values instead.
@@ -240,7 +240,7 @@ def _of_form(
         if before is not None and sample is not None:
             attempt = _repeated(columns, call, forced, sample, before)
             yield attempt
-            if attempt.doubted and before.form is None:
+            if attempt.doubted and before.numbering is None:
                 return
             if attempt.doubted:
                 # values that only the sample has none of
@@ -264,15 +264,16 @@ def _repeated(
 ) -> Attempt:
     """The decision for earlier rows, which holds where the device finds this sample alike."""
     target = call
-    if before.form is not None:
-        query, ranges = before.form
+    if before.numbering is not None:
+        query, ranges = before.numbering
         target = columns.call(query, range_columns(ranges))
         _begin(target)
     counters = ctypes.c_void_p(target.args.counters)
 
     def check() -> None:
         pointers = ctypes.c_void_p(sample.summary), before.expected, counters
-        # by the kernels that took the sample: those of another form may need no other of this unit
+        # by the kernels that took the sample: those of another representation may need
+        # no other kernel of this unit
         call.launch("check", 1, 32, *pointers)
 
     return Attempt(
@@ -292,10 +293,10 @@ def _numbered(
     # one hash table in shared memory takes packed words faster than their numbers are made
     if decision.estimate is None or isinstance(decision, Sgb | Hgb):
         return
-    form = filling(call.query, sample.ranges, call.rows, call.about)
-    if form is None:
+    numbering = filling(call.query, sample.ranges, call.rows, call.about)
+    if numbering is None:
         return
-    query, ranges = form
+    query, ranges = numbering
     numbers = 0, math.prod(codes for _, codes in ranges) - 1
     # words of hot keys are others
     estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
@@ -305,7 +306,7 @@ def _numbered(
         return
     numbered = columns.call(query, range_columns(ranges))
     _begin(numbered)
-    remember = partial(_remember, call, forced, sample, other, form)
+    remember = partial(_remember, call, forced, sample, other, numbering)
     yield from _decided(numbered, other, forced, remember)
     strayed(call.query, call.about)
 
@@ -348,12 +349,12 @@ def _remember(
     forced: str,
     sample: Sample,
     decision: Decision,
-    form: repeat.Form | None,
+    numbering: repeat.Numbering | None,
     run: Run,
 ) -> None:
     """Keep a decision that did well for the next partition."""
     well = run.decision is decision and not run.restarted
-    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, form)
+    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, numbering)
 
 
 def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import choice, families
 from benchmarks.grid import Cell
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Hgb, Lphga
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -50,7 +50,7 @@ class Simulated:
             expected = {"sgb": 5.0}
             if made.kernel != "sgb":
                 tile = partitions.tile_of(QUERY, H200, made)
-                expected = laps(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
+                expected = expected_kernel_ms(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
             slow = self.slow(made.kernel)
             stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
         groups = self.estimate.groups

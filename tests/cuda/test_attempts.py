@@ -280,7 +280,7 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    before: Any = SimpleNamespace(form=(SUM, [(0, 9)]), decision=PARTS, expected=None)
+    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None)
     sample: Any = SimpleNamespace(summary=1)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
@@ -306,7 +306,7 @@ def test_the_decision_of_the_previous_partition_is_repeated(
 
     run_by(algorithm)
     told: list[str] = []
-    before = SimpleNamespace(form=None, decision=HGB, expected=None)
+    before = SimpleNamespace(numbering=None, decision=HGB, expected=None)
     monkeypatch.setattr(repeat, "expectation", lambda *_: before)
     monkeypatch.setattr(repeat, "refused", lambda *_: told.append("refused"))
     monkeypatch.setattr(repeat, "judge", lambda *_: told.append("judged"))

@@ -1,4 +1,4 @@
-"""Uneven keys: hot ones, rows beside the partitions, nulls that have a slot of their own."""
+"""Skewed keys: hot ones, rows beside the partitions, nulls that have a slot of their own."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_group_beside_the_partitions_that_is_all_null(
 
 
 @pytest.mark.parametrize("length", [4, 100])
-def test_uneven_keys_in_runs(length: int) -> None:
+def test_skewed_keys_in_runs(length: int) -> None:
     """What a few rows side by side tell of partitions is too little, so none are counted."""
     rng = np.random.default_rng(15)
     k = np.repeat(zipf(1.0, 2_000_000, rng)[: ROWS // length], length)

@@ -77,7 +77,7 @@ class _HotKeys(ctypes.Structure):
     ]
 
 
-# Threads of the kernels that make room for uneven keys (kernels/pgb_tr/room.cuh).
+# Threads of the kernels that make room for skewed keys (kernels/pgb_tr/room.cuh).
 _ROOM_THREADS = 1024
 
 

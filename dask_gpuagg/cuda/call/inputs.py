@@ -40,7 +40,7 @@ class DeviceColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """What the calls of one group-by have in common, whatever the form of the keys."""
+    """What the calls of one group-by have in common, whatever represents the keys."""
 
     keys: Sequence[DeviceColumn]
     inputs: Sequence[DeviceColumn]
@@ -51,7 +51,7 @@ class Columns:
     about: tuple[str, ...] = ()
 
     def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
-        """A call of the kernels of a query, with the columns that the form of its keys adds."""
+        """A call of the kernels of a query, with the columns that represent its keys."""
         query, kernels = prepared(query, self.device)
         flat = []
         for key, part in zip(self.keys, query.keys, strict=True):

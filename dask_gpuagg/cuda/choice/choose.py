@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.choice.cost_model import laps, least_ms
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms, least_ms
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import (
     EXTRA_SLOTS,
@@ -51,8 +51,8 @@ _LOOSEST = 64.0
 # Keys of a window in global memory up to which their states lie in sectors of their own, because
 # atomics on one sector wait for each other.
 _APART_BELOW = 1 << 17
-# Copies of a state that uneven keys need.
-_UNEVEN_REPLICAS = 8
+# Copies of a state that skewed keys need.
+_SKEWED_REPLICAS = 8
 # Copies with which no two lanes of a warp wait for each other.
 _LANES = 32
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
@@ -209,7 +209,7 @@ def _cheapest(
         if capacity > 0 and rows >= PARTITIONED_FROM:
             candidates.append(_sp_ega(rows, estimate, why))
         # its table does not grow where skew makes estimates too low, and is larger
-        if not (found or candidates) or not (estimate.uneven or memory is not None):
+        if not (found or candidates) or not (estimate.skewed or memory is not None):
             candidates.append(_in_global(rows, estimate, why))
         found += timed(candidates)
 
@@ -242,7 +242,9 @@ def _are_few(decision: Partitioned | None, query: Query, rows: int, device: Devi
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
     """Device milliseconds that the model gives a decision for any kernel but ``sgb``."""
     tile = tile_of(query, device, decision) if isinstance(decision, Partitioned) else 0
-    return sum(laps(costs, query, rows, decision, device.multiprocessors, tile).values())
+    return sum(
+        expected_kernel_ms(costs, query, rows, decision, device.multiprocessors, tile).values()
+    )
 
 
 def _in_shared(
@@ -318,14 +320,14 @@ def _in_window(
     room = shared_bytes(device) - (keys + 63) // 64 * 8
     each = room // keys - (fixed - 8)
     # where all rows improve an extreme, far ones are slow: only for keys that do not fit otherwise
-    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.uneven
+    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.skewed
     if far:
         each = replica
     replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
     if in_shared:
         most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
         replicas = power_of_two(most)
-    elif room < 0 or estimate.uneven:
+    elif room < 0 or estimate.skewed:
         # atomics on one address wait for each other
         return None
     elif keys < _APART_BELOW:
@@ -349,9 +351,9 @@ def _in_runs(estimate: KeySummary | None) -> bool:
 
 
 def _contended(decision: Direct) -> bool:
-    """Whether uneven keys would wait for each other more than hot keys that leave the stream."""
-    uneven = decision.estimate is not None and decision.estimate.uneven
-    return uneven and decision.replicas < _UNEVEN_REPLICAS
+    """Whether skewed keys would wait for each other more than hot keys that leave the stream."""
+    skewed = decision.estimate is not None and decision.estimate.skewed
+    return skewed and decision.replicas < _SKEWED_REPLICAS
 
 
 def _admits_runs(query: Query) -> bool:

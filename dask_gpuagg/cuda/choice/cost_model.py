@@ -83,7 +83,7 @@ _SUMS = {
 _COUNTS = ("Size", "Count")
 
 
-def laps(
+def expected_kernel_ms(
     costs: Costs, query: Query, rows: int, decision: Decision, multiprocessors: int, tile: int
 ) -> dict[str, float]:
     """Expected device milliseconds of each kernel that a decision launches.
@@ -175,7 +175,7 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
     Returns
     -------
     float
-        Device milliseconds, no more than ``laps`` would give.
+        Device milliseconds, no more than ``expected_kernel_ms`` would give.
     """
     return rows * _touched_fields(query) * costs.access_ps * 1e-9
 

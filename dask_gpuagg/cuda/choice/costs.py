@@ -144,11 +144,11 @@ def shipped(device: Device) -> Known:
     """
     if "H200" in device.name:
         return Known(_H200, "measured on an H200")
-    fitting = [name for name in _PUBLISHED if name in device.name]
-    if not fitting:
+    named = [name for name in _PUBLISHED if name in device.name]
+    if not named:
         share = device.multiprocessors / 132
         return _derived(share, share, _H200.l2_megabytes * share)
-    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(fitting, key=len)]
+    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(named, key=len)]
     return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
 
 

@@ -26,11 +26,11 @@ FOLD_SLOT = 2 + 4
 FOLD_LOAD = 0.92
 FOLD_ROOMY = 2
 # Rows of a partition, whose places have 16 bits, and how often their widest column may fill shared
-# memory. Of uneven keys neither is to be exceeded by more than so many deviations: what is beyond
+# memory. Of skewed keys neither is to be exceeded by more than so many deviations: what is beyond
 # costs a turn more.
 FOLD_ROWS = 65_000
 _FILLS = 2
-_UNEVEN_SIGMAS = 2
+_SKEWED_SIGMAS = 2
 # Where rows are counted, a partition has room for so many times the mean, twice as many if one turn
 # takes them.
 _ROOM = 2
@@ -79,8 +79,8 @@ def partitions_of_rows(query: Query, rows: int, estimate: KeySummary | None, dev
     groups = max(1, rows if estimate is None else estimate.groups)
     masked = any(v.masked for v in query.read)
     even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
-    if estimate is not None and estimate.uneven:
-        even, sigmas = max(even, estimate.alike), _UNEVEN_SIGMAS
+    if estimate is not None and estimate.skewed:
+        even, sigmas = max(even, estimate.alike), _SKEWED_SIGMAS
         shares = sorted(share for _, share in estimate.hot)
     sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
     spread, partitions, left = 0.0, 1.0, float(rows)

@@ -222,8 +222,8 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
     """Partitions whose tables find keys by hash."""
     query, rows, estimate, device = wanted.query, wanted.rows, wanted.estimate, wanted.device
     base, folds = _base(query, estimate), wanted.folds
-    uneven = estimate is not None and estimate.uneven
-    crowded = uneven and not folds and has_room_for_crowds(query, device)
+    skewed = estimate is not None and estimate.skewed
+    crowded = skewed and not folds and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
         slot, load = FOLD_SLOT + _word_bytes(base), FOLD_LOAD
@@ -243,7 +243,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
     if partitions is None:
         return None
     hot: tuple[tuple[int, float], ...] = ()
-    if estimate is not None and uneven:
+    if estimate is not None and skewed:
         hot = tuple(hot_of(estimate.hot, partitions, folds))
     # a null key of 64 bits has no word that could travel
     nulls = null_slot(query)
@@ -261,7 +261,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
-        if estimate is not None and uneven:
+        if estimate is not None and skewed:
             left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
@@ -293,7 +293,7 @@ def _by_window(wanted: _Wanted) -> Partitioned | None:
     """Partitions of keys of a narrow range, each with a slot of its own; None for others."""
     query, rows, estimate, device = wanted.query, wanted.rows, wanted.estimate, wanted.device
     found = window(query, estimate)
-    if found is None or estimate is None or estimate.uneven:
+    if found is None or estimate is None or estimate.skewed:
         return None
     base, keys = found
     once, copied = striped_bytes(query)

@@ -87,7 +87,7 @@ def stride_of(rows: int, groups: int) -> int:
 def inside(rows: int, groups: int, stride: int) -> float:
     """Share of the rows that brackets are expected to hold, at most.
 
-    Exact for a median and groups of one size. The square root is concave, so uneven groups have
+    Exact for a median and groups of one size. The square root is concave, so skewed groups have
     less in all.
     """
     of_group = max(rows / max(groups, 1), 1.0)
@@ -106,5 +106,5 @@ def sorts_words(widest: int, rows: int) -> bool:
 
 def copies_of(groups: int) -> int:
     """Copies of the counts of a block, a power of two: threads side by side have their own."""
-    fitting = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
-    return int(min(_COPIES_AT_MOST, 2 ** (max(fitting, 1).bit_length() - 1)))
+    room = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
+    return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))

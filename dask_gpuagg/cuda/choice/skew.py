@@ -1,4 +1,4 @@
-"""Uneven keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
+"""Skewed keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.runtime.driver import Device
 HOT = 0.25
 _HOT_ANYWHERE = 1e-4
 _HOT_WORTH = 0.01
-# Of uneven keys one in so many rows is counted by its partition, which then has room for as many
+# Of skewed keys one in so many rows is counted by its partition, which then has room for as many
 # deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
 ROOM_OF = 16
 ROOM_SIGMAS = 5
@@ -95,7 +95,7 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
 
 
 def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
-    """The share of all rows that an uneven key of the partitions may have; 0 if keys are even.
+    """The share of all rows that a skewed key of the partitions may have; 0 if keys are even.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
     hot : collection of (int, float)
         Words and shares of the keys that stay out.
     """
-    if estimate is None or not estimate.uneven:
+    if estimate is None or not estimate.skewed:
         return 0.0
     # a sample tells of keys with so many of its rows, and of so many keys
     untold = HOT_ROWS / (SEGMENT * SEGMENTS)
@@ -115,7 +115,7 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
 def counts_rows(estimate: KeySummary) -> bool:
     """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
     by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
-    return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS
+    return estimate.skewed and estimate.repeats < by_chance + _IN_RUNS
 
 
 def count_bytes(decision: Partitioned) -> int:

@@ -1,4 +1,4 @@
-"""Wide keys: their words, and narrower forms where the data at hand allow them."""
+"""Words of wide keys, and narrower representations where the values allow them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
-    """The query with its keys in a narrower form, and what this form adds.
+    """The query with a narrower representation of its keys, and what this adds.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
     Returns
     -------
     query : Query
-        The call's own, if no other form serves.
+        The call's own, if no other representation serves.
     columns : list of ColumnStruct
         Base and number of values of every key column, where they are packed by their ranges.
     codes : Codes or None
@@ -109,16 +109,16 @@ def shortened(call: Call) -> Query:
     return query
 
 
-def forms_of(query: Query) -> list[Query]:
-    """The query, and the forms that ``narrowed`` or ``filling`` may give it."""
-    forms = [query]
+def representations_of(query: Query) -> list[Query]:
+    """The query, and those that ``narrowed`` or ``filling`` may make of it."""
+    made = [query]
     if (query.made_words and query.integral) or query.may_fill:
-        forms.append(replace(query, ranged=True))
+        made.append(replace(query, ranged=True))
     if query.may_be_coded:
-        forms.append(replace(query, coded=True))
+        made.append(replace(query, coded=True))
     if query.may_be_short:
-        forms.append(_short(query))
-    return forms
+        made.append(_short(query))
+    return made
 
 
 def _short(query: Query) -> Query:

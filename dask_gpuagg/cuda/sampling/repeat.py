@@ -26,7 +26,7 @@ from dask_gpuagg.cuda.runtime.driver import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers
 
 # A query with its keys numbered by their ranges, and these.
-Form = tuple[Query, Ranges]
+Numbering = tuple[Query, Ranges]
 
 # Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
 _DEVIATIONS = 4
@@ -68,15 +68,15 @@ class Expectation:
     values : float
         Of a row that were not null, on average.
     expected : Expected
-    form : tuple of Query and Ranges, optional
-        Of the keys, where they are numbered by their ranges.
+    numbering : tuple of Query and Ranges, optional
+        Where keys are numbered by their ranges.
     """
 
     decision: Decision
     rows: int
     values: float
     expected: Expected
-    form: Form | None = None
+    numbering: Numbering | None = None
 
 
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
@@ -126,7 +126,7 @@ def keep(
     decision: Decision | None,
     numbers: Numbers,
     spilled: int,
-    form: Form | None = None,
+    numbering: Numbering | None = None,
 ) -> None:
     """Remember a decision that did well; forget what was known otherwise.
 
@@ -140,24 +140,24 @@ def keep(
         Of the sample.
     spilled : int
         Rows that found no place at first.
-    form : tuple of Query and Ranges, optional
+    numbering : tuple of Query and Ranges, optional
         What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
         return
     told = replace(decision, why=f"{decision.why}; as for rows before")
-    expected = bounds_of(numbers, decision, form[1] if form else None)
-    made = Expectation(told, call.rows, call.values or 0.0, expected, form)
+    expected = bounds_of(numbers, decision, numbering[1] if numbering else None)
+    made = Expectation(told, call.rows, call.values or 0.0, expected, numbering)
     _known.put(_key(call, forced), made)
 
 
 def _may_repeat(decision: Decision) -> bool:
     # the summary cannot identify hot keys, and beside the other kernels' time that of waiting for
     # the sample does not count
-    uneven = decision.estimate is not None and decision.estimate.uneven
+    skewed = decision.estimate is not None and decision.estimate.skewed
     if isinstance(decision, Partitioned):
-        return not uneven
+        return not skewed
     return isinstance(decision, Hgb | Direct)
 
 

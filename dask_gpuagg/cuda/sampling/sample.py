@@ -165,19 +165,19 @@ class Sample:
 
 
 def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
-    """What a sample of the rows tells of the groups, once uneven keys have been counted.
+    """What a sample of the rows tells of the groups, once skewed keys have been counted.
 
     Parameters
     ----------
     call : Call
     forced : str
-        The kernel that is wanted. Uneven keys are counted only where partitions may be made of
+        The kernel that is wanted. Skewed keys are counted only where partitions may be made of
         them.
     sample : Sample
     """
     estimate = sample.estimate()
     many = estimate.most > choose.shared_capacity(call.query, call.device)
-    if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
+    if estimate.skewed and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         groups = max(estimate.groups, _counted(call))
         estimate = replace(estimate, groups=groups, most=groups + groups // 16)
     return estimate

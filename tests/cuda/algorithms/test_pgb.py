@@ -60,14 +60,14 @@ def word(i: int) -> int:
     return i * 0x9E3779B97F4A7C15 % 2**64
 
 
-def uneven(groups: int, *hot: float, alike: float = 0.0) -> KeySummary:
+def skewed(groups: int, *hot: float, alike: float = 0.0) -> KeySummary:
     told = tuple((word(i), share) for i, share in enumerate(hot))
     return KeySummary(groups, groups, 0.0, max(hot, default=0.0), True, told, alike)
 
 
 @pytest.mark.parametrize("query", [SUM, WIDE], ids=["sum", "decimal"])
 def test_hot_keys_stay_out_of_the_partitions(query: Query) -> None:
-    decision = choose.decide(query, 10**8, uneven(10**6, 0.1, 0.01, 1e-5), H200)
+    decision = choose.decide(query, 10**8, skewed(10**6, 0.1, 0.01, 1e-5), H200)
     assert decision.hot == (word(0), word(1))
     kernel, tile, used = partitioning.scatter_of(query, H200, decision)
     threads, items, _ = query.scatter
@@ -82,8 +82,8 @@ MANY = replace(SUM, states=tuple(KernelState("Moments", (0,)) for _ in range(40)
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
 @pytest.mark.parametrize("query", [SUM, WIDE, MANY], ids=["sum", "decimal", "many"])
-def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Device) -> None:
-    decision = choose.decide(query, 10**8, uneven(10**6, 0.1), device, "pgb")
+def test_tables_of_skewed_keys_leave_room_for_copies(query: Query, device: Device) -> None:
+    decision = choose.decide(query, 10**8, skewed(10**6, 0.1), device, "pgb")
     assert decision.crowded
     used = decision.shared_slots * sum(query.slot_bytes) + skew.crowd_bytes(query)
     # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
@@ -94,7 +94,7 @@ def test_tables_of_uneven_keys_leave_room_for_copies(query: Query, device: Devic
 
 @pytest.mark.parametrize(("groups", "load"), [(9 * 10**6, 0.75), (3 * 10**7, 0.8)])
 def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: float) -> None:
-    decision = choose.decide(SUM, 10**8, uneven(groups, 0.1), H200, "pgb")
+    decision = choose.decide(SUM, 10**8, skewed(groups, 0.1), H200, "pgb")
     assert decision.slices == 1
     room = skew.crowded_room(SUM, H200) // sum(SUM.slot_bytes) * decision.partitions
     # partitions are a multiple of the multiprocessors
@@ -104,7 +104,7 @@ def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: 
 def test_hundreds_of_hot_keys_find_room() -> None:
     shares = [0.3 / (i + 1) for i in range(summary.HOT_AT_MOST)]
     for groups in (10**5, 10**7):
-        decision = choose.decide(SUM, 10**8, uneven(groups, *shares), H200)
+        decision = choose.decide(SUM, 10**8, skewed(groups, *shares), H200)
         assert len(decision.hot) == summary.HOT_AT_MOST
         assert decision.hot_replicas == 32
         assert partitioning.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
@@ -132,7 +132,7 @@ def test_words_of_a_narrow_range_are_narrow(
 
 
 @pytest.mark.parametrize(("exponent", "most"), [(0.5, 1.1), (0.75, 1.1), (1.0, 0.8), (1.25, 0.35)])
-def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
+def test_skewed_keys_have_room_by_a_count(exponent: float, most: float) -> None:
     """Hot keys leave none for their rows; the others' is what kernels/pgb_tr/room.cuh gives."""
     rng, keys, rows = np.random.default_rng(1), 1 << 22, 10**8
     shares = np.arange(1, keys + 1) ** -exponent
@@ -157,11 +157,11 @@ def test_uneven_keys_have_room_by_a_count(exponent: float, most: float) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
-def test_only_uneven_keys_are_counted(kernel: str) -> None:
+def test_only_skewed_keys_are_counted(kernel: str) -> None:
     even = choose.decide(SUM, 10**8, even_keys(10**6), H200, kernel)
     assert (even.kernel, even.counted) == (kernel, False)
     assert folding.most_rows(even) == even.capacity
-    counted = choose.decide(SUM, 10**8, uneven(10**6, 0.1), H200, kernel)
+    counted = choose.decide(SUM, 10**8, skewed(10**6, 0.1), H200, kernel)
     assert (counted.kernel, counted.counted) == (kernel, True)
     # a block that folds has places for so many
     most = folding.most_rows(counted)
@@ -175,9 +175,9 @@ def test_only_uneven_keys_are_counted(kernel: str) -> None:
 @pytest.mark.parametrize(
     ("repeats", "counted"), [(0.0, True), (0.3, True), (0.4, False), (0.97, False)]
 )
-def test_uneven_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> None:
+def test_skewed_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> None:
     """One hot key with half of the rows follows itself in a fourth of them."""
-    estimate = replace(uneven(10**6, 0.5, alike=0.02), repeats=repeats)
+    estimate = replace(skewed(10**6, 0.5, alike=0.02), repeats=repeats)
     decision = choose.decide(SUM, 10**8, estimate, H200, "pgb")
     assert decision.counted == counted
     if not counted:
@@ -249,8 +249,8 @@ def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.M
     assert held == [ours, spill, dense_area]
 
 
-def dense(groups: int, span: float = 1.0, uneven: bool = False) -> KeySummary:
-    return KeySummary(groups, groups, 0.0, 0.0, uneven, bounds=(0, int(groups * span) - 1))
+def dense(groups: int, span: float = 1.0, skewed: bool = False) -> KeySummary:
+    return KeySummary(groups, groups, 0.0, 0.0, skewed, bounds=(0, int(groups * span) - 1))
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
@@ -262,7 +262,7 @@ def test_keys_of_a_window_have_slots_of_their_own(
 ) -> None:
     decision = choose.decide(query, 10**8, dense(groups), device, kernel)
     if kernel == "pgb_fold" and decision.kernel != kernel:
-        # few groups make uneven partitions, and wide columns many
+        # few groups make skewed partitions, and wide columns many
         assert groups == 2_000 or query is not SUM
         return
     assert decision.kernel == kernel
@@ -289,7 +289,7 @@ def test_one_partition_alone_is_hashed() -> None:
 
 
 def test_partitions_of_slots_are_alike() -> None:
-    """Each has as many keys, so that few groups make them no more uneven than many."""
+    """Each has as many keys, so that few groups make them no more skewed than many."""
     for groups, beyond in ((16_384, 1.15), (10**6, 1.05)):
         decision = choose.decide(SUM, 10**8, dense(groups), H200, "pgb")
         assert 1.0 < decision.capacity * decision.partitions / 10**8 < beyond
@@ -310,10 +310,10 @@ def test_few_keys_of_a_window_get_copies() -> None:
     ("estimate", "rows"),
     [
         (dense(10**6, 3.0), 10**8),
-        (dense(10**6, uneven=True), 10**8),
+        (dense(10**6, skewed=True), 10**8),
         (KeySummary(10**6, 10**6, 0.0, 0.0), 10**8),
     ],
-    ids=["sparse", "uneven", "unknown range"],
+    ids=["sparse", "skewed", "unknown range"],
 )
 def test_other_keys_are_hashed(estimate: KeySummary, rows: int) -> None:
     for kernel in ("auto", "pgb"):
@@ -344,7 +344,7 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
         assert partitioning.writes_columns(bare, folded)
         assert not partitioning.writes_columns(of_two, folded)
     # hot keys have no rows in partitions
-    hot = choose.decide(bare, 10**8, uneven(10**6, 0.1), H200, "pgb")
+    hot = choose.decide(bare, 10**8, skewed(10**6, 0.1), H200, "pgb")
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
     wide = replace(bare, keys=(WORD, WORD))
@@ -464,10 +464,10 @@ def test_hot_keys_are_told_by_what_the_hotter_ones_leave() -> None:
 
 
 def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
-    return replace(even_keys(groups), uneven=True, hot=hot, alike=2 / groups)
+    return replace(even_keys(groups), skewed=True, hot=hot, alike=2 / groups)
 
 
-def test_uneven_keys_are_folded() -> None:
+def test_skewed_keys_are_folded() -> None:
     """Of all that a warp adds up no more than a fourth of a partition's rows are one key's."""
     told = (word(0), 0.05), (word(1), 2e-4), (word(2), 1e-4), (word(3), 1.5e-5)
     decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
@@ -503,12 +503,12 @@ def test_keys_that_a_sample_did_not_tell_of_may_be_as_frequent_as_the_last_it_di
 def test_rows_of_which_a_sample_tells_too_little_are_not_folded() -> None:
     """Of so many it misses keys with more rows than a turn has places for."""
     for rows, kernel in ((250_000_000, "pgb_fold"), (280_000_000, "lphga")):
-        uneven, even = unlike_keys(1 << 24), even_keys(1 << 24)
-        assert choose.decide(MINIMA, rows, uneven, H200, "pgb_fold").kernel == kernel
+        skewed, even = unlike_keys(1 << 24), even_keys(1 << 24)
+        assert choose.decide(MINIMA, rows, skewed, H200, "pgb_fold").kernel == kernel
         assert choose.decide(MINIMA, rows, even, H200, "pgb_fold").kernel == "pgb_fold"
 
 
-def test_uneven_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
+def test_skewed_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
     estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
     folded = choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
     assert (folded.kernel, folded.counted) == ("pgb_fold", False)

@@ -205,12 +205,12 @@ def test_the_constants_decide() -> None:
     assert choose.decide(query, 10**8, about(10**6), H200, costs=scatter_is_free).kernel == "pgb"
 
 
-def test_uneven_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
+def test_skewed_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
     free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01, same_ps=0.01)
     wide = replace(about(10**6), bounds=(0, 10**12))
-    uneven = replace(wide, uneven=True)
+    skewed = replace(wide, skewed=True)
     assert choose.decide(SUM, 10**8, wide, H200, costs=free).kernel == "lphga"
-    assert choose.decide(SUM, 10**8, uneven, H200, costs=free).kernel == "sp_ega"
+    assert choose.decide(SUM, 10**8, skewed, H200, costs=free).kernel == "sp_ega"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -22,9 +22,9 @@ SUM = query(KernelState("FloatSum", (0,)))
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 1 << 64
 
 
-def dense(groups: int, least: int = 0, uneven: bool = False) -> KeySummary:
+def dense(groups: int, least: int = 0, skewed: bool = False) -> KeySummary:
     bounds = (least, least + groups - 1)
-    return KeySummary(groups, groups, 0.0, 1 / groups, uneven=uneven, bounds=bounds)
+    return KeySummary(groups, groups, 0.0, 1 / groups, skewed=skewed, bounds=bounds)
 
 
 def test_the_plain_word_that_is_mixed_to_an_empty_one() -> None:
@@ -85,12 +85,12 @@ def test_or_to_global_memory_for_one_sum(groups: int) -> None:
     assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
 
 
-def test_sparse_uneven_and_ascending_keys_do_not() -> None:
+def test_sparse_skewed_and_ascending_keys_do_not() -> None:
     sparse = replace(dense(20_000), bounds=(0, 10**6))
     assert decide(SUM, 10**8, sparse, H200).kernel != "direct"
     assert decide(SUM, 10**8, sparse, H200, "direct").kernel == "direct"
-    assert decide(SUM, 10**8, dense(20_000, uneven=True), H200).kernel != "direct"
-    assert decide(SUM, 10**8, dense(10**6, uneven=True), H200, "direct").kernel == "lphga"
+    assert decide(SUM, 10**8, dense(20_000, skewed=True), H200).kernel != "direct"
+    assert decide(SUM, 10**8, dense(10**6, skewed=True), H200, "direct").kernel == "lphga"
     runs = replace(dense(1_000), repeats=0.95)
     assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
     # no two lanes meet in a slot, however long the runs are
@@ -142,8 +142,8 @@ def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far:
         sparse = replace(dense(4_000), bounds=(0, groups - 1))
         assert decide(FIVE, 10**8, sparse, H200).kernel == "hgb"
     # hot keys would wait for each other
-    uneven = decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct")
-    assert not (isinstance(uneven, Direct) and uneven.far)
+    skewed = decide(FIVE, 10**8, dense(groups, skewed=True), H200, "direct")
+    assert not (isinstance(skewed, Direct) and skewed.far)
 
 
 def test_only_extremes_of_floats_lie_far() -> None:

@@ -18,10 +18,10 @@ from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.words import (
     filling,
-    forms_of,
     narrowed,
     packed_ranges,
     range_columns,
+    representations_of,
     slot_words,
     strayed,
 )
@@ -97,7 +97,7 @@ def test_keys_of_a_word_may_be_numbered_too() -> None:
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
-    assert forms_of(replace(query, ranged=False))[1] == query
+    assert representations_of(replace(query, ranged=False))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
     assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
@@ -152,7 +152,7 @@ def test_the_forms_that_data_may_allow() -> None:
     wide = KeyPart("i128", True)
 
     def families(*keys: KeyPart) -> list[str]:
-        return [q.family for q in forms_of(Query(keys, True, (), (), ()))]
+        return [q.family for q in representations_of(Query(keys, True, (), (), ()))]
 
     assert families(number) == ["Packed"]
     assert families(number, number) == ["Wide", "Ranged"]

@@ -293,7 +293,7 @@ def test_an_expectation_that_no_longer_does_well_is_forgotten(run: Run) -> None:
     assert expectation.expectation(call_of(), "auto") is None
 
 
-UNEVEN = replace(EVEN, uneven=True)
+SKEWED = replace(EVEN, skewed=True)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ UNEVEN = replace(EVEN, uneven=True)
         (None, 0),
         (SORTED, 0),
         (GLOBAL, 0),
-        (replace(PARTS, estimate=UNEVEN), 0),
+        (replace(PARTS, estimate=SKEWED), 0),
         (HGB, ROWS // 10),
     ],
 )
@@ -312,8 +312,8 @@ def test_what_did_not_do_well_is_forgotten(decision: Decision | None, spilled: i
     assert expectation.expectation(call_of(), "auto") is None
 
 
-def test_uneven_keys_of_shared_tables_are_expected() -> None:
-    expectation.keep(call_of(), "auto", replace(HGB, estimate=UNEVEN), numbers(), 0)
+def test_skewed_keys_of_shared_tables_are_expected() -> None:
+    expectation.keep(call_of(), "auto", replace(HGB, estimate=SKEWED), numbers(), 0)
     assert expectation.expectation(call_of(), "auto") is not None
 
 

@@ -98,15 +98,15 @@ def sampled(keys: np.ndarray) -> KeySummary:
 @pytest.mark.parametrize("groups", [10, 1_000, 30_000, 1_000_000, 16_000_000])
 def test_even_keys(groups: int) -> None:
     made = sampled(np.random.default_rng(2).integers(0, groups, 65_536))
-    assert not made.uneven
+    assert not made.skewed
     assert made.groups == pytest.approx(groups, rel=0.3)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.75, 1.0, 1.25, 1.5])
-def test_uneven_keys(exponent: float) -> None:
+def test_skewed_keys(exponent: float) -> None:
     """Zipf's law over 16 million keys: the sample sees that it misses most of them."""
     made = sampled(zipf(exponent, 65_536, 2**24, np.random.default_rng(3)))
-    assert made.uneven
+    assert made.skewed
     shares = [share for _, share in made.hot]
     assert shares == sorted(shares, reverse=True)
     # the rows left to the partitions are far more even than all of them
