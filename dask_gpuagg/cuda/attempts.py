@@ -34,12 +34,12 @@ from dask_gpuagg.cuda.choice.decision import (
 from dask_gpuagg.cuda.choice.partitions import copies_bytes
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import (
-    filling,
     make_words,
     narrowed,
+    numbered_by_ranges,
     range_columns,
+    remember_out_of_range,
     shortened,
-    strayed,
     verified,
 )
 from dask_gpuagg.cuda.query.query import Query
@@ -200,7 +200,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
     if query.ranged:
         # values outside of the ranges that the sample saw
         query = replace(query, ranged=False)
-        strayed(query, columns.about)
+        remember_out_of_range(query, columns.about)
         yield columns.call(query)
     # two keys share a word: so rare that doing everything again is the best answer
     yield columns.call(replace(query, by_row=True))
@@ -244,7 +244,7 @@ def _of_representation(
                 return
             if attempt.doubted:
                 # values that only the sample has none of
-                strayed(query, call.about)
+                remember_out_of_range(query, call.about)
             repeat.refused(call, forced)
         decision = decide(call, forced, sample, encoded)
         if sample is not None and not encoded:
@@ -293,7 +293,7 @@ def _numbered(
     # one hash table in shared memory takes packed words faster than their numbers are made
     if decision.estimate is None or isinstance(decision, Sgb | Hgb):
         return
-    numbering = filling(call.query, sample.ranges, call.rows, call.about)
+    numbering = numbered_by_ranges(call.query, sample.ranges, call.rows, call.about)
     if numbering is None:
         return
     query, ranges = numbering
@@ -308,7 +308,7 @@ def _numbered(
     _begin(numbered)
     remember = partial(_remember, call, forced, sample, other, numbering)
     yield from _decided(numbered, other, forced, remember)
-    strayed(call.query, call.about)
+    remember_out_of_range(call.query, call.about)
 
 
 def _decided(

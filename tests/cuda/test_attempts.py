@@ -70,7 +70,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
         monkeypatch.setattr(attempts, "make_words", lambda call: call.allocate(8))
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
         monkeypatch.setattr(attempts, "narrowed", lambda call, _: (call.query, [], None))
-        monkeypatch.setattr(attempts, "strayed", lambda *_: None)
+        monkeypatch.setattr(attempts, "remember_out_of_range", lambda *_: None)
         repeat.forget()
 
     return replace_all
@@ -83,7 +83,7 @@ def done(decision: Decision, **counters: int) -> Any:
 # ---- one attempt ---------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_of_an_attempt_that_fails(run_by: Callable[[Algorithm], None]) -> None:
+def test_failed_attempt_is_rolled_back(run_by: Callable[[Algorithm], None]) -> None:
     """Partitions have no list of slots, so that of another table must not be taken for one."""
 
     def fail(call: Any, decision: Decision) -> None:
@@ -201,7 +201,7 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
 ) -> None:
     run_by(lambda call, decision: done(decision, doubt=call.query.ranged))
     told: list[Any] = []
-    monkeypatch.setattr(attempts, "strayed", lambda *of: told.append(of))
+    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
     monkeypatch.setattr(
         attempts, "narrowed", lambda call, _: (replace(call.query, ranged=True), [], None)
     )
@@ -224,9 +224,9 @@ def test_numbers_of_combinations_are_tried_first(
         return done(decision, doubt=doubt * call.query.ranged)
 
     run_by(algorithm)
-    strayed: list[Any] = []
+    out_of_range: list[Any] = []
     kept: list[Any] = []
-    monkeypatch.setattr(attempts, "strayed", lambda *of: strayed.append(of))
+    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: out_of_range.append(of))
     monkeypatch.setattr(attempts, "sampled", lambda *_: True)
     sample = SimpleNamespace(ranges=[(0, 999), (0, 999)], numbers="numbers")
     monkeypatch.setattr(attempts, "Sample", lambda _: sample)
@@ -235,7 +235,7 @@ def test_numbers_of_combinations_are_tried_first(
     columns: Any = Columns()
     made = attempts.group(columns, pair, "auto", False)
     assert tried == ([True, False] if doubt else [True])
-    assert strayed == ([(pair, ("k",))] if doubt else [])
+    assert out_of_range == ([(pair, ("k",))] if doubt else [])
     (remembered,) = kept
     assert remembered[2] is made.run.decision
     assert (remembered[5] is None) == bool(doubt)
@@ -257,10 +257,10 @@ def test_words_of_few_groups_are_hashed_as_they_are(
 ) -> None:
     asked: list[Any] = []
 
-    def filling(*of: Any) -> None:
+    def numbered_by_ranges(*of: Any) -> None:
         asked.append(of)
 
-    monkeypatch.setattr(attempts, "filling", filling)
+    monkeypatch.setattr(attempts, "numbered_by_ranges", numbered_by_ranges)
     call: Any = SimpleNamespace(query=SUM, rows=10**6, about=("a", "b"))
     sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
     columns: Any = None

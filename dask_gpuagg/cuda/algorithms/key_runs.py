@@ -49,7 +49,7 @@ def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
     Returns
     -------
     tuple of Run and Counters, or None
-        None if the rows are not sorted, and where a key has a slot of its own behind tables.
+        None if the rows are not sorted, or a key has an extra slot behind tables.
     """
     args = call.args
     runs, seen = _count(call, 0)

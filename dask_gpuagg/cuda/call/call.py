@@ -1,4 +1,4 @@
-"""What the kernels of one call share: their arguments, as C structs, and the memory they use."""
+"""Arguments of the kernels of one call, as C structs, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ class Launcher:
 class Call(Launcher):
     """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
 
-    ``values`` is how many of the values that a row's states read are not null, on average,
-    ``about`` what users call what is grouped by.
+    ``query`` has its keys in one representation. ``values`` is the mean number of values of a row
+    that are not null, ``about`` the names of what is grouped by.
     """
 
     query: Query
@@ -189,10 +189,9 @@ class Call(Launcher):
     # of keys that are coded: their numbers
     codes: Any = None
     about: tuple[str, ...] = ()
-    # outputs that were written before anybody knew how many groups there are
+    # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None
-    # launches what may call the kernels behind it off, where they were decided before the sample
-    # was seen
+    # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
 
     def mask(self, groups: int) -> Any:
@@ -218,7 +217,7 @@ def table_of(call: Call, slots: int) -> Table:
     fixed, replica = call.query.slot_bytes
     all_slots = slots + EXTRA_SLOTS
     memory = call.allocate(all_slots * (fixed + replica)).ptr
-    # half full is where the probes are short; a full table would be probed to its end
+    # a full table would be probed to its end
     limit = slots - slots // 16 - 1
     return Table(memory, memory + 8 * all_slots, slots, limit)
 

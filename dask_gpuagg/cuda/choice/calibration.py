@@ -13,10 +13,10 @@ from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 
-# Milliseconds below which a difference is the stopwatch's.
+# Resolution of the stopwatch, milliseconds.
 _RESOLUTION = 0.01
-# Weight of a constant's distance from where it starts: so little that it decides only for those of
-# which the measurements say nothing.
+# Weight of a constant's distance from its start: small, so that it matters only for constants that
+# the measurements do not determine.
 _INERTIA = 0.02
 _STEPS = 100
 
@@ -41,14 +41,14 @@ class Observation:
 
 
 def fit(observations: Sequence[Observation], start: Costs) -> Costs:
-    """The constants that explain the times best.
+    """Fit the constants of the model to measured times.
 
     Parameters
     ----------
     observations : sequence of Observation
     start : Costs
-        Constants of which the times tell nothing stay as they are here. So does the size of the L2
-        cache, which the device knows.
+        Constants that the times do not depend on keep these values. So does the size of the L2
+        cache, which the device reports.
 
     Returns
     -------

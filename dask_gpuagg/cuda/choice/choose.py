@@ -1,6 +1,6 @@
-"""From a sample of the keys to the kernel and its geometry: numbers, no launching.
+"""The choice of the kernel and its geometry from a summary of the keys.
 
-Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels take it as it comes.
+Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unroll``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
-# What may be forced.
+# Kernels that may be forced.
 KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega", "lphga")
 # A key that is farther than this from its first slot of a global table says that the table is too
 # small for the keys it gets.
@@ -67,8 +67,8 @@ _GATHERED = 0.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
-# What a table in global memory must be expected to take of the time of one in shared memory: it
-# suffers more from keys that the sample did not show.
+# Share of the time of a table in shared memory below which one in global memory is chosen: it loses
+# more by keys that the sample did not show.
 _WORTH = 0.9
 
 
@@ -218,8 +218,8 @@ def _cheapest(
         return ms / _WORTH if isinstance(each, Lphga | SpEga) else ms
 
     ms, chosen = found.pop(min(range(len(found)), key=compared))
-    told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
-    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=ms)
+    times = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
+    return replace(chosen, why=f"{chosen.why}: {', '.join(times)}", expected_ms=ms)
 
 
 def _global_bytes(query: Query, decision: Decision) -> int:
@@ -267,7 +267,7 @@ def _in_shared(
         shared_slots=slots,
         replicas=replicas,
         blocks=max(1, min(device.multiprocessors, wanted)),
-        # blocks that meet different keys fill it beyond the estimate; it is small all the same
+        # blocks with different keys fill it beyond the estimate; it is small all the same
         global_slots=even(max(4 * margin(held if runs else expected), 2048)),
     )
 
@@ -281,7 +281,7 @@ def decide_again(
     costs: Costs | None = None,
     values: float | None = None,
 ) -> Decision:
-    """Choose another kernel than one that the rows turned out not to admit.
+    """Choose another kernel after one that the rows do not admit.
 
     ``sgb`` found rows that are not sorted, or that it cannot sort, ``direct`` many keys outside of
     its window.

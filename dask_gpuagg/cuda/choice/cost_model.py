@@ -1,4 +1,4 @@
-"""What a group-by is expected to cost on the device: bytes, updates, accesses, runs.
+"""The expected cost of a group-by on the device, from bytes, updates, accesses and runs.
 
 Wu 2025 (section 5.2) chooses by a tree over the number of groups, Karnagel 2015 (section 4) by
 rules of capacity and contention. Here both are counts of work times a device's constants, so that
@@ -321,7 +321,7 @@ def _accesses(costs: Costs, query: Query, decision: Lphga | SpEga, groups: int) 
 
 @lru_cache(maxsize=1024)
 def _touched_fields(query: Query) -> int:
-    """Arrays of a global table that a row goes to: the words, and what its states are made of."""
+    """Arrays of a global table that a row accesses: the words, and the fields of its states."""
     return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
 
 

@@ -106,7 +106,8 @@ _H200 = Costs(
 def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
     """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
 
-    What the multiprocessors and the L2 cache do goes by the first, what memory does by the second.
+    Costs of the multiprocessors and the L2 cache scale with the first, those of memory with the
+    second.
     """
     scaled = {"bandwidth": memory, "table_bandwidth": memory}
     scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}

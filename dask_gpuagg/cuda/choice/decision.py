@@ -1,4 +1,4 @@
-"""What is decided for one call, and the arithmetic that all decisions share."""
+"""The decision for one call, a record for each kernel; arithmetic that all decisions share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
-# overflows. The few rows beyond it cost little, but then columns are written in a second step.
+# overflows. The rows beyond it cost little, but then columns are written in a second step.
 PARTITION_SIGMAS = 5
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
@@ -137,8 +137,7 @@ class Partitioned(Decision):
     base : int or None
         What narrow words are counted from, None for whole ones; with a window its least word.
     window : int
-        Keys of a narrow range, each of which has a slot of its own from ``base`` on; 0 where they
-        are hashed.
+        Keys of a narrow range from ``base`` on, each with its own slot; 0 where keys are hashed.
     hot : tuple of int
         Words of keys that are kept out of the partitions.
     hot_buckets, hot_replicas : int
@@ -230,7 +229,7 @@ def safe_slots(rows: int) -> int:
 def doubt(groups: int, rows: int) -> float:
     """Relative standard deviation of Chao's estimate.
 
-    It strays by the square root of the keys that it expects to be seen twice.
+    It deviates by the square root of the keys that it expects to be seen twice.
     """
     return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 

@@ -1,4 +1,4 @@
-"""Of partitions whose rows are folded: how many, and how much shared memory their tables have."""
+"""Partitions whose rows are folded: their number, and the shared memory of their tables."""
 
 from __future__ import annotations
 

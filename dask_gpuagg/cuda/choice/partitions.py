@@ -1,6 +1,6 @@
 """From a number of groups to partitions: how many, how large, which scatter, which table.
 
-The geometry of PGB-TR and its kin; see ``geometry`` for the choice among all kernels.
+The geometry of PGB-TR, PGB-UR and folding; ``choose`` chooses among all kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
 FEWEST_SLOTS = 32
-# Inputs of fewer rows are not worth a second pass.
+# Rows from which a second pass over them may pay.
 PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
@@ -75,7 +75,7 @@ _ROWS_FOR_EACH_SLOT = 8
 _STRIPED = 2.0
 # Slots and partitions are numbers of 16 bits, and a slot that no key has stands for no place.
 _MOST_SLOTS = 65_500
-# Squared relative deviation of the frequencies of keys that pass for even.
+# Squared relative deviation of the frequencies of keys that count as even.
 _UNLIKE = 0.05
 # A byte of each slot says that its key has occurred.
 _MARK = 1
@@ -245,7 +245,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and skewed:
         hot = tuple(hot_of(estimate.hot, partitions, folds))
-    # a null key of 64 bits has no word that could travel
+    # a null key of 64 bits has no word that partitions could hold
     nulls = null_slot(query)
     table = 0, 0, 0
     if hot or nulls:
@@ -290,7 +290,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
 
 
 def _by_window(wanted: _Wanted) -> Partitioned | None:
-    """Partitions of keys of a narrow range, each with a slot of its own; None for others."""
+    """Partitions of keys of a narrow range, each with its own slot; None for others."""
     query, rows, estimate, device = wanted.query, wanted.rows, wanted.estimate, wanted.device
     found = window(query, estimate)
     if found is None or estimate is None or estimate.skewed:
@@ -345,7 +345,7 @@ def _word_bytes(base: int | None) -> int:
 
 
 def striped_bytes(query: Query) -> tuple[int, int]:
-    """Shared memory of a slot that has a key of its own: once, and for each copy of its states."""
+    """Shared memory of a slot for one key of a window: once, and for each copy of its states."""
     fixed, replica = query.slot_bytes
     return fixed - 8 + _MARK, replica
 
@@ -377,8 +377,8 @@ def copies_bytes(query: Query, decision: Partitioned) -> int:
 def writes_columns(query: Query, decision: Partitioned) -> bool:
     """Whether partitions write columns themselves, in which there are no nulls.
 
-    Their groups are final where no other rows of the same keys are anywhere else; and strings whose
-    hashes are verified need the states for it.
+    Their groups are final only if no other rows have the same keys; and strings whose hashes are
+    verified need the states for it.
     """
     if query.family == "Hashed":
         return False

@@ -105,15 +105,15 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
     """
     if estimate is None or not estimate.skewed:
         return 0.0
-    # a sample tells of keys with so many of its rows, and of so many keys
-    untold = HOT_ROWS / (SEGMENT * SEGMENTS)
+    # the sample reports keys with so many of its rows, and so many keys
+    unseen = HOT_ROWS / (SEGMENT * SEGMENTS)
     if len(estimate.hot) == HOT_AT_MOST:
-        untold = max(untold, estimate.hot[-1][1])
-    return max([untold, *(key[1] for key in estimate.hot if key not in hot)])
+        unseen = max(unseen, estimate.hot[-1][1])
+    return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
 
 
 def counts_rows(estimate: KeySummary) -> bool:
-    """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
+    """Whether partitions get room by a count of one row in sixteen, which runs would mislead."""
     by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
     return estimate.skewed and estimate.repeats < by_chance + _IN_RUNS
 
@@ -131,7 +131,7 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
     ----------
     rows, partitions : int
     hot : float
-        The share of hot keys' rows, as a sample tells it.
+        The share of hot keys' rows in the sample.
 
     Notes
     -----
@@ -145,7 +145,7 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
 
 
 def _at_least(share: float) -> float:
-    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
+    """A lower bound for the share of all rows, from the share of the sample's segments."""
     share = min(1.0, share)
     return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
 

@@ -1,4 +1,4 @@
-"""How many groups there are, and which keys are hot: what a sample of the rows tells."""
+"""The summary of the keys: the number of groups and the hot keys, estimated from a sample."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-# Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
+# Inputs of fewer rows are grouped in the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
 SEGMENTS = 256
 # Hot keys that are kept: as many as one table of them takes (kernels/pgb_tr/hot.cuh).
 HOT_AT_MOST = 384
-# Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
+# Rows in the sample from which a key is reported as hot (kernels/estimate/sample.cuh).
 HOT_ROWS = 8
 # A sample in which so many more pairs of rows share a key than the estimate of the groups explains
 # comes from skewed keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
 _SKEWED = 1.05
-# Bounds that say nothing.
+# No bounds.
 ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 
 

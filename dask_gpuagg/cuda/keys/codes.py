@@ -1,4 +1,4 @@
-"""Keys of few possible values as numbers: which values, their words, and the keys again."""
+"""Keys of few possible values as numbers: which values, encoding, decoding."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Texts(ctypes.Structure):
 
 
 def seen_bytes(call: Call) -> list[Seen]:
-    """What a sample of the rows tells of each key column."""
+    """Bytes and values of each key column that a sample of the rows has."""
     import rmm
 
     class AllSeen(ctypes.Structure):

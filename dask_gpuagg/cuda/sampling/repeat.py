@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
-from dask_gpuagg.cuda.keys.words import Ranges, forget_strayed
+from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import Kernels
@@ -28,11 +28,11 @@ from dask_gpuagg.cuda.sampling.sample import Numbers
 # A query with its keys numbered by their ranges, and these.
 Numbering = tuple[Query, Ranges]
 
-# Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
+# Standard deviations of a Poisson variable by which counts of two samples may differ.
 _DEVIATIONS = 4
-# Fewer pairs are more groups, which must not outgrow the room that there is for them.
+# Fewer pairs mean more groups, for which there must be room.
 _FEWER_PAIRS = 3
-# Guesses that are left out after so many in a row were refused: twice as many each time, at most.
+# Most calls for which no decision is repeated: each refusal in a row doubles their number.
 _LEFT_OUT = 64
 # Decisions that are kept, of one process's lifetime of queries.
 _KEPT = 512
@@ -82,7 +82,7 @@ class Expectation:
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
 _Key = tuple[Kernels, str, tuple[str, ...]]
 _known: Cache[_Key, Expectation] = Cache(_KEPT)
-# Guesses that were refused in a row, and those that are left out before the next.
+# Refusals in a row, and for how many calls no decision is repeated.
 _refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
@@ -91,7 +91,7 @@ def _key(call: Call, forced: str) -> _Key:
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
-    """What to expect of a call, if rows like its own have been grouped."""
+    """The decision for earlier rows like those of a call, if there is one."""
     known = _known.get(_key(call, forced))
     if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
         return None
@@ -108,13 +108,13 @@ def expectation(call: Call, forced: str) -> Expectation | None:
 
 
 def refused(call: Call, forced: str) -> None:
-    """Rows were unlike those before: collections of which none is like the other are left alone."""
+    """Note that rows were unlike those before; after several refusals no decision is repeated."""
     row = (_refused.get(_key(call, forced)) or (0, 0))[0] + 1
     _refused.put(_key(call, forced), (row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1))
 
 
 def judge(call: Call, forced: str, run: Run) -> None:
-    """Forget a decision that was expected and did no longer do well."""
+    """Drop a repeated decision that did not do well."""
     _refused.drop(_key(call, forced))
     if run.restarted or run.spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
@@ -128,7 +128,7 @@ def keep(
     spilled: int,
     numbering: Numbering | None = None,
 ) -> None:
-    """Remember a decision that did well; forget what was known otherwise.
+    """Remember a decision that did well; drop the one before otherwise.
 
     Parameters
     ----------
@@ -146,9 +146,9 @@ def keep(
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
         return
-    told = replace(decision, why=f"{decision.why}; as for rows before")
+    again = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, numbering[1] if numbering else None)
-    made = Expectation(told, call.rows, call.values or 0.0, expected, numbering)
+    made = Expectation(again, call.rows, call.values or 0.0, expected, numbering)
     _known.put(_key(call, forced), made)
 
 
@@ -162,15 +162,15 @@ def _may_repeat(decision: Decision) -> bool:
 
 
 def forget() -> None:
-    """Expect nothing of any call."""
+    """Drop all decisions."""
     _known.clear()
     _refused.clear()
-    forget_strayed()
+    forget_out_of_range()
 
 
 @contextmanager
 def forgotten() -> Iterator[None]:
-    """Calls inside are the first of their kind; what was expected before is so again afterwards."""
+    """Repeat no decision inside; those before are kept for afterwards."""
     global _known, _refused
     before = _known, _refused
     _known, _refused = Cache(_KEPT), Cache(_KEPT)
@@ -191,7 +191,7 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
-    """Between which bounds a sample is like one with these numbers.
+    """Bounds within which a sample counts as like one with these numbers.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     ranges : Ranges, optional
         By which keys are numbered: no value may come near their ends. The window has all numbers.
     """
-    # equal keys that lie side by side are counted together; pairs are counted both ways round, and
-    # those of one key come together
+    # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
+    # both orders
     run = min(summary.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
     together = {
         "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),

@@ -1,4 +1,4 @@
-"""What is known of the keys before they are grouped: a sample, and where it misleads a count."""
+"""The summary of the keys before they are grouped: from a sample, or by a count of skewed keys."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Numbers(NamedTuple):
 
 
 class Sample:
-    """A sample of a call's rows: taken at once, and not waited for until its numbers are wanted.
+    """A sample of a call's rows: launched at once, waited for when its numbers are read.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Sample:
         )
 
     def estimate(self) -> KeySummary:
-        """What it tells of the groups."""
+        """The summary of the keys."""
         n = self.numbers
         return cardinality.estimate_groups(
             self._call.rows,
@@ -165,7 +165,7 @@ class Sample:
 
 
 def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
-    """What a sample of the rows tells of the groups, once skewed keys have been counted.
+    """The summary of the keys; skewed keys are counted, not only sampled.
 
     Parameters
     ----------
@@ -184,12 +184,12 @@ def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
 
 
 def sampled(call: Call, forced: str) -> bool:
-    """Whether a sample is worth its time."""
+    """Whether a sample is taken: of few rows it would cost more than it saves."""
     return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
 def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:
-    """Words, rows and segments of the hot keys that were told."""
+    """Words, rows and segments of the hot keys that the sample reports."""
     if not hots:
         return []
     hot, told = HotSeen(), min(hots, HOT_TOLD)

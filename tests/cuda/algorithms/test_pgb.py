@@ -205,7 +205,7 @@ def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
     assert skew.found_in(kept, decision.hot_buckets) == kept
 
 
-def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
+def test_frequent_keys_left_in_partitions_need_more_room() -> None:
     """Three keys in one bucket, the hotter of which are kept out, or two."""
     for third, left_in in ((word(1), 0.0), (word(0) + 2, 0.15)):
         told = (word(0), 0.2), (word(0) + 1, 0.19), (third, 0.15), (word(2), 0.1)
@@ -217,7 +217,7 @@ def test_keys_that_are_not_hot_after_all_vary_what_partitions_get() -> None:
         assert decision.capacity == partitioning._capacity(10**8, decision.partitions, alike)
 
 
-def test_copies_are_given_back_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_released_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows' copies and the columns together would be the most memory of a call."""
     ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
     held: list[object] = [ours]
@@ -257,7 +257,7 @@ def dense(groups: int, span: float = 1.0, skewed: bool = False) -> KeySummary:
 @pytest.mark.parametrize("query", [SUM, replace(WIDE, inputs=(ValuePart("i128", False),))])
 @pytest.mark.parametrize("groups", [2_000, 70_000, 1_000_000, 16_000_000, 64_000_000])
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
-def test_keys_of_a_window_have_slots_of_their_own(
+def test_keys_of_a_window_have_their_own_slots(
     kernel: str, groups: int, query: Query, device: Device
 ) -> None:
     decision = choose.decide(query, 10**8, dense(groups), device, kernel)
@@ -450,7 +450,7 @@ def test_many_states_of_groups_of_few_rows_are_folded() -> None:
     assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
 
 
-def test_hot_keys_are_told_by_what_the_hotter_ones_leave() -> None:
+def test_hot_keys_are_found_among_the_rows_that_hotter_ones_leave() -> None:
     shares = (0.5, 0.2, 0.002, 0.0009, 0.0005)
     hot = [(word(i), share) for i, share in enumerate(shares)]
     # a fourth of a mean partition's: 0.0025, 0.00075 of the rows that are left
@@ -479,9 +479,7 @@ def test_skewed_keys_are_folded() -> None:
 
 
 @pytest.mark.parametrize(("share", "folded"), [(2.5e-4, True), (5e-4, False)])
-def test_a_frequent_key_that_is_in_a_partition_after_all_is_not_folded(
-    share: float, folded: bool
-) -> None:
+def test_a_frequent_key_left_in_a_partition_is_not_folded(share: float, folded: bool) -> None:
     """Two hotter ones have its bucket, and a turn of its partition has places for 65,000 rows."""
     told = (word(0), 0.02), (word(0) + 1, 0.01), (word(0) + 2, share)
     decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
@@ -490,7 +488,7 @@ def test_a_frequent_key_that_is_in_a_partition_after_all_is_not_folded(
 
 
 @pytest.mark.parametrize(("share", "folded"), [(3e-4, True), (7e-4, False)])
-def test_keys_that_a_sample_did_not_tell_of_may_be_as_frequent_as_the_last_it_did(
+def test_unreported_keys_may_be_as_frequent_as_the_last_reported(
     share: float, folded: bool
 ) -> None:
     told = [(word(i), share) for i in range(summary.HOT_AT_MOST)]
@@ -500,7 +498,7 @@ def test_keys_that_a_sample_did_not_tell_of_may_be_as_frequent_as_the_last_it_di
     assert (decision.kernel == "pgb_fold") == folded
 
 
-def test_rows_of_which_a_sample_tells_too_little_are_not_folded() -> None:
+def test_rows_with_too_small_a_sample_are_not_folded() -> None:
     """Of so many it misses keys with more rows than a turn has places for."""
     for rows, kernel in ((250_000_000, "pgb_fold"), (280_000_000, "lphga")):
         skewed, even = unlike_keys(1 << 24), even_keys(1 << 24)
@@ -553,7 +551,7 @@ def test_what_partitions_hold() -> None:
     assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)
 
 
-def test_kernels_of_another_form_are_those_that_partition() -> None:
+def test_queries_by_number_have_the_units_of_partitions() -> None:
     assert set(SUM.by_number.units) < set(SUM.units)
     assert all(unit.startswith(("scatter", "aggregate")) for unit in SUM.by_number.units)
     wide = replace(SUM, keys=(WORD, WORD)).by_number

@@ -181,7 +181,7 @@ def test_states_too_wide_for_shared_memory() -> None:
         assert "exceed shared memory" in made.why
 
 
-def test_few_rows_are_not_worth_a_sample() -> None:
+def test_few_rows_are_not_sampled() -> None:
     assert decide(query(SUM), SAMPLED_FROM - 1, None, H200).kernel == "lphga"
     assert decide(query(SUM), 0, None, H200).kernel == "lphga"
 

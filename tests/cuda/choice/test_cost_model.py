@@ -127,7 +127,7 @@ def test_expected_times_are_numbers(query: Query, rows: int, groups: int, kernel
     st.sampled_from(KERNELS),
     st.sampled_from(sorted(asdict(COSTS))),
 )
-def test_a_dearer_device_is_slower(
+def test_higher_costs_never_reduce_the_expected_time(
     query: Query, rows: int, groups: int, kernel: str, constant: str
 ) -> None:
     decision, ms = told(query, rows, groups, kernel)
@@ -214,7 +214,7 @@ def test_skewed_keys_do_not_go_to_a_table_that_cannot_grow() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_forced_kernels_ask_no_model(kernel: str) -> None:
+def test_forced_kernels_are_not_timed(kernel: str) -> None:
     # the rows of few groups would exceed the places of a partition that folds
     groups = 500_000 if kernel == "pgb_fold" else 5_000
     made = choose.decide(SUM, 10**8, about(groups), H200, kernel)

@@ -53,11 +53,11 @@ def test_the_empty_word_is_in_no_window() -> None:
 @pytest.mark.parametrize(
     "estimate", [None, replace(dense(10), bounds=ANY_WORD), replace(dense(10), bounds=(5, 4))]
 )
-def test_nothing_known_is_no_window(estimate: KeySummary | None) -> None:
+def test_unknown_bounds_have_no_window(estimate: KeySummary | None) -> None:
     assert window(SUM, estimate) is None
 
 
-def test_keys_without_a_word_of_their_own_have_no_window() -> None:
+def test_keys_without_plain_words_have_no_window() -> None:
     values, states = (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),)
     null = Query((KeyPart("i64", True),), True, values, states, ())
     assert window(null, dense(10)) is None
@@ -76,7 +76,7 @@ def test_dense_keys_go_to_shared_memory(groups: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [65_536, 262_144, 1 << 20])
-def test_or_to_global_memory_for_one_sum(groups: int) -> None:
+def test_dense_keys_of_one_sum_go_to_global_memory(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
     assert isinstance(made, Direct)
     assert made.shared_slots == 0
@@ -85,7 +85,7 @@ def test_or_to_global_memory_for_one_sum(groups: int) -> None:
     assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
 
 
-def test_sparse_skewed_and_ascending_keys_do_not() -> None:
+def test_sparse_skewed_and_ascending_keys_are_not_direct() -> None:
     sparse = replace(dense(20_000), bounds=(0, 10**6))
     assert decide(SUM, 10**8, sparse, H200).kernel != "direct"
     assert decide(SUM, 10**8, sparse, H200, "direct").kernel == "direct"
@@ -171,7 +171,7 @@ def test_another_kernel_where_keys_lie_outside() -> None:
     assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
 
 
-def test_the_model_knows_them() -> None:
+def test_expected_times_of_direct_grow_with_the_groups() -> None:
     costs = shipped(H200).costs
     times = [
         choose.expected_ms(SUM, 10**8, H200, costs, decide(SUM, 10**8, dense(g), H200))
