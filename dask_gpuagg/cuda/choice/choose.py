@@ -13,6 +13,7 @@ from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms, least_ms
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import (
     EXTRA_SLOTS,
+    Case,
     Decision,
     Direct,
     Hgb,
@@ -118,65 +119,52 @@ def decide(
     """
     if forced not in ("auto", *KERNELS):
         raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
-    values = query.values if values is None else values
+    case = Case(query, rows, estimate, device, query.values if values is None else values)
     if forced != "auto":
-        return _forced(query, rows, estimate, device, forced, values)
+        return _forced(case, forced)
     if estimate is None:
-        return _in_global(rows, None, f"{rows:,} rows are few")
+        return _in_global(case, f"{rows:,} rows are few")
     fits = margin(estimate.groups) <= shared_capacity(query, device)
     if estimate.ascending and not fits and _admits_runs(query):
         return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
-    costs = costs or shipped(device).costs
-    return _cheapest(query, rows, estimate, device, costs, values, memory)
+    return _cheapest(case, estimate, costs or shipped(device).costs, memory)
 
 
-def _forced(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    kernel: str,
-    values: float,
-) -> Decision:
+def _forced(case: Case, kernel: str) -> Decision:
     """The kernel of this name, or ``lphga`` where it does not admit the query or its keys."""
     made: Decision | None = None
     refusal = "forced"
     match kernel:
         case "sp_ega":
-            made = _sp_ega(rows, estimate, "forced")
+            made = _sp_ega(case, "forced")
         case "sgb":
             refusal = "the keys have no word that orders as they do"
-            if _admits_runs(query):
-                made = Sgb(why="forced", estimate=estimate, sorts=True)
+            if _admits_runs(case.query):
+                made = Sgb(why="forced", estimate=case.estimate, sorts=True)
         case "direct":
             refusal = "the keys lie in no narrow range"
-            made = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
+            made = _in_window(case, "forced", _LOOSEST)
         case "pgb" | "pgb_ur" | "pgb_fold":
-            groups = rows if estimate is None else estimate.groups
-            refusal = f"{groups:,} groups exceed shared memory"
-            moved = query.by_number if kernel == "pgb_ur" else query
-            folds = kernel == "pgb_fold"
-            made = in_partitions(moved, rows, estimate, device, True, values, folds)
+            refusal = f"{case.groups:,} groups exceed shared memory"
+            moved = _by_number(case) if kernel == "pgb_ur" else case
+            made = in_partitions(moved, True, kernel == "pgb_fold")
         case "hgb":
             refusal = "a group's states exceed shared memory"
-            if shared_capacity(query, device) > 0:
-                made = _in_shared(query, rows, estimate, device, "forced")
-    return made or _in_global(rows, estimate, refusal)
+            if shared_capacity(case.query, case.device) > 0:
+                made = _in_shared(case, "forced")
+    return made or _in_global(case, refusal)
 
 
-def _cheapest(
-    query: Query,
-    rows: int,
-    estimate: KeySummary,
-    device: Device,
-    costs: Costs,
-    values: float,
-    memory: int | None,
-) -> Decision:
+def _by_number(case: Case) -> Case:
+    return case._replace(query=case.query.by_number)
+
+
+def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
+    query, rows, _, device, values = case
     expected = estimate.groups
     capacity = shared_capacity(query, device)
-    narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
+    narrow = _in_window(case, f"{expected:,} groups of a narrow range")
     if margin(expected) <= capacity:
         # the same updates as in partitions, and no rows are moved first: other candidates are not
         # evaluated, because the host's own time counts most here
@@ -184,15 +172,15 @@ def _cheapest(
         # copies for each lane make rows that lie side by side no worse than others
         if near and narrow and (narrow.replicas >= _LANES or not _in_runs(estimate)):
             return narrow
-        return _in_shared(query, rows, estimate, device, f"{expected:,} groups fit shared memory")
-    moved = in_partitions(query, rows, estimate, device, False, values)
+        return _in_shared(case, f"{expected:,} groups fit shared memory")
+    moved = in_partitions(case)
     candidates: list[Decision | None] = [moved]
     if narrow is not None and not _contended(narrow):
         candidates.insert(0, narrow)
     if values < _GATHERED * query.values:
-        candidates.append(in_partitions(query.by_number, rows, estimate, device, False, values))
-    if not _are_few(moved, query, rows, device):
-        candidates.append(in_partitions(query, rows, estimate, device, False, values, True))
+        candidates.append(in_partitions(_by_number(case)))
+    if not _are_few(moved, case):
+        candidates.append(in_partitions(case, False, True))
 
     if memory is not None:
         candidates = [c for c in candidates if c and _global_bytes(query, c) <= memory]
@@ -207,10 +195,10 @@ def _cheapest(
         why = f"{expected:,} groups exceed shared memory"
         candidates = []
         if capacity > 0 and rows >= PARTITIONED_FROM:
-            candidates.append(_sp_ega(rows, estimate, why))
+            candidates.append(_sp_ega(case, why))
         # its table does not grow where skew makes estimates too low, and is larger
         if not (found or candidates) or not (estimate.skewed or memory is not None):
-            candidates.append(_in_global(rows, estimate, why))
+            candidates.append(_in_global(case, why))
         found += timed(candidates)
 
     def compared(i: int) -> float:
@@ -232,28 +220,24 @@ def _global_bytes(query: Query, decision: Decision) -> int:
     return 0
 
 
-def _are_few(decision: Partitioned | None, query: Query, rows: int, device: Device) -> bool:
+def _are_few(decision: Partitioned | None, case: Case) -> bool:
     """Whether partitions are so few, each grouped at once, that folding would need more of them."""
-    if decision is None or decision.slices > 1 or decision.estimate is None:
+    if decision is None or decision.slices > 1:
         return False
-    return decision.partitions <= partitions_of_rows(query, rows, decision.estimate, device)
+    return decision.partitions <= partitions_of_rows(case)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
     """Device milliseconds that the model gives a decision for any kernel but ``sgb``."""
-    tile = tile_of(query, device, decision) if isinstance(decision, Partitioned) else 0
-    return sum(
-        expected_kernel_ms(costs, query, rows, decision, device.multiprocessors, tile).values()
-    )
+    tile = tile_of(query, device, decision)
+    times = expected_kernel_ms(costs, query, rows, decision, device.multiprocessors, tile)
+    return sum(times.values())
 
 
-def _in_shared(
-    query: Query, rows: int, estimate: KeySummary | None, device: Device, why: str
-) -> Hgb:
-    """HGB."""
-    expected = rows if estimate is None else estimate.groups
+def _in_shared(case: Case, why: str) -> Hgb:
+    query, rows, estimate, device, _ = case
     capacity = shared_capacity(query, device)
-    held = min(margin(expected), capacity)
+    held = min(margin(case.groups), capacity)
     runs = _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
@@ -268,7 +252,7 @@ def _in_shared(
         replicas=replicas,
         blocks=max(1, min(device.multiprocessors, wanted)),
         # blocks with different keys fill it beyond the estimate; it is small all the same
-        global_slots=even(max(4 * margin(held if runs else expected), 2048)),
+        global_slots=even(max(4 * margin(held if runs else case.groups), 2048)),
     )
 
 
@@ -301,15 +285,9 @@ def direct_bytes(query: Query, decision: Direct) -> int:
     return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
 
 
-def _in_window(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    why: str,
-    loosest: float = _DENSE,
-) -> Direct | None:
+def _in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
     """The slot of a key by its distance from the least one, or None where it cannot be."""
+    query, rows, estimate, device, _ = case
     found = window(query, estimate)
     if estimate is None or found is None:
         return None
@@ -361,20 +339,20 @@ def _admits_runs(query: Query) -> bool:
     return query.family == "Packed" and not null_slot(query)
 
 
-def _in_global(rows: int, estimate: KeySummary | None, why: str) -> Lphga:
-    slots = safe_slots(rows)
-    if estimate is not None:
-        slots = min(slots, even(int(margin(estimate.most) / _GLOBAL_LOAD) + 1024))
-    return Lphga(why=why, estimate=estimate, global_slots=slots)
+def _in_global(case: Case, why: str) -> Lphga:
+    slots = safe_slots(case.rows)
+    if case.estimate is not None:
+        slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
+    return Lphga(why=why, estimate=case.estimate, global_slots=slots)
 
 
-def _sp_ega(rows: int, estimate: KeySummary | None, why: str) -> SpEga:
+def _sp_ega(case: Case, why: str) -> SpEga:
     """A table as large as the groups, which grows where they are more."""
-    slots = rows
-    if estimate is not None:
-        doubtful = margin(estimate.groups) * (1 + 2 * doubt(estimate.groups, rows))
-        slots = min(rows, int(doubtful))
-    return SpEga(why=why, estimate=estimate, global_slots=even(max(slots, 64)))
+    slots = case.rows
+    if case.estimate is not None:
+        doubtful = margin(case.groups) * (1 + 2 * doubt(case.groups, case.rows))
+        slots = min(case.rows, int(doubtful))
+    return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
 
 
 def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:

@@ -105,38 +105,37 @@ def expected_kernel_ms(
         By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
-    writes = True
-    match decision:
-        case Partitioned():
-            made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
-            writes = not writes_columns(decision.partition_query(query), decision)
-        case Direct():
-            main = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
-            made = _with_table(costs, query, decision.global_slots, main)
-        case Hgb():
-            main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
-            made = _with_table(costs, query, decision.global_slots, main)
-        case SpEga():
-            main = _sp_ega(costs, query, rows, decision, groups)
-            made = _with_table(costs, query, decision.global_slots, main)
-        case Lphga():
-            main = {"lphga": _lphga(costs, query, rows, decision, groups)}
-            made = _with_table(costs, query, decision.global_slots, main)
-        case _:
-            raise ValueError(f"the model does not describe {decision.kernel}")
+    if isinstance(decision, Partitioned):
+        made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
+        writes = not writes_columns(decision.partition_query(query), decision)
+    else:
+        made = _in_table(costs, query, rows, decision, groups, multiprocessors)
+        writes = True
     # groups are read where they are and written as columns
     if writes:
         made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
     return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
 
 
-def _with_table(
-    costs: Costs, query: Query, slots: int, kernels: dict[str, float]
+def _in_table(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
 ) -> dict[str, float]:
-    """Kernels that leave the groups in a table in global memory, and what the table costs."""
+    """Kernels that leave the groups in a table in global memory."""
+    match decision:
+        case Direct():
+            made = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+        case Hgb():
+            made = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+        case SpEga():
+            made = _sp_ega(costs, query, rows, decision, groups)
+        case Lphga():
+            made = {"lphga": _lphga(costs, query, rows, decision, groups)}
+        case _:
+            raise ValueError(f"the model does not describe {decision.kernel}")
+    slots = decision.global_slots
     return {
         "clear": slots * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6,
-        **kernels,
+        **made,
         "collect": 8 * slots / costs.table_bandwidth * 1e-6,
     }
 

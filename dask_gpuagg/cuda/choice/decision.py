@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -219,6 +220,24 @@ RECORDS: dict[str, type[Decision]] = {
     "pgb_ur": PgbUr,
     "pgb_fold": PgbFold,
 }
+
+
+class Case(NamedTuple):
+    """What is decided about: a query, its rows, their summary if there is one, the device.
+
+    ``values`` is how many values of a row are not null, on average.
+    """
+
+    query: Query
+    rows: int
+    estimate: KeySummary | None
+    device: Device
+    values: float
+
+    @property
+    def groups(self) -> int:
+        """Groups that are expected."""
+        return self.rows if self.estimate is None else self.estimate.groups
 
 
 def safe_slots(rows: int) -> int:

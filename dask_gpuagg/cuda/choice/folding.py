@@ -8,13 +8,13 @@ from itertools import accumulate
 
 from dask_gpuagg.cuda.choice.decision import (
     PARTITION_SIGMAS,
+    Case,
     Partitioned,
     PgbFold,
     margin,
     shared_bytes,
 )
 from dask_gpuagg.cuda.choice.skew import HOT
-from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -74,9 +74,10 @@ def can_fold(rows: int, capacity: int, largest: float) -> bool:
     return capacity <= FOLD_ROWS and rows * largest <= _LARGEST * FOLD_ROWS
 
 
-def partitions_of_rows(query: Query, rows: int, estimate: KeySummary | None, device: Device) -> int:
+def partitions_of_rows(case: Case) -> int:
     """Of rows to fold: so many that their widest column fills shared memory twice."""
-    groups = max(1, rows if estimate is None else estimate.groups)
+    query, rows, estimate, device, _ = case
+    groups = max(1, case.groups)
     masked = any(v.masked for v in query.read)
     even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
     if estimate is not None and estimate.skewed:

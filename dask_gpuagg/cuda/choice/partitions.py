@@ -6,12 +6,12 @@ The geometry of PGB-TR, PGB-UR and folding; ``choose`` chooses among all kernels
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.choice.decision import (
     PARTITION_SIGMAS,
+    Case,
     Decision,
     Partitioned,
     Pgb,
@@ -126,80 +126,53 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
     return (tile * query.widest + 6 * partitions + 7) // 8 * 8
 
 
-def in_partitions(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    forced: bool,
-    values: float,
-    folds: bool = False,
-) -> Partitioned | None:
+def in_partitions(case: Case, forced: bool = False, folds: bool = False) -> Partitioned | None:
     """PGB-TR, its rows folded or not, or PGB-UR of a query by number.
 
     None where it cannot or should not run.
     """
-    if (rows < PARTITIONED_FROM and not forced) or (folds and not query.folds):
+    if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.folds):
         return None
-    wanted = _Wanted(query, rows, estimate, device, forced, values, folds)
+    wanted = _Wanted(case, forced, folds)
     return _by_window(wanted) or _by_hash(wanted)
 
 
-@dataclass(frozen=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """What partitions are asked for; ``folds`` says whether their rows are to be folded."""
 
-    query: Query
-    rows: int
-    estimate: KeySummary | None
-    device: Device
+    case: Case
     forced: bool
-    values: float
     folds: bool
 
     @property
     def most(self) -> int:
         """Partitions at most, the same for every multiprocessor."""
-        return _MOST_PARTITIONS // self.device.multiprocessors * self.device.multiprocessors
+        step = self.case.device.multiprocessors
+        return _MOST_PARTITIONS // step * step
 
     def partitions(self, tables: int, slices: int) -> int | None:
-        """Partitions whose tables are filled ``slices`` times; None if they are too many to fold.
-
-        Parameters
-        ----------
-        tables : int
-            Tables that hold all groups.
-        slices : int
-        """
+        """Partitions with so many tables in all, ``slices`` each; None if too many to fold."""
         least = math.ceil(tables / slices)
         if self.folds:
-            least = max(
-                least, partitions_of_rows(self.query, self.rows, self.estimate, self.device)
-            )
+            least = max(least, partitions_of_rows(self.case))
             if least > self.most:
                 return None
         # every multiprocessor aggregates as many partitions as the others
-        step = self.device.multiprocessors
+        step = self.case.device.multiprocessors
         return math.ceil(least / step) * step
 
     def admits(
         self, partitions: int, capacity: int, table: tuple[int, int, int], largest: float
     ) -> bool:
-        """Whether a tile, the numbers of all places, and where they fold all rows fit.
+        """Whether a tile fits beside a table of hot keys, and all places and rows have numbers.
 
-        Parameters
-        ----------
-        partitions, capacity : int
-        table : tuple of int
-            Of hot keys, as in ``scatter_tile``.
-        largest : float
-            Share of all rows that a key has at most.
+        ``largest`` is the share of all rows that a key has at most.
         """
-        if not scatter_tile(self.query, self.device, partitions, table)[1]:
+        if not scatter_tile(self.case.query, self.case.device, partitions, table)[1]:
             return False
         if partitions * capacity > _MOST_PLACES:
             return False
-        return not self.folds or can_fold(self.rows, capacity, largest)
+        return not self.folds or can_fold(self.case.rows, capacity, largest)
 
     def decision(
         self, why: str, capacity: int, slices: int, replicas: int, crowded: bool, **more: Any
@@ -207,20 +180,21 @@ class _Wanted:
         """The record of the kernel, with the fields that all kernels of partitions have."""
         more |= {
             "why": "forced" if self.forced else why,
-            "estimate": self.estimate,
+            "estimate": self.case.estimate,
             "capacity": capacity,
             "slices": slices,
-            "blocks": min(self.device.multiprocessors, more["partitions"]),
+            "blocks": min(self.case.device.multiprocessors, more["partitions"]),
         }
+        query, _, _, device, values = self.case
         if self.folds:
-            return PgbFold(**more, fills=fills_of(self.query, capacity / slices, self.device))
+            return PgbFold(**more, fills=fills_of(query, capacity / slices, device))
         more |= {"replicas": replicas, "crowded": crowded}
-        return PgbUr(**more, gathered=self.values) if self.query.untransformed else Pgb(**more)
+        return PgbUr(**more, gathered=values) if query.untransformed else Pgb(**more)
 
 
 def _by_hash(wanted: _Wanted) -> Partitioned | None:
     """Partitions whose tables find keys by hash."""
-    query, rows, estimate, device = wanted.query, wanted.rows, wanted.estimate, wanted.device
+    query, rows, estimate, device, _ = wanted.case
     base, folds = _base(query, estimate), wanted.folds
     skewed = estimate is not None and estimate.skewed
     crowded = skewed and not folds and has_room_for_crowds(query, device)
@@ -234,7 +208,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.family == "ByRow" or most_slots < FEWEST_SLOTS:
         return None
-    groups = max(1, rows if estimate is None else estimate.groups)
+    groups = max(1, wanted.case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
     if crowded and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
@@ -291,7 +265,7 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
 
 def _by_window(wanted: _Wanted) -> Partitioned | None:
     """Partitions of keys of a narrow range, each with its own slot; None for others."""
-    query, rows, estimate, device = wanted.query, wanted.rows, wanted.estimate, wanted.device
+    query, rows, estimate, device, _ = wanted.case
     found = window(query, estimate)
     if found is None or estimate is None or estimate.skewed:
         return None
