@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.call.call import (
@@ -77,6 +77,14 @@ class _HotKeys(ctypes.Structure):
     ]
 
 
+class _Copies(NamedTuple):
+    """Rows in partitions: these, their columns, and the call whose kernels move and read them."""
+
+    call: Call
+    partitions: _Partitions
+    columns: ctypes.Array[ColumnStruct]
+
+
 # Threads of the kernels that make room for skewed keys (kernels/pgb_tr/room.cuh).
 _ROOM_THREADS = 1024
 
@@ -95,10 +103,10 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         None if so many rows found their partition full that the global table is the better way.
     """
     args = call.args
-    moving = _moving(call, decision)
     first = len(call.held)
-    partitions, moved = _make_partitions(moving, decision)
-    copies = slice(first, len(call.held))
+    copies = _make_copies(call, decision)
+    buffers = slice(first, len(call.held))
+    partitions = copies.partitions
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
     args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
@@ -112,17 +120,17 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         _lay_out(call, decision, partitions)
     if decision.hot_buckets:
         _clear_beside(call, 4 * summary.HOT_AT_MOST)
-    _scatter(moving, decision, partitions, moved)
+    _scatter(decision, copies)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
-    counters = _aggregate(call, moving, decision, partitions, moved, targets)
+    counters = _aggregate(call, decision, copies, targets)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless or counters.surprise:
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet
         columns = False
-        counters = _again(call, moving, decision, partitions, moved, decision.global_slots, columns)
+        counters = _again(call, decision, copies, decision.global_slots, columns)
     needed = counters.groups
     hot = spills = Table.from_buffer_copy(args.target)
     if spilled:
@@ -133,9 +141,9 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if restarted:
         # the groups have been counted all the same, so the second time all have room
         args.target = hot
-        counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
+        counters = _again(call, decision, copies, even(needed), columns)
     # their memory is for the columns, which are made next
-    del call.held[copies]
+    del call.held[buffers]
     if spilled:
         args.target = spills
         counters = _absorb(call, counters)
@@ -148,19 +156,13 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
 
 
 def _again(
-    call: Call,
-    moving: Call,
-    decision: Partitioned,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    room: int,
-    columns: bool,
+    call: Call, decision: Partitioned, copies: _Copies, room: int, columns: bool
 ) -> Counters:
     """The aggregation done again, with room for so many groups."""
     targets = _make_room(call, room, columns)
     reset(call, "groups")
-    zero(call, partitions.ticket, 1)
-    return _aggregate(call, moving, decision, partitions, moved, targets)
+    zero(call, copies.partitions.ticket, 1)
+    return _aggregate(call, decision, copies, targets)
 
 
 def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
@@ -174,26 +176,16 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     return no_targets(call.query)
 
 
-def _moving(call: Call, decision: Partitioned) -> Call:
-    """The same call with the kernels that move what the decision says."""
-    query = decision.partition_query(call.query)
-    if query is call.query:
-        return call
-    return replace(call, query=query, kernels=kernels_of(query, call.device))
-
-
 def _suffix(decision: Partitioned) -> str:
     if decision.window:
         return "_striped"
     return "" if decision.base is None else "_narrow"
 
 
-def _scatter(
-    call: Call, decision: Partitioned, partitions: _Partitions, moved: ctypes.Array[ColumnStruct]
-) -> None:
-    query, args = call.query, call.args
+def _scatter(decision: Partitioned, copies: _Copies) -> None:
+    call, query = copies.call, copies.call.query
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
-    operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
+    operands: tuple[Any, ...] = (call.args, copies.partitions, call.columns, copies.columns)
     if decision.hot_buckets:
         operands += (_hot_keys(query, decision),)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
@@ -228,14 +220,11 @@ def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None
     call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
 
 
-def _make_partitions(
-    call: Call, decision: Partitioned
-) -> tuple[_Partitions, ctypes.Array[ColumnStruct]]:
-    """Memory for the rows' copies; the columns take the places of the input's.
-
-    Those that are gathered, or not read at all, are the input's own.
-    """
-    query = call.query
+def _make_copies(call: Call, decision: Partitioned) -> _Copies:
+    """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
+    query = decision.partition_query(call.query)
+    if query is not call.query:
+        call = replace(call, query=query, kernels=kernels_of(query, call.device))
     rows = decision.partitions * decision.capacity
 
     def array(width: int) -> int:
@@ -257,48 +246,38 @@ def _make_partitions(
         decision.capacity,
         folding.most_rows(decision),
     )
-    moved = (ColumnStruct * len(call.columns))(*call.columns)
+    columns = (ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
-        moved[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
-    return partitions, moved
+        columns[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
+    return _Copies(call, partitions, columns)
 
 
 def _aggregate(
-    call: Call,
-    moving: Call,
-    decision: Partitioned,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    targets: ctypes.Array[Target],
+    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[Target]
 ) -> Counters:
     if isinstance(decision, PgbFold):
-        _fold(moving, decision, partitions, moved, targets)
+        _fold(decision, copies, targets)
     elif isinstance(decision, Pgb):
-        _group(moving, decision, partitions, moved, targets)
+        _group(decision, copies, targets)
     if decision.hot_buckets:
         call.args.taken = None
         _append_others(call, targets)
     return call.counters()
 
 
-def _group(
-    moving: Call,
-    decision: Pgb,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    targets: ctypes.Array[Target],
-) -> None:
+def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
+    call, query = copies.call, copies.call.query
     kernel, slots = "aggregate", decision.shared_slots
     if decision.window:
-        once, copied = partitioning.striped_bytes(moving.query)
+        once, copied = partitioning.striped_bytes(query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
-        shared = slots * partitioning.hashed_bytes(moving.query, decision.base)
+        shared = slots * partitioning.hashed_bytes(query, decision.base)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(moving.query)
-    operands = (moving.args, partitions, moved, targets)
+        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(query)
+    operands = (call.args, copies.partitions, copies.columns, targets)
     kernel += _suffix(decision)
-    moving.launch(kernel, decision.blocks, moving.query.threads, *operands, shared=shared)
+    call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
@@ -306,15 +285,13 @@ def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
     call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
 
 
-def _fold(
-    call: Call,
-    decision: PgbFold,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    targets: ctypes.Array[Target],
-) -> None:
+def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
+    call = copies.call
     places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
-    operands = (call.args, partitions, moved, targets, ctypes.c_void_p(places))
+    operands = (
+        *(call.args, copies.partitions, copies.columns, targets),
+        ctypes.c_void_p(places),
+    )
     shared = folding.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
     call.launch(name, decision.blocks, folding.FOLD_THREADS, *operands, shared=shared)

@@ -229,7 +229,7 @@ def test_copies_are_released_before_the_columns_are_made(monkeypatch: pytest.Mon
 
     def make(call: Any, decision: Any) -> Any:
         call.held += ["rows", "words"]
-        return SimpleNamespace(rows=0, count=1), None
+        return SimpleNamespace(partitions=SimpleNamespace(rows=0, count=1))
 
     def room(call: Any, groups: int, columns: bool) -> None:
         call.held.append(dense_area)
@@ -238,7 +238,7 @@ def test_copies_are_released_before_the_columns_are_made(monkeypatch: pytest.Mon
         assert "rows" in call.held
         return Counters(groups=7)
 
-    monkeypatch.setattr(partitioned, "_make_partitions", make)
+    monkeypatch.setattr(partitioned, "_make_copies", make)
     monkeypatch.setattr(partitioned, "_make_room", room)
     monkeypatch.setattr(partitioned, "_aggregate", aggregate)
     monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
