@@ -12,6 +12,8 @@ from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, fill, read_back
 
+Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
+
 OUTPUTS_AT_MOST = 60
 SMALL_BLOCK = 256
 _MASK_PADDING = 64
@@ -193,6 +195,17 @@ class Call(Launcher):
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
+
+    def summarised(self, kernel: str, blocks: int, threads: int, into: Summary, byte: int) -> None:
+        """Read what a kernel makes of the columns, from memory that is ``byte`` throughout."""
+        import rmm
+
+        size = ctypes.sizeof(into)
+        memory = rmm.DeviceBuffer(size=size, stream=self.stream)
+        fill(memory.ptr, byte, size, self.handle)
+        arguments = self.columns, ctypes.c_uint32(self.rows), ctypes.c_void_p(memory.ptr)
+        self.launch(kernel, blocks, threads, *arguments)
+        read_back(memory.ptr, into, self.handle)
 
     def mask(self, groups: int) -> Any:
         """Memory for the validity bits of a column of groups."""

@@ -15,7 +15,7 @@ from dask_gpuagg.cuda.choice.window import BEYOND
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import SHORT_STRING, TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import fill, read_back
+from dask_gpuagg.cuda.runtime.driver import fill
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
@@ -176,33 +176,22 @@ def _range_near(least: int, greatest: int) -> tuple[int, int]:
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
-    import rmm
-
     columns = len(call.query.keys)
 
     class Bounds(ctypes.Structure):
         _fields_ = [("of", ctypes.c_uint64 * (2 * columns))]
 
-    buffer = rmm.DeviceBuffer(size=16 * columns, stream=call.stream)
-    # as the kernel keeps them, all ones are the bounds of nothing
-    fill(buffer.ptr, 0xFF, 16 * columns, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("ranges", summary.SEGMENTS, summary.SEGMENT, *arguments)
     seen = Bounds()
-    read_back(buffer.ptr, seen, call.handle)
+    # as the kernel keeps them, all ones are the bounds of nothing
+    call.summarised("ranges", summary.SEGMENTS, summary.SEGMENT, seen, 0xFF)
     return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
 
 
 def _longest(call: Call) -> int:
     """Bytes of the longest string of the first key column."""
-    import rmm
-
-    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
-    fill(buffer.ptr, 0, 4, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     longest = ctypes.c_uint32()
-    read_back(buffer.ptr, longest, call.handle)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.summarised("longest", blocks, SMALL_BLOCK, longest, 0)
     return int(longest.value)
 
 

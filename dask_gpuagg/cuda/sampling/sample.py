@@ -202,17 +202,10 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
 
 def _counted(call: Call) -> int:
     """The number of keys by a count of every fourth row's."""
-    import rmm
-
-    size = 4 * COUNTED_PARTS * REGISTERS
-    memory = rmm.DeviceBuffer(size=size, stream=call.stream)
-    fill(memory.ptr, 0, size, call.handle)
     blocks = call.spread(call.rows, _COUNT_THREADS, waves=4)
     blocks += -blocks % COUNTED_PARTS
-    arguments = ctypes.c_uint32(call.rows), ctypes.c_void_p(memory.ptr)
-    call.launch("count_keys", blocks, _COUNT_THREADS, call.columns, *arguments)
     registers = _Registers()
-    read_back(memory.ptr, registers, call.handle)
+    call.summarised("count_keys", blocks, _COUNT_THREADS, registers, 0)
     ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
     return min(call.rows, keys_of_all(ranks))
 
