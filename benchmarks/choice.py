@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
+from dask_gpuagg.cuda.choice.calibration import Observation, fit
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
-from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.cuda.choice.fitting import Observation, fit
+from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -46,13 +46,13 @@ class Measured:
     """One kernel on one input."""
 
     decision: Decision
-    laps: dict[str, float]
+    kernel_ms: dict[str, float]
     redone: bool
 
     @property
     def ms(self) -> float:
         """What the choice decides on: device time without what every kernel needs."""
-        return sum(ms for name, ms in self.laps.items() if name not in _COMMON)
+        return sum(ms for name, ms in self.kernel_ms.items() if name not in _COMMON)
 
     @property
     def modelled(self) -> bool:
@@ -122,8 +122,8 @@ def cases(path: Path) -> list[Case]:
                 kernels[decision.kernel] = Measured(decision, run["kernels_ms"], run["restarted"])
         label = f"{cell['keys']} {cell['groups']:,} {cell['aggregations']}"
         label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
-        laps = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}
-        query = as_grouped(query_of(cell["query"]), laps)
+        launched = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}
+        query = as_grouped(query_of(cell["query"]), launched)
         found.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
     return found
 
@@ -141,12 +141,19 @@ def query_of(saved: dict[str, Any]) -> Query:
 
 def decision_of(saved: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
-    made = known_fields(Decision, saved)
+    record = RECORDS[saved["kernel"]]
+    made = known_fields(record, saved)
+    if record is Direct:
+        # results of earlier versions have the slots of both tables instead
+        made.setdefault("keys", saved.get("global_slots", 0) >> saved["shift"])
+        made.setdefault("in_shared", bool(saved.get("shared_slots")))
     if saved["estimate"] is not None:
         estimate = known_fields(KeySummary, saved["estimate"])
+        # results of earlier versions have it by this name
+        estimate.setdefault("skewed", saved["estimate"].get("uneven", False))
         estimate["bounds"] = tuple(estimate["bounds"])
         made["estimate"] = KeySummary(**estimate)
-    return Decision(**made)
+    return record(**made)
 
 
 def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
@@ -157,10 +164,10 @@ def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
 
 def observation(case: Case, measured: Measured) -> Observation:
     """What the model is fitted to."""
-    laps = {plain(name): ms for name, ms in measured.laps.items()}
+    kernel_ms = {plain(name): ms for name, ms in measured.kernel_ms.items()}
     tile = partitions.tile_of(case.query, case.device, measured.decision)
     return Observation(
-        case.query, case.rows, measured.decision, case.device.multiprocessors, tile, laps
+        case.query, case.rows, measured.decision, case.device.multiprocessors, tile, kernel_ms
     )
 
 
@@ -204,7 +211,7 @@ def fitted(found: Sequence[Case], start: Costs) -> Costs:
             if not made.redone
             and made.decision.kernel != "hgb_runs"
             and made.decision.estimate is not None
-            and not made.decision.estimate.uneven
+            and not made.decision.estimate.skewed
         ],
         start,
     )

@@ -28,7 +28,7 @@ from benchmarks.kernels import (
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.costs import known
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
 
@@ -71,9 +71,9 @@ def expected(query: Query, rows: int, device: Device, decision: Decision) -> flo
 
 def holds(decision: Decision) -> bool:
     """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
-    if not decision.kernel.startswith("hgb") or decision.estimate is None:
+    if not isinstance(decision, Hgb) or decision.estimate is None:
         return True
-    return decision.estimate.groups <= decision.slices * decision.shared_slots
+    return decision.estimate.groups <= decision.shared_slots
 
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:

@@ -96,8 +96,8 @@ def measured(aggregator: Any, kernel: str, repeats: int) -> dict[str, Any]:
     laps = device_time(call, repeats)
     return {
         "kernel": run.decision.kernel,
-        "partitions": run.decision.partitions,
-        "slices": run.decision.slices,
+        "partitions": getattr(run.decision, "partitions", 0),
+        "slices": getattr(run.decision, "slices", 1),
         "device_ms": sum(laps.values()),
         "kernels_ms": laps,
         "peak_bytes": peak_bytes(call),

@@ -236,7 +236,8 @@ def main() -> None:
             cells.append(cell)
             shown = " ".join(f"{n} {t:.3f}" for n, t in laps.items())
             print(
-                f"{query} g={groups:>9,} {run.decision.kernel} R={run.decision.replicas} "
+                f"{query} g={groups:>9,} {run.decision.kernel} "
+                f"R={getattr(run.decision, 'replicas', 1)} "
                 f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
                 f"first {median['ours first']:.3f} as frame {median['ours frame']:.3f} "
                 f"columns {median['cudf columns']:.2f} "

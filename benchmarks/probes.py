@@ -17,7 +17,7 @@ from benchmarks.kernels import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters, collect, table_of
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart
 from dask_gpuagg.cuda.runtime.driver import current_device, fill, kernels_of, read_back
@@ -67,7 +67,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
     address = kernels.variable("gpuagg_looks", "first_place" if kernel == "sp_ega" else "lphga")
     fill(address, 0, ctypes.sizeof(_Looks), handle)
     if kernel == "sp_ega":
-        done = sp_ega(call, Decision(kernel, "", None, 0, 1, 1, 0, slots))
+        done = sp_ega(call, SpEga(why="", global_slots=slots))
         if done is None or done[0].restarted:
             raise RuntimeError(f"{slots} slots did not suffice")
         counters = done[1]

@@ -58,21 +58,14 @@ __global__ void __launch_bounds__(256) gpuagg_clear(const __grid_constant__ gpua
 #ifdef GPUAGG_WITH_HGB
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, false, GPUAGG_UNROLL>(a, c.column);
-}
-#endif
-
-#ifdef GPUAGG_WITH_HGB_SLICED
-__global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
-    gpuagg_hgb_sliced(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, true, GPUAGG_UNROLL>(a, c.column);
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InTable, GPUAGG_UNROLL>(a, c.column);
 }
 #endif
 
 #ifdef GPUAGG_WITH_HGB_RUNS
 __global__ void __launch_bounds__(GPUAGG_THREADS, GPUAGG_BLOCKS)
     gpuagg_hgb_runs(const __grid_constant__ gpuagg::Args a, const __grid_constant__ gpuagg::Columns c) {
-    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, false, GPUAGG_UNROLL>(a, c.column);
+    gpuagg::hgb<GPUAGG_QUERY, gpuagg::InRegisters, GPUAGG_UNROLL>(a, c.column);
 }
 #endif
 

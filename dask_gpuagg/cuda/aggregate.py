@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
-from dask_gpuagg.cuda.attempts import decide, grouped
+from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import (
     OUTPUTS_AT_MOST,
     Call,
-    ColumnStruct,
     Counters,
     Made,
     Run,
@@ -21,14 +20,9 @@ from dask_gpuagg.cuda.call.call import (
 )
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
-from dask_gpuagg.cuda.keys.words import (
-    forms_of,
-    narrowed,
-    shortened,
-    strayed,
-)
+from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import (
     Stopwatch,
@@ -93,13 +87,13 @@ def aggregate(
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
-        ``auto`` or one of ``geometry.KERNELS``.
+        ``auto`` or one of ``choose.KERNELS``.
     stopwatch : Stopwatch, optional
         Takes the device time of every kernel.
     encoded : bool
         Whether ``Aggregated.encode`` will be called.
     about : tuple of str
-        What is grouped by, so that rows about the same are taken to be alike.
+        Names of what is grouped by: their previous partition's decision may be reused.
 
     Returns
     -------
@@ -117,36 +111,16 @@ def aggregate(
     started = time.perf_counter()
     # the one that was seen first has worked out much already
     device = current_device()
-    query, _ = prepared(query, device)
+    asked, _ = prepared(query, device)
     columns = Columns(keys, inputs, rows, device, stream, stopwatch, about)
     decision: Decision | None = None
-    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(query):
-        call = columns.call(query)
+    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(asked):
+        call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
             return by_range
-    extra: list[ColumnStruct] = []
-    codes = None
-    if query.made_words and rows >= summary.SAMPLED_FROM:
-        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
-        query, extra, codes = narrowed(columns.call(query), slots)
-    made = grouped(columns, columns.call(query, extra, codes), forced, encoded, decision)
-    if made is None and query.coded:
-        # keys unlike those of the sample
-        query = shortened(columns.call(replace(query, coded=False)))
-        made = grouped(columns, columns.call(query), forced, encoded)
-    if made is None and query.ranged:
-        # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False)
-        strayed(query, about)
-        made = grouped(columns, columns.call(query), forced, encoded)
-    if made is None:
-        # two keys share a word: so rare that doing everything again is the best answer
-        query = replace(query, by_row=True)
-        made = grouped(columns, columns.call(query), forced, encoded)
-    assert made is not None, "keys by row are never in doubt"
-    call, run, counters = made
+    call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
     if call.query.coded:
@@ -158,20 +132,21 @@ def aggregate(
 def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
     """Groups and codes from the range of the keys, where a table would not fit shared memory."""
     call.args.rows = call.rows
-    if decision.kernel in ("hgb", "hgb_runs"):
+    if isinstance(decision, Hgb):
         return None
     found = encode_range(call)
     if found is None:
         return None
     keys, codes, groups = found
-    decision = replace(decision, kernel="range", why="the keys lie in a narrow range")
+    why = "the keys lie in a narrow range"
+    decision = Decision(kernel="range", why=why, estimate=decision.estimate)
     seconds = time.perf_counter() - started
     run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
-# What finds out about the form of the keys, and what it needs first.
-_FORM_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+# Units of the kernels that choose and make a representation of the keys.
+_REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
 
 def prepare(query: Query, *units: str) -> None:
@@ -181,7 +156,7 @@ def prepare(query: Query, *units: str) -> None:
     ------
     KernelsUnavailable
     """
-    for form in forms_of(query):
-        # what finds out about a form and what it needs first comes with whatever is called then
-        always = [u for u in _FORM_UNITS if u in form.units]
-        kernels_of(form, current_device()).prepare(*units, *(always if units else ()))
+    for each in representations_of(query):
+        # whatever is called then needs these as well
+        always = [u for u in _REPRESENTATION_UNITS if u in each.units]
+        kernels_of(each, current_device()).prepare(*units, *(always if units else ()))

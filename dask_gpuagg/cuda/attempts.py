@@ -1,11 +1,17 @@
-"""From the sample to the groups: what is decided, by rows before or by these, and done."""
+"""Attempts at a group-by, until one holds all groups: representation of the keys, decision, run.
+
+The query that was asked for is ``asked``. ``call.query`` is the same with its keys in one
+representation, ``decision.partition_query(call.query)`` what its partitions are compiled for.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.algorithms.direct import direct
 from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
@@ -14,61 +20,190 @@ from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import Args, Call, Counters, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
-from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice import summary as cardinality
+from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Sgb,
+    SpEga,
+)
+from dask_gpuagg.cuda.choice.partitions import copies_bytes
 from dask_gpuagg.cuda.keys.codes import make_codes
-from dask_gpuagg.cuda.keys.words import filling, make_words, range_columns, strayed, verified
+from dask_gpuagg.cuda.keys.words import (
+    make_words,
+    narrowed,
+    numbered_by_ranges,
+    range_columns,
+    remember_out_of_range,
+    shortened,
+    verified,
+)
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, sampled
 
 # The report, and the counters from which columns are made.
 Done = tuple[Run, Counters]
-# The call that was made besides: of another form of the keys, perhaps.
-Grouped = tuple[Call, Run, Counters]
+
+_ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
+    Direct: direct,
+    Hgb: hgb,
+    Lphga: lphga,
+    Partitioned: pgb,
+    Sgb: sgb,
+    SpEga: sp_ega,
+}
 
 
-def grouped(
-    columns: Columns, call: Call, forced: str, encoded: bool, decision: Decision | None = None
-) -> Grouped | None:
-    """All groups, not yet as columns; None if some word may stand for several keys.
+class Grouped(NamedTuple):
+    """All groups, not yet as columns: the call that has made them, its report and counters."""
 
-    ``decision`` is the one for this call where it has been made.
+    call: Call
+    run: Run
+    counters: Counters
+
+
+@dataclass
+class Attempt:
+    """A kernel, and the call that it makes the groups of.
+
+    Attributes
+    ----------
+    call : Call
+    decision : Decision
+    remember : callable, optional
+        Takes the report of an attempt that holds all groups.
+    check : callable, optional
+        Launched before the kernels, which then do nothing for rows unlike those expected.
+    rehashed : bool
+        Whether all rows go to a table in global memory that grows, because the kernel of the
+        decision did not take them.
+    spares_memory : bool
+        Whether another attempt follows where device memory does not suffice for this one.
+    doubted : bool
+        Whether it took all rows, but some word may stand for several keys, or for none.
+    without_memory : bool
+        Whether device memory did not suffice.
     """
-    query = call.query
-    if call.rows == 0:
-        return call, Run(decide(call, forced, None), 0, 0), Counters()
-    _begin(call)
-    if query.coded:
-        make_codes(call)
-    elif query.made_words:
-        make_words(call)
-    done: Done | None = None
-    sample = None
-    if decision is None:
-        if not (encoded or query.coded):
-            made, sample = _as_expected(columns, call, forced)
-            if made is not None:
-                call, done = made[0], made[1:]
+
+    call: Call
+    decision: Decision
+    remember: Callable[[Run], None] | None = None
+    check: Callable[[], None] | None = None
+    rehashed: bool = False
+    spares_memory: bool = False
+    doubted: bool = False
+    without_memory: bool = False
+
+    def run(self) -> Done | None:
+        """The groups; None, and nothing left of the attempt, if it cannot take all rows."""
+        call = self.call
+        arguments, held = Args.from_buffer_copy(call.args), len(call.held)
+        call.check = self.check
+        done = None
+        try:
+            done = self._algorithm()(call, self.decision)
+        except MemoryError:
+            if not self.spares_memory:
+                raise
+            self.without_memory = True
+        finally:
+            # it refers to the call, which would live until the garbage collector runs
+            call.check = None
         if done is None:
-            if sample is None and sampled(call, forced):
-                sample = Sample(call)
-            decision = decide(call, forced, sample, encoded)
-            if sample is not None and query.may_fill and not encoded:
-                made = _filling(columns, call, forced, sample, decision)
-                if made is not None:
-                    return made
-    if query.coded and call.counters().doubt:
-        return None
-    if done is None:
-        assert decision is not None
-        done = _as_decided(call, decision, forced, encoded, sample)
-    run, counters = done
-    if query.family == "Hashed":
-        counters = verified(call, counters)
-    return None if _checked(call.query) and counters.doubt else (call, run, counters)
+            # roll back: release this attempt's buffers
+            del call.held[held:]
+            call.args, call.early = arguments, None
+        return done
+
+    def _algorithm(self) -> Callable[[Call, Any], Done | None]:
+        if self.rehashed:
+            return lphga
+        return next(run for of, run in _ALGORITHMS.items() if isinstance(self.decision, of))
+
+
+def group(
+    columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None = None
+) -> Grouped:
+    """Group rows by the first attempt that holds all groups.
+
+    Parameters
+    ----------
+    columns : Columns
+    asked : Query
+    forced : str
+        ``auto`` or the kernel that is wanted.
+    encoded : bool
+        Whether rows will be looked up in the table of the groups.
+    decision : Decision, optional
+        Where it has been made for the keys as they come.
+
+    Returns
+    -------
+    Grouped
+
+    Raises
+    ------
+    MemoryError
+        Where device memory does not suffice for any attempt.
+    """
+    if columns.rows == 0:
+        call = columns.call(asked)
+        return Grouped(call, Run(decide(call, forced, None), 0, 0), Counters())
+    for attempt in _attempts(columns, asked, forced, encoded, decision):
+        done = attempt.run()
+        if done is None:
+            continue
+        call, (run, counters) = attempt.call, done
+        if call.query.family == "Hashed":
+            counters = verified(call, counters)
+        if not (_may_be_doubted(call.query) and counters.doubt):
+            if attempt.remember is not None:
+                attempt.remember(run)
+            return Grouped(call, run, counters)
+        attempt.doubted = True
+        call.held.clear()
+    raise AssertionError("keys by row are never in doubt")
+
+
+def _attempts(
+    columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None
+) -> Iterator[Attempt]:
+    """Each is asked for when those before have failed."""
+    for call in _representations(columns, asked, forced, encoded):
+        _begin(call)
+        if call.query.coded:
+            make_codes(call)
+        elif call.query.made_words:
+            make_words(call)
+        yield from _of_representation(columns, call, forced, encoded, decision)
+        decision = None
+        # in doubt: the buffers of this representation are released before the next is made
+        call.held.clear()
+
+
+def _representations(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
+    """Calls with narrower representations of the keys first, keys by row last."""
+    query, extra, codes = asked, None, None
+    if asked.made_words and columns.rows >= summary.SAMPLED_FROM:
+        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
+        query, extra, codes = narrowed(columns.call(asked), slots)
+    yield columns.call(query, extra or (), codes)
+    if query.coded:
+        # keys unlike those of the sample
+        query = shortened(columns.call(replace(query, coded=False)))
+        yield columns.call(query)
+    if query.ranged:
+        # values outside of the ranges that the sample saw
+        query = replace(query, ranged=False)
+        remember_out_of_range(query, columns.about)
+        yield columns.call(query)
+    # two keys share a word: so rare that doing everything again is the best answer
+    yield columns.call(replace(query, by_row=True))
 
 
 def _begin(call: Call) -> None:
@@ -77,7 +212,7 @@ def _begin(call: Call) -> None:
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = call.rows
     args.probes = choose.PROBES
-    if _checked(query):
+    if _may_be_doubted(query):
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if query.family == "Ranged":
         call.columns[len(call.columns) - len(query.keys)].mask = (
@@ -85,120 +220,141 @@ def _begin(call: Call) -> None:
         )
 
 
-def _checked(query: Query) -> bool:
+def _may_be_doubted(query: Query) -> bool:
     """Whether a word may turn out to stand for several keys, or for none."""
     return query.made_words > 0 or query.family == "Ranged"
 
 
-def _filling(
+def _of_representation(
+    columns: Columns, call: Call, forced: str, encoded: bool, decision: Decision | None
+) -> Iterator[Attempt]:
+    """Attempts with the representation of one call; none after one that is in doubt.
+
+    The previous partition's decision is repeated first. Keys that fit a word may be numbered by
+    the combinations of their values instead.
+    """
+    query, remember = call.query, None
+    if decision is None:
+        before = None if encoded or query.coded else repeat.expectation(call, forced)
+        sample = Sample(call) if before is not None or sampled(call, forced) else None
+        if before is not None and sample is not None:
+            attempt = _repeated(columns, call, forced, sample, before)
+            yield attempt
+            if attempt.doubted and before.numbering is None:
+                return
+            if attempt.doubted:
+                # values that only the sample has none of
+                remember_out_of_range(query, call.about)
+            repeat.refused(call, forced)
+        decision = decide(call, forced, sample, encoded)
+        if sample is not None and not encoded:
+            if query.may_fill:
+                yield from _numbered(columns, call, forced, sample, decision)
+            remember = partial(_remember, call, forced, sample, decision, None)
+    if query.coded and call.counters().doubt:
+        return
+    if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
+        # they leave no table in which rows could be looked up by linear probing
+        decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
+    yield from _decided(call, decision, forced, remember)
+
+
+def _repeated(
+    columns: Columns, call: Call, forced: str, sample: Sample, before: repeat.Expectation
+) -> Attempt:
+    """The decision for earlier rows, which holds where the device finds this sample alike."""
+    target = call
+    if before.numbering is not None:
+        query, ranges = before.numbering
+        target = columns.call(query, range_columns(ranges))
+        _begin(target)
+    counters = ctypes.c_void_p(target.args.counters)
+
+    def check() -> None:
+        pointers = ctypes.c_void_p(sample.summary), before.expected, counters
+        # by the kernels that took the sample: those of another representation may need
+        # no other kernel of this unit
+        call.launch("check", 1, 32, *pointers)
+
+    return Attempt(
+        target,
+        before.decision,
+        partial(repeat.judge, call, forced),
+        check,
+        # these rows may need much less memory than those before
+        spares_memory=True,
+    )
+
+
+def _numbered(
     columns: Columns, call: Call, forced: str, sample: Sample, decision: Decision
-) -> Grouped | None:
-    """The groups by numbers of the keys' combinations; None if these have no slots of their own."""
+) -> Iterator[Attempt]:
+    """Attempts with the keys numbered by their values' combinations, if these get slots."""
     # one hash table in shared memory takes packed words faster than their numbers are made
-    hashed = decision.kernel in ("hgb", "hgb_runs") and decision.slices == 1
-    if decision.estimate is None or decision.kernel == "sgb" or hashed:
-        return None
-    form = filling(call.query, sample.ranges, call.rows, call.about)
-    if form is None:
-        return None
-    query, ranges = form
+    if decision.estimate is None or isinstance(decision, Sgb | Hgb):
+        return
+    numbering = numbered_by_ranges(call.query, sample.ranges, call.rows, call.about)
+    if numbering is None:
+        return
+    query, ranges = numbering
     numbers = 0, math.prod(codes for _, codes in ranges) - 1
     # words of hot keys are others
     estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
     costs = known(call.device).costs
     other = choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)
-    if other.kernel != "direct" and not other.window:
-        return None
-    made = grouped(columns, columns.call(query, range_columns(ranges)), forced, False, other)
-    if made is None:
-        strayed(call.query, call.about)
-        return None
-    run = made[1]
-    well = run.decision is other and not run.restarted
-    repeat.keep(call, forced, other if well else None, sample.numbers, run.spilled, form)
-    return made
+    if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
+        return
+    numbered = columns.call(query, range_columns(ranges))
+    _begin(numbered)
+    remember = partial(_remember, call, forced, sample, other, numbering)
+    yield from _decided(numbered, other, forced, remember)
+    remember_out_of_range(call.query, call.about)
 
 
-def _as_expected(columns: Columns, call: Call, forced: str) -> tuple[Grouped | None, Sample | None]:
-    """The groups by the decision for rows before, and the sample where there is such a decision.
-
-    None of the first if these rows turn out to be unlike those.
-    """
-    known = repeat.expectation(call, forced)
-    if known is None:
-        return None, None
-    target = call
-    if known.form is not None:
-        query, ranges = known.form
-        target = columns.call(query, range_columns(ranges))
-        _begin(target)
-    sample, held = Sample(call), len(target.held)
-    before = Args.from_buffer_copy(target.args)
-
-    def check() -> None:
-        pointers = ctypes.c_void_p(sample.summary), known.expected, ctypes.c_void_p(before.counters)
-        # by the kernels that took the sample: those of another form may need no other of this unit
-        call.launch("check", 1, 32, *pointers)
-
-    target.check = check
-    done = None
-    # these rows may need much less memory than those before
-    with contextlib.suppress(MemoryError):
-        try:
-            done = _taken(target, known.decision)
-        finally:
-            # it refers to the call, which would live until the garbage collector runs
-            target.check = None
-    if done is not None and known.form is not None and done[1].doubt:
-        # values that only the sample has none of
-        strayed(call.query, call.about)
-        done = None
-    if done is not None:
-        repeat.judge(call, forced, done[0])
-        return (target, *done), sample
-    repeat.refused(call, forced)
-    # as if nothing had been done; what it has allocated goes
-    del target.held[held:]
-    target.args, target.early = before, None
-    return None, sample
-
-
-def _as_decided(
-    call: Call, decision: Decision, forced: str, encoded: bool, sample: Sample | None
-) -> Done:
-    """The groups by a decision, or by others where the rows do not admit it."""
-    query, first = call.query, decision
-    if encoded and decision.kernel in ("pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega"):
-        # they leave no table in which rows could be looked up by linear probing
-        decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
-    done = None
-    while done is None and decision.kernel in ("sgb", "direct"):
-        if decision.kernel == "sgb":
-            done = sgb(call, decision, sort=forced == "sgb")
-        else:
-            done = direct(call, decision)
-        if done is None:
-            costs = known(call.device).costs
+def _decided(
+    call: Call, decision: Decision, forced: str, remember: Callable[[Run], None] | None
+) -> Iterator[Attempt]:
+    """The decision, then others where the rows or the memory do not admit it."""
+    query, costs = call.query, known(call.device).costs
+    while True:
+        copies = isinstance(decision, Partitioned) and forced == "auto"
+        attempt = Attempt(call, decision, remember, spares_memory=copies)
+        yield attempt
+        if attempt.doubted:
+            return
+        if attempt.without_memory and isinstance(decision, Partitioned):
+            decision = _with_less_memory(call, decision)
+        elif isinstance(decision, Sgb | Direct):
             decision = choose.decide_again(
                 query, call.rows, decision, call.device, forced, costs, call.values
             )
-    done = done or _taken(call, decision) or lphga(call, decision)
-    run, _ = done
-    if sample is not None and not encoded:
-        alike = decision is first and not run.restarted
-        repeat.keep(call, forced, decision if alike else None, sample.numbers, run.spilled)
-    return done
+        else:
+            break
+    yield Attempt(call, decision, remember, rehashed=True)
 
 
-def _taken(call: Call, decision: Decision) -> Done | None:
-    """The groups by the kernel that was decided for; None if it cannot take all rows."""
-    if decision.kernel == "direct":
-        return direct(call, decision)
-    if decision.partitions:
-        return pgb(call, decision)
-    if decision.shared_slots:
-        return hgb(call, decision)
-    return sp_ega(call, decision) if decision.kernel == "sp_ega" else None
+def _with_less_memory(call: Call, decision: Partitioned) -> Decision:
+    """The best kernel of those that need less memory than a decision's copies of the rows."""
+    memory = copies_bytes(call.query, decision) - 1
+    costs = known(call.device).costs
+    made = choose.decide(
+        call.query, call.rows, decision.estimate, call.device, "auto", costs, call.values, memory
+    )
+    why = f"{made.why}; device memory has no room for {decision.kernel}"
+    return replace(made, why=why)
+
+
+def _remember(
+    call: Call,
+    forced: str,
+    sample: Sample,
+    decision: Decision,
+    numbering: repeat.Numbering | None,
+    run: Run,
+) -> None:
+    """Keep a decision that did well for the next partition."""
+    well = run.decision is decision and not run.restarted
+    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, numbering)
 
 
 def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:
@@ -206,6 +362,6 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
     estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
-        estimate = replace(estimate, bounds=cardinality.ANY_WORD)
+        estimate = replace(estimate, bounds=summary.ANY_WORD)
     costs = known(call.device).costs
     return choose.decide(call.query, call.rows, estimate, call.device, forced, costs, call.values)

@@ -35,8 +35,7 @@ struct Args {
     u32 shared_slots;   // of a block's own table
     u32 shared_limit;
     u32 replicas;       // of a block's accumulators: a power of two
-    u32 slices;         // blocks that divide the keys among themselves; of a partition: the parts
-                        // that are expected to fit the table, a power of two
+    u32 slices;         // of a partition: the parts that are expected to fit the table
     u32 spill_limit;    // a warp that has seen more rows spilled than these stops
     u32 probes;         // in the global table; none finds a place beyond them
     u32* spill;         // numbers of rows that found no place in a block's table

@@ -68,7 +68,7 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
 
 // A tile of WARP * UNROLL rows, one warp's. WHOLE: the input has all of its rows, so that all loads
 // can be under way before the first is waited for. True if rows were spilled beyond the limit.
-template <class Q, bool WHOLE, bool SLICED, u32 UNROLL, class A>
+template <class Q, bool WHOLE, u32 UNROLL, class A>
 GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u32* claimed,
                              const typename Q::All::Memory& memory, A& accumulate, u64 base) {
     using K = typename Q::Key;
@@ -90,11 +90,8 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
     // finding is one phase and updating the next, with the warp together in between: lanes that
     // update while others still probe make the whole loop several times as long
 #pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        if (SLICED && K::slice(probe[j]) % a.slices != blockIdx.x % a.slices)
-            probe[j] = {EMPTY, 0u, Kind::drop};
+    for (u32 j = 0; j < UNROLL; ++j)
         found[j] = find_first<K>(words, a.shared_slots, probe[j], slot[j]);
-    }
     // one loop for each row: in roomy tables few rows probe, and one loop for all took longer
     u32 lost = 0;
 #pragma unroll
@@ -114,8 +111,7 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
     return list_lost<UNROLL>(a, lost, base + lane);
 }
 
-// SLICED: the blocks divide the keys among themselves, and each slice's blocks read all rows.
-template <class Q, template <class> class Accumulate, bool SLICED, u32 UNROLL>
+template <class Q, template <class> class Accumulate, u32 UNROLL>
 __device__ void hgb(const Args& a, const Column* columns) {
     extern __shared__ u64 words[];
     __shared__ u32 claimed;
@@ -128,17 +124,15 @@ __device__ void hgb(const Args& a, const Column* columns) {
 
     constexpr u32 TILE = WARP * UNROLL;
     const u32 warps = blockDim.x / WARP;
-    const u32 slices = SLICED ? a.slices : 1;
-    const u64 stride = static_cast<u64>(gridDim.x / slices) * warps * TILE;
-    u64 base = (static_cast<u64>(blockIdx.x / slices) * warps + threadIdx.x / WARP) * TILE;
+    const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
     Accumulate<Q> accumulate;
     bool stop = false;
     // the trip count is the warp's, so that its lanes meet at every barrier
     for (; base + TILE <= a.rows && !stop; base += stride)
-        stop = take_tile<Q, true, SLICED, UNROLL>(a, columns, words, &claimed, memory, accumulate,
-                                                  base);
+        stop = take_tile<Q, true, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
     if (base < a.rows && !stop) {
-        take_tile<Q, false, SLICED, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
+        take_tile<Q, false, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
         base += stride;
     }
     if (threadIdx.x % WARP == 0)

@@ -288,8 +288,6 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) {
         return (static_cast<u64>(static_cast<u32>(probe.word)) << 32) | probe.home;
     }
-
-    static GPUAGG_INLINE u32 slice(const Probe& probe) { return static_cast<u32>(probe.word); }
 };
 
 }  // namespace gpuagg

@@ -24,7 +24,6 @@ template <u32 WORDS> struct MadeWord {
         return held == wanted.word;
     }
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
-    static GPUAGG_INLINE u32 slice(const Probe& probe) { return static_cast<u32>(probe.word); }
     static GPUAGG_INLINE void put_word(const Column* columns, i64 row, u64 word) {
         static_cast<u64*>(const_cast<void*>(columns[WORDS].data))[row] = word;
     }

@@ -107,9 +107,6 @@ template <bool KEEP_NULLS, class... K> struct Packed {
 
     // 64 bits that tell keys apart, for the sample.
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
-
-    // Bits that hardly any first slot is chosen by.
-    static GPUAGG_INLINE u32 slice(const Probe& probe) { return probe.home; }
 };
 
 // Takes the columns of an unmixed word apart again, last one first.

@@ -62,7 +62,6 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
         return held == wanted.word;
     }
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
-    static GPUAGG_INLINE u32 slice(const Probe& probe) { return probe.home; }
 };
 
 // Takes the columns of an unmixed word apart again, last one first.

@@ -47,10 +47,8 @@ __device__ void lphga(const Args& a, const Column* columns) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
     const u32 warps = blockDim.x / WARP;
-    const u32 slice = blockIdx.x % a.slices;
-    const u64 stride = static_cast<u64>(gridDim.x / a.slices) * warps * (WARP * UNROLL);
-    u64 base = (static_cast<u64>(blockIdx.x / a.slices) * warps + threadIdx.x / WARP) *
-               (WARP * UNROLL);
+    const u64 stride = static_cast<u64>(gridDim.x) * warps * (WARP * UNROLL);
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * (WARP * UNROLL);
     if (a.resume) base = a.resume[blockIdx.x * warps + threadIdx.x / WARP];
     u32 homeless = 0;
     for (; base < a.rows; base += stride) {
@@ -72,7 +70,6 @@ __device__ void lphga(const Args& a, const Column* columns) {
         u32 left = 0;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
-            if (a.slices > 1 && K::slice(probe[j]) % a.slices != slice) probe[j].kind = Kind::drop;
             if (probe[j].kind == Kind::key) {
                 slot[j] = first_slot(probe[j].home, a.table.slots);
                 left |= 1u << j;

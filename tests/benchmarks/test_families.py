@@ -15,9 +15,9 @@ import pytest
 from benchmarks import choice, families
 from benchmarks.grid import Cell
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Hgb, Lphga
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
@@ -50,7 +50,7 @@ class Simulated:
             expected = {"sgb": 5.0}
             if made.kernel != "sgb":
                 tile = partitions.tile_of(QUERY, H200, made)
-                expected = laps(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
+                expected = expected_kernel_ms(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
             slow = self.slow(made.kernel)
             stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
         groups = self.estimate.groups
@@ -222,10 +222,11 @@ def test_the_form_of_strings() -> None:
 
 def test_tables_that_hold_the_groups() -> None:
     estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
-    roomy = Decision("hgb", "", estimate, 500, 1, 2, 132, 2048)
+    table = {"replicas": 1, "blocks": 132, "global_slots": 2048}
+    roomy = Hgb(why="", estimate=estimate, shared_slots=1_000, **table)
     assert families.holds(roomy)
-    assert not families.holds(replace(roomy, slices=1))
-    assert families.holds(replace(roomy, slices=1, kernel="pgb"))
+    assert not families.holds(replace(roomy, shared_slots=998))
+    assert families.holds(Lphga(why="", estimate=estimate, global_slots=998))
     assert families.holds(replace(roomy, estimate=None))
 
 

@@ -1,7 +1,10 @@
-"""What is decided between the sample and the groups, without a GPU."""
+"""Which attempts a group-by makes, and what is left of those that fail, without a GPU."""
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +12,233 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda import attempts
-from dask_gpuagg.cuda.call.call import Args
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.attempts import Attempt
+from dask_gpuagg.cuda.call.call import Args, Counters, Run
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import repeat
-from tests.cuda.choice.test_window import SUM
+from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_window import SUM, dense
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
-HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
+HGB = Hgb(
+    why="few groups", estimate=PAIRS, shared_slots=2_048, replicas=8, blocks=132, global_slots=4_096
+)
+MANY = replace(PAIRS, groups=10**6, most=10**6)
+PARTS = choose.decide(SUM, 10**8, MANY, H200, "pgb")
+WINDOW = choose.decide(SUM, 10**8, dense(20_000), H200)
+ROWS = 10**8
+
+
+class Columns:
+    """Makes calls that launch nothing, and keeps them."""
+
+    rows, about = ROWS, ("k",)
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def call(self, query: Query, extra: Any = (), codes: Any = None) -> Any:
+        held: list[Any] = []
+        memory = SimpleNamespace(ptr=4096)
+        made = SimpleNamespace(
+            query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
+            device=H200, values=None, about=self.about, columns=[SimpleNamespace()] * 4, handle=0,
+            counters=Counters, allocate=lambda size: held.append(memory) or memory,
+            launch=lambda *a, **k: None, spread=lambda *a: 1, codes=codes, kernels=query,
+        )  # fmt: skip
+        self.calls.append(made)
+        return made
+
+
+Algorithm = Callable[[Any, Decision], Any]
+
+
+@pytest.fixture
+def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
+    """Replaces every algorithm; nothing is sampled."""
+
+    def replace_all(algorithm: Algorithm) -> None:
+        monkeypatch.setattr(attempts, "_ALGORITHMS", {Decision: algorithm})
+        monkeypatch.setattr(
+            attempts, "lphga", lambda call, decision: algorithm(call, Lphga(why="", global_slots=2))
+        )
+        monkeypatch.setattr(attempts, "zero", lambda *_: None)
+        monkeypatch.setattr(attempts, "make_words", lambda call: call.allocate(8))
+        monkeypatch.setattr(attempts, "sampled", lambda *_: False)
+        monkeypatch.setattr(attempts, "narrowed", lambda call, _: (call.query, [], None))
+        monkeypatch.setattr(attempts, "remember_out_of_range", lambda *_: None)
+        repeat.forget()
+
+    return replace_all
+
+
+def done(decision: Decision, **counters: int) -> Any:
+    return Run(decision, ROWS, 7), Counters(groups=7, **counters)
+
+
+# ---- one attempt ---------------------------------------------------------------------------------
+
+
+def test_failed_attempt_is_rolled_back(run_by: Callable[[Algorithm], None]) -> None:
+    """Partitions have no list of slots, so that of another table must not be taken for one."""
+
+    def fail(call: Any, decision: Decision) -> None:
+        call.allocate(8)
+        call.args.order, call.early = 4096, [("data", None)]
+
+    run_by(fail)
+    call = Columns().call(SUM)
+    words = call.allocate(8)
+    assert Attempt(call, WINDOW).run() is None
+    assert (call.held, call.args.order, call.early) == ([words], None, None)
+
+
+def test_memory_errors_are_raised_unless_another_attempt_follows(
+    run_by: Callable[[Algorithm], None],
+) -> None:
+    def fail(call: Any, decision: Decision) -> None:
+        call.allocate(8)
+        raise MemoryError("std::bad_alloc")
+
+    run_by(fail)
+    call = Columns().call(SUM)
+    with pytest.raises(MemoryError):
+        Attempt(call, PARTS).run()
+    call.held.clear()
+    attempt = Attempt(call, PARTS, spares_memory=True)
+    assert attempt.run() is None
+    assert attempt.without_memory
+    assert call.held == []
+
+
+def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], None]) -> None:
+    run_by(lambda call, decision: call.check())
+    call = Columns().call(SUM)
+    attempt = Attempt(call, HGB, check=lambda of=call: of.held.append("checked"))
+    gc.disable()
+    try:
+        seen = weakref.ref(call.args)
+        attempt.run()
+        assert call.check is None
+        del attempt, call
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_sp_ega_takes_rows_whose_copies_exceed_memory(
+    run_by: Callable[[Algorithm], None],
+) -> None:
+    tried: list[str] = []
+
+    def without_copies(call: Any, decision: Decision) -> Any:
+        tried.append(decision.kernel)
+        if isinstance(decision, Partitioned):
+            call.allocate(8)
+            raise MemoryError("std::bad_alloc")
+        return done(decision)
+
+    run_by(without_copies)
+    columns: Any = Columns()
+    estimate = KeySummary(10**7, 10**7, 0.0, 0.0)
+    decision = choose.decide(SUM, ROWS, estimate, H200)
+    made = attempts.group(columns, SUM, "auto", False, decision)
+    assert tried == ["pgb", "sp_ega"]
+    assert "device memory has no room for pgb" in made.run.decision.why
+    # of the copies nothing is left
+    assert len(made.call.held) == 1
+    with pytest.raises(MemoryError):
+        attempts.group(columns, SUM, "pgb", False, decision)
+
+
+# ---- the loop ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decision", "then"),
+    [
+        (HGB, [Lphga]),
+        (PARTS, [Lphga]),
+        (WINDOW, [Partitioned, Lphga]),
+        (Sgb(why="", estimate=replace(MANY, ascending=True)), [Partitioned, Lphga]),
+    ],
+)
+def test_another_kernel_where_rows_do_not_admit_the_first(
+    decision: Decision, then: list[type[Decision]], run_by: Callable[[Algorithm], None]
+) -> None:
+    tried: list[Decision] = []
+
+    def last_alone(call: Any, decision: Decision) -> Any:
+        tried.append(decision)
+        return done(decision) if isinstance(decision, Lphga) else None
+
+    run_by(last_alone)
+    columns: Any = Columns()
+    made = attempts.group(columns, SUM, "auto", False, decision)
+    assert made.run.groups == 7
+    assert tried[0] is decision
+    assert [isinstance(d, of) for d, of in zip(tried[1:], then, strict=True)] == [True] * len(then)
+    assert len(columns.calls) == 1
+
+
+def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) -> None:
+    run_by(lambda call, decision: done(decision, doubt=not call.query.by_row))
+    columns: Any = Columns()
+    wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
+    made = attempts.group(columns, wide, "auto", False)
+    assert [call.query.by_row for call in columns.calls[1:]] == [False, True]
+    assert made.call is columns.calls[-1]
+    # the words of the first are released before the rows are grouped
+    assert [len(call.held) for call in columns.calls[1:]] == [0, 1]
+
+
+def test_values_outside_of_the_ranges_are_grouped_by_their_words(
+    run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_by(lambda call, decision: done(decision, doubt=call.query.ranged))
+    told: list[Any] = []
+    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
+    monkeypatch.setattr(
+        attempts, "narrowed", lambda call, _: (replace(call.query, ranged=True), [], None)
+    )
+    columns: Any = Columns()
+    wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
+    made = attempts.group(columns, wide, "auto", False)
+    assert made.call.query == wide
+    assert told == [(wide, ("k",))]
+
+
+@pytest.mark.parametrize("doubt", [0, 1])
+def test_numbers_of_combinations_are_tried_first(
+    doubt: int, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = replace(SUM, keys=(KeyPart("i32", False), KeyPart("i32", False)))
+    tried: list[bool] = []
+
+    def algorithm(call: Any, decision: Decision) -> Any:
+        tried.append(call.query.ranged)
+        return done(decision, doubt=doubt * call.query.ranged)
+
+    run_by(algorithm)
+    out_of_range: list[Any] = []
+    kept: list[Any] = []
+    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: out_of_range.append(of))
+    monkeypatch.setattr(attempts, "sampled", lambda *_: True)
+    sample = SimpleNamespace(ranges=[(0, 999), (0, 999)], numbers="numbers")
+    monkeypatch.setattr(attempts, "Sample", lambda _: sample)
+    monkeypatch.setattr(attempts, "estimated", lambda *_: MANY)
+    monkeypatch.setattr(repeat, "keep", lambda *of: kept.append(of))
+    columns: Any = Columns()
+    made = attempts.group(columns, pair, "auto", False)
+    assert tried == ([True, False] if doubt else [True])
+    assert out_of_range == ([(pair, ("k",))] if doubt else [])
+    (remembered,) = kept
+    assert remembered[2] is made.run.decision
+    assert (remembered[5] is None) == bool(doubt)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +246,10 @@ HGB = Decision("hgb", "few groups", PAIRS, 2_048, 8, 1, 132, 4_096)
     [
         (HGB, False),
         (replace(HGB, kernel="hgb_runs"), False),
-        (replace(HGB, slices=2), True),
-        (replace(HGB, kernel="lphga", shared_slots=0), True),
-        (replace(HGB, kernel="pgb", partitions=132), True),
-        (replace(HGB, kernel="sgb"), False),
-        (replace(HGB, kernel="lphga", estimate=None), False),
+        (Lphga(why="", estimate=PAIRS, global_slots=4_096), True),
+        (PARTS, True),
+        (Sgb(why="", estimate=PAIRS), False),
+        (Lphga(why="", global_slots=4_096), False),
     ],
 )
 def test_words_of_few_groups_are_hashed_as_they_are(
@@ -36,14 +257,14 @@ def test_words_of_few_groups_are_hashed_as_they_are(
 ) -> None:
     asked: list[Any] = []
 
-    def filling(*of: Any) -> None:
+    def numbered_by_ranges(*of: Any) -> None:
         asked.append(of)
 
-    monkeypatch.setattr(attempts, "filling", filling)
+    monkeypatch.setattr(attempts, "numbered_by_ranges", numbered_by_ranges)
     call: Any = SimpleNamespace(query=SUM, rows=10**6, about=("a", "b"))
     sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
     columns: Any = None
-    assert attempts._filling(columns, call, "auto", sample, decision) is None
+    assert list(attempts._numbered(columns, call, "auto", sample, decision)) == []
     assert len(asked) == numbered
 
 
@@ -59,12 +280,45 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    decision = replace(HGB, kernel="pgb", partitions=132)
-    known = SimpleNamespace(form=(SUM, [(0, 9)]), decision=decision, expected=None)
-    monkeypatch.setattr(repeat, "expectation", lambda *_: known)
-    monkeypatch.setattr(repeat, "refused", lambda *_: None)
+    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None)
+    sample: Any = SimpleNamespace(summary=1)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)
-    monkeypatch.setattr(attempts, "Sample", lambda _: SimpleNamespace(summary=1))
-    monkeypatch.setattr(attempts, "_taken", lambda target, _: target.check())
-    assert attempts._as_expected(columns, call, "auto")[0] is None
+    monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
+    attempt = attempts._repeated(columns, call, "auto", sample, before)
+    assert attempt.call is other
+    assert attempt.run() is None
     assert launched == [("as they come", "check")]
+
+
+@pytest.mark.parametrize("how", ["alike", "unlike", "no memory"])
+def test_the_decision_of_the_previous_partition_is_repeated(
+    how: str, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Decision] = []
+
+    def algorithm(call: Any, decision: Decision) -> Any:
+        tried.append(decision)
+        if len(tried) > 1 or how == "alike":
+            return done(decision)
+        if how == "no memory":
+            raise MemoryError
+        return None
+
+    run_by(algorithm)
+    told: list[str] = []
+    before = SimpleNamespace(numbering=None, decision=HGB, expected=None)
+    monkeypatch.setattr(repeat, "expectation", lambda *_: before)
+    monkeypatch.setattr(repeat, "refused", lambda *_: told.append("refused"))
+    monkeypatch.setattr(repeat, "judge", lambda *_: told.append("judged"))
+    monkeypatch.setattr(repeat, "keep", lambda *_: told.append("kept"))
+    monkeypatch.setattr(attempts, "Sample", lambda _: SimpleNamespace(summary=1, numbers=None))
+    monkeypatch.setattr(attempts, "estimated", lambda *_: dense(20_000))
+    columns: Any = Columns()
+    made = attempts.group(columns, SUM, "auto", False)
+    assert tried[0] is HGB
+    if how == "alike":
+        assert told == ["judged"]
+        assert made.run.decision is HGB
+    else:
+        assert told == ["refused", "kept"]
+        assert isinstance(made.run.decision, Direct)

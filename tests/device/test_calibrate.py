@@ -9,7 +9,7 @@ import dask
 import pytest
 
 from dask_gpuagg.cuda.choice import costs
-from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.runtime.driver import current_device
 from dask_gpuagg.engines.device import calibrate
 
@@ -34,8 +34,8 @@ def test_the_model_knows_the_kernels_that_run() -> None:
     asked = {experiment.kernel for experiment in calibrate.EXPERIMENTS}
     assert {observation.decision.kernel for observation in seen} == asked
     for one in seen:
-        expected = laps(
+        expected = expected_kernel_ms(
             costs.known(device).costs,
             *(one.query, one.rows, one.decision, one.multiprocessors, one.tile),
         )
-        assert set(expected) <= set(one.laps)
+        assert set(expected) <= set(one.kernel_ms)

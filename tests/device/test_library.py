@@ -31,13 +31,13 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         raise CompileError("gpuagg.cu(1): error: nothing compiles today")
 
     def break_it() -> None:
-        inputs.prepared.cache_clear()
+        inputs.forget_prepared()
         monkeypatch.setattr(driver, "_known", {})
         monkeypatch.setattr(driver, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):
         yield break_it
-    inputs.prepared.cache_clear()
+    inputs.forget_prepared()
 
 
 def table(seed: int, share: float) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def test_keys_far_apart_are_hashed(kernel: str, groups: int, wanted: dict[str, l
     keys = rng.integers(-(2**62), 2**62, groups)[rng.integers(0, groups, ROWS)]
     frame = frame_of(keys)
     ours, run = aggregated(frame, ["k"], wanted, kernel)
-    assert run.decision.window == 0
+    assert not getattr(run.decision, "window", 0)
     assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 

@@ -21,7 +21,7 @@ ROWS = 600_000
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
-    inputs.prepared.cache_clear()
+    inputs.forget_prepared()
     monkeypatch.setattr(driver, "_known", {})
 
     def start(**options: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     folder = str(tmp_path / "kernels")
     with dask.config.set({"gpuagg.kernel-cache": folder, "gpuagg.fallback": "raise"}):
         yield start
-    inputs.prepared.cache_clear()
+    inputs.forget_prepared()
 
 
 def frame() -> Any:

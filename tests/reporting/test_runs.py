@@ -15,7 +15,7 @@ from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
 from dask_gpuagg.reporting.runs import last_runs, note_run, rehearsal, subject, task
 
-DECISION = Decision("hgb", "few", KeySummary(90, 100, 0.0, 0.1), 64, 32, 1, 132, 2048)
+DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))
 
 
 def plan_of(name: str) -> Plan:
@@ -32,7 +32,7 @@ def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
     text = str(run)
     for part in ("hgb", "1,000,000 rows", "100 groups", "90 expected", "7 rows spilled"):
         assert part in text
-    assert "not estimated" in str(Run(Decision("lphga", "", None, 0, 1, 1, 0, 64), 1, 1))
+    assert "not estimated" in str(Run(Decision(kernel="lphga", why=""), 1, 1))
 
 
 def test_runs_belong_to_a_plan_and_a_step() -> None:

@@ -80,7 +80,7 @@ def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def noted(rows: int) -> None:
-    note_run(Run(Decision("hgb", "few", None, 64, 32, 1, 132, 2048), rows, 1))
+    note_run(Run(Decision(kernel="hgb", why="few"), rows, 1))
 
 
 def test_workers_tell_what_they_ran(client: Client) -> None:

@@ -9,7 +9,7 @@ from dask_gpuagg.cuda.algorithms.output import collect_early
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Direct
 from dask_gpuagg.cuda.runtime.driver import fill
 
 
@@ -24,13 +24,13 @@ class _Window(ctypes.Structure):
     ]
 
 
-def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     """Groups of keys that lie in a window.
 
     Parameters
     ----------
     call : Call
-    decision : Decision
+    decision : Direct
 
     Returns
     -------
@@ -38,7 +38,6 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         None if many keys lie outside.
     """
     args, query = call.args, call.query
-    assert decision.base is not None
     slots = decision.global_slots
     keys = decision.keys
     args.table = table_of(call, slots)
@@ -50,7 +49,7 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         call.check()
     shared = choose.direct_bytes(query, decision)
     operands = (args, window, call.columns)
-    if decision.shared_slots:
+    if decision.in_shared:
         kernel = "direct_far" if decision.far else "direct_shared"
         call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
     else:
@@ -62,8 +61,6 @@ def direct(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     counters = collect_early(call, keys)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.surprise:
-        # this table's, which partitions do not have
-        args.order = call.early = None
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dask_gpuagg.cuda.algorithms.output import collect_early
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, safe_slots
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, Hgb, Lphga, safe_slots
 
 
-def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
     """Shared-memory tables; None if the merged table was too small, which calls for ``lphga``."""
     args, query = call.args, call.query
     fixed, replica = query.slot_bytes
@@ -16,15 +16,14 @@ def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     args.shared_slots = decision.shared_slots
     args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
     args.replicas = decision.replicas
-    args.slices = decision.slices
+    args.slices = 1
     room = room_for_spilled(call, decision.blocks)
     args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
     call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
     if call.check:
         call.check()
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
-    kernel = "hgb_sliced" if decision.slices > 1 else decision.kernel
-    call.launch(kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
+    call.launch(decision.kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
     counters = collect_early(call)
     if counters.homeless or counters.surprise:
         return None
@@ -46,10 +45,21 @@ def hgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
 
 
 def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
-    """One table in global memory, which grows until all have found a place."""
+    """One table in global memory, which grows until all have found a place.
+
+    Parameters
+    ----------
+    call : Call
+    decision : Decision
+        ``Lphga``, or another that did not have room for all groups.
+
+    Returns
+    -------
+    tuple of Run and Counters
+    """
     args, threads = call.args, call.query.threads
-    restarted = decision.kernel != "lphga"
-    slots = safe_slots(call.rows) if restarted else decision.global_slots
+    restarted = not isinstance(decision, Lphga)
+    slots = decision.global_slots if isinstance(decision, Lphga) else safe_slots(call.rows)
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None

@@ -15,7 +15,7 @@ from dask_gpuagg.cuda.call.call import (
     run_of,
     table_of,
 )
-from dask_gpuagg.cuda.choice.decision import Decision, even
+from dask_gpuagg.cuda.choice.decision import Sgb, even
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 # Rows of a warp (kernels/sgb/runs.cuh).
@@ -37,25 +37,23 @@ class _Seen(ctypes.Structure):
     _fields_ = [("groups", ctypes.c_uint32), ("falls", ctypes.c_uint32)]
 
 
-def sgb(call: Call, decision: Decision, sort: bool) -> tuple[Run, Counters] | None:
+def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
     """Groups of rows whose keys ascend.
 
     Parameters
     ----------
     call : Call
         Its keys fit one word.
-    decision : Decision
-    sort : bool
-        Whether rows that turn out not to be sorted are sorted.
+    decision : Sgb
 
     Returns
     -------
     tuple of Run and Counters, or None
-        None if the rows are not sorted, and where a key has a slot of its own behind tables.
+        None if the rows are not sorted, or a key has an extra slot behind tables.
     """
     args = call.args
     runs, seen = _count(call, 0)
-    if seen.falls and sort and call.rows <= sorting.ROWS_AT_MOST:
+    if seen.falls and decision.sorts and call.rows <= sorting.ROWS_AT_MOST:
         order = _sorted(call)
         runs, seen = _count(call, order.buffer.ptr)
     if seen.falls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.call.call import (
@@ -24,7 +24,14 @@ from dask_gpuagg.cuda.call.call import (
 )
 from dask_gpuagg.cuda.choice import folding, skew, summary
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, safe_slots
+from dask_gpuagg.cuda.choice.decision import (
+    EXTRA_SLOTS,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    even,
+    safe_slots,
+)
 from dask_gpuagg.cuda.choice.window import null_slot
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -70,17 +77,25 @@ class _HotKeys(ctypes.Structure):
     ]
 
 
-# Threads of the kernels that make room for uneven keys (kernels/pgb_tr/room.cuh).
+class _Copies(NamedTuple):
+    """Rows in partitions: these, their columns, and the call whose kernels move and read them."""
+
+    call: Call
+    partitions: _Partitions
+    columns: ctypes.Array[ColumnStruct]
+
+
+# Threads of the kernels that make room for skewed keys (kernels/pgb_tr/room.cuh).
 _ROOM_THREADS = 1024
 
 
-def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     """Groups of a partitioned input.
 
     Parameters
     ----------
     call : Call
-    decision : Decision
+    decision : Partitioned
 
     Returns
     -------
@@ -88,12 +103,12 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         None if so many rows found their partition full that the global table is the better way.
     """
     args = call.args
-    moving = _moving(call, decision)
     first = len(call.held)
-    partitions, moved = _make_partitions(moving, decision)
-    copies = slice(first, len(call.held))
+    copies = _make_copies(call, decision)
+    buffers = slice(first, len(call.held))
+    partitions = copies.partitions
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
-    args.replicas = decision.replicas
+    args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
     zero(call, args.counters, Counters.doubt.offset // 4)
@@ -105,19 +120,17 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
         _lay_out(call, decision, partitions)
     if decision.hot_buckets:
         _clear_beside(call, 4 * summary.HOT_AT_MOST)
-    _scatter(moving, decision, partitions, moved)
+    _scatter(decision, copies)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
-    counters = _aggregate(call, moving, decision, partitions, moved, targets)
+    counters = _aggregate(call, decision, copies, targets)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.homeless or counters.surprise:
-        call.early = None
-        del call.held[copies]
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet
         columns = False
-        counters = _again(call, moving, decision, partitions, moved, decision.global_slots, columns)
+        counters = _again(call, decision, copies, decision.global_slots, columns)
     needed = counters.groups
     hot = spills = Table.from_buffer_copy(args.target)
     if spilled:
@@ -128,9 +141,9 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
     if restarted:
         # the groups have been counted all the same, so the second time all have room
         args.target = hot
-        counters = _again(call, moving, decision, partitions, moved, even(needed), columns)
+        counters = _again(call, decision, copies, even(needed), columns)
     # their memory is for the columns, which are made next
-    del call.held[copies]
+    del call.held[buffers]
     if spilled:
         args.target = spills
         counters = _absorb(call, counters)
@@ -143,19 +156,13 @@ def pgb(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
 
 
 def _again(
-    call: Call,
-    moving: Call,
-    decision: Decision,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    room: int,
-    columns: bool,
+    call: Call, decision: Partitioned, copies: _Copies, room: int, columns: bool
 ) -> Counters:
     """The aggregation done again, with room for so many groups."""
     targets = _make_room(call, room, columns)
     reset(call, "groups")
-    zero(call, partitions.ticket, 1)
-    return _aggregate(call, moving, decision, partitions, moved, targets)
+    zero(call, copies.partitions.ticket, 1)
+    return _aggregate(call, decision, copies, targets)
 
 
 def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
@@ -169,26 +176,16 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     return no_targets(call.query)
 
 
-def _moving(call: Call, decision: Decision) -> Call:
-    """The same call with the kernels that move what the decision says."""
-    query = decision.form(call.query)
-    if query is call.query:
-        return call
-    return replace(call, query=query, kernels=kernels_of(query, call.device))
-
-
-def _suffix(decision: Decision) -> str:
+def _suffix(decision: Partitioned) -> str:
     if decision.window:
         return "_striped"
     return "" if decision.base is None else "_narrow"
 
 
-def _scatter(
-    call: Call, decision: Decision, partitions: _Partitions, moved: ctypes.Array[ColumnStruct]
-) -> None:
-    query, args = call.query, call.args
+def _scatter(decision: Partitioned, copies: _Copies) -> None:
+    call, query = copies.call, copies.call.query
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
-    operands: tuple[Any, ...] = (args, partitions, call.columns, moved)
+    operands: tuple[Any, ...] = (call.args, copies.partitions, call.columns, copies.columns)
     if decision.hot_buckets:
         operands += (_hot_keys(query, decision),)
     blocks = min(call.device.multiprocessors, -(-call.rows // tile))
@@ -196,7 +193,7 @@ def _scatter(
     call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
-def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
+def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
     return _HotKeys(
         (ctypes.c_uint64 * summary.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
@@ -207,7 +204,7 @@ def _hot_keys(query: Query, decision: Decision) -> _HotKeys:
     )
 
 
-def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
+def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None:
     """Room for each partition by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
@@ -223,14 +220,11 @@ def _lay_out(call: Call, decision: Decision, partitions: _Partitions) -> None:
     call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
 
 
-def _make_partitions(
-    call: Call, decision: Decision
-) -> tuple[_Partitions, ctypes.Array[ColumnStruct]]:
-    """Memory for the rows' copies; the columns take the places of the input's.
-
-    Those that are gathered, or not read at all, are the input's own.
-    """
-    query = call.query
+def _make_copies(call: Call, decision: Partitioned) -> _Copies:
+    """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
+    query = decision.partition_query(call.query)
+    if query is not call.query:
+        call = replace(call, query=query, kernels=kernels_of(query, call.device))
     rows = decision.partitions * decision.capacity
 
     def array(width: int) -> int:
@@ -252,43 +246,38 @@ def _make_partitions(
         decision.capacity,
         folding.most_rows(decision),
     )
-    moved = (ColumnStruct * len(call.columns))(*call.columns)
+    columns = (ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
-        moved[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
-    return partitions, moved
+        columns[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
+    return _Copies(call, partitions, columns)
 
 
 def _aggregate(
-    call: Call,
-    moving: Call,
-    decision: Decision,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    targets: ctypes.Array[Target],
+    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[Target]
 ) -> Counters:
-    if decision.fills:
-        _fold(moving, decision, partitions, moved, targets)
-        return _appended(call, decision, targets)
-    kernel, slots = "aggregate", decision.shared_slots
-    if decision.window:
-        once, copied = partitioning.striped_bytes(moving.query)
-        shared = even(slots) * (once + decision.replicas * copied) + 8
-    else:
-        shared = slots * partitioning.hashed_bytes(moving.query, decision.base)
-    if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(moving.query)
-    operands = (call.args, partitions, moved, targets)
-    kernel += _suffix(decision)
-    moving.launch(kernel, decision.blocks, moving.query.threads, *operands, shared=shared)
-    return _appended(call, decision, targets)
-
-
-def _appended(call: Call, decision: Decision, targets: ctypes.Array[Target]) -> Counters:
-    """The counters, once the groups of hot keys are with the others."""
+    if isinstance(decision, PgbFold):
+        _fold(decision, copies, targets)
+    elif isinstance(decision, Pgb):
+        _group(decision, copies, targets)
     if decision.hot_buckets:
         call.args.taken = None
         _append_others(call, targets)
     return call.counters()
+
+
+def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
+    call, query = copies.call, copies.call.query
+    kernel, slots = "aggregate", decision.shared_slots
+    if decision.window:
+        once, copied = partitioning.striped_bytes(query)
+        shared = even(slots) * (once + decision.replicas * copied) + 8
+    else:
+        shared = slots * partitioning.hashed_bytes(query, decision.base)
+    if decision.crowded:
+        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(query)
+    operands = (call.args, copies.partitions, copies.columns, targets)
+    kernel += _suffix(decision)
+    call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
@@ -296,15 +285,13 @@ def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
     call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
 
 
-def _fold(
-    call: Call,
-    decision: Decision,
-    partitions: _Partitions,
-    moved: ctypes.Array[ColumnStruct],
-    targets: ctypes.Array[Target],
-) -> None:
+def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
+    call = copies.call
     places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
-    operands = (call.args, partitions, moved, targets, ctypes.c_void_p(places))
+    operands = (
+        *(call.args, copies.partitions, copies.columns, targets),
+        ctypes.c_void_p(places),
+    )
     shared = folding.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
     call.launch(name, decision.blocks, folding.FOLD_THREADS, *operands, shared=shared)

@@ -27,7 +27,7 @@ COUNT_THREADS = 512
 COUNT_BLOCKS = 3
 ONE_BLOCK_THREADS = 1024
 COUNT_ITEMS = 4
-# Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
+# Static shared memory of each block of the count, bytes.
 _RESERVED = 1 << 10
 _SM_THREADS = 2048
 
@@ -85,7 +85,7 @@ class _Kept(ctypes.Structure):
 
 
 class Tally(ctypes.Structure):
-    """What a count and what narrows its brackets tell the host."""
+    """Results of a count and of narrowing its brackets, for the host."""
 
     _fields_ = [("kept", ctypes.c_uint32), ("missed", ctypes.c_uint32)]
 

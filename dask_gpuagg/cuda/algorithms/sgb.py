@@ -284,7 +284,7 @@ def quantiles(
         *(ctypes.c_double(q), ctypes.c_uint32(BETWEEN.index(between))),
         *(Target(data.ptr, mask.ptr), nulls.pointer),
     )
-    count = _One()
+    count = ctypes.c_uint32()
     read_back(nulls.buffer.ptr, count, on.handle)
     return data, mask, count.value
 
@@ -312,13 +312,9 @@ def mask_bytes(groups: int) -> int:
 
 def rows_of_groups(on: Launcher, segments: Segments) -> int:
     """How many rows belong to groups."""
-    end = _One()
+    end = ctypes.c_uint32()
     read_back(segments.starts.ptr + 4 * segments.groups, end, on.handle)
     return int(end.value)
-
-
-class _One(ctypes.Structure):
-    _fields_ = [("value", ctypes.c_uint32)]
 
 
 def array_of(on: Launcher, items: int, width: int) -> Words:

@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.call.call import (
     table_of,
     zero,
 )
-from dask_gpuagg.cuda.choice.decision import Decision, even, safe_slots
+from dask_gpuagg.cuda.choice.decision import SpEga, even, safe_slots
 
 # Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
 # which probes, has few of them even where keys are as many as slots.
@@ -42,13 +42,13 @@ class _Round(ctypes.Structure):
     ]
 
 
-def sp_ega(call: Call, decision: Decision) -> tuple[Run, Counters] | None:
+def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     """Groups of an input, by one table that may be filled to its last slot.
 
     Parameters
     ----------
     call : Call
-    decision : Decision
+    decision : SpEga
 
     Returns
     -------

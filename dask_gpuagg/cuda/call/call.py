@@ -1,4 +1,4 @@
-"""What the kernels of one call share: their arguments, as C structs, and the memory they use."""
+"""Arguments of the kernels of one call, as C structs, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, fill, read_back
+
+Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
 
 OUTPUTS_AT_MOST = 60
 SMALL_BLOCK = 256
@@ -177,8 +179,8 @@ class Launcher:
 class Call(Launcher):
     """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
 
-    ``values`` is how many of the values that a row's states read are not null, on average,
-    ``about`` what users call what is grouped by.
+    ``query`` has its keys in one representation. ``values`` is the mean number of values of a row
+    that are not null, ``about`` the names of what is grouped by.
     """
 
     query: Query
@@ -189,11 +191,21 @@ class Call(Launcher):
     # of keys that are coded: their numbers
     codes: Any = None
     about: tuple[str, ...] = ()
-    # outputs that were written before anybody knew how many groups there are
+    # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None
-    # launches what may call the kernels behind it off, where they were decided before the sample
-    # was seen
+    # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
+
+    def summarised(self, kernel: str, blocks: int, threads: int, into: Summary, byte: int) -> None:
+        """Read what a kernel makes of the columns, from memory that is ``byte`` throughout."""
+        import rmm
+
+        size = ctypes.sizeof(into)
+        memory = rmm.DeviceBuffer(size=size, stream=self.stream)
+        fill(memory.ptr, byte, size, self.handle)
+        arguments = self.columns, ctypes.c_uint32(self.rows), ctypes.c_void_p(memory.ptr)
+        self.launch(kernel, blocks, threads, *arguments)
+        read_back(memory.ptr, into, self.handle)
 
     def mask(self, groups: int) -> Any:
         """Memory for the validity bits of a column of groups."""
@@ -218,7 +230,7 @@ def table_of(call: Call, slots: int) -> Table:
     fixed, replica = call.query.slot_bytes
     all_slots = slots + EXTRA_SLOTS
     memory = call.allocate(all_slots * (fixed + replica)).ptr
-    # half full is where the probes are short; a full table would be probed to its end
+    # a full table would be probed to its end
     limit = slots - slots // 16 - 1
     return Table(memory, memory + 8 * all_slots, slots, limit)
 

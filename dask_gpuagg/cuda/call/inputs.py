@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT
@@ -40,7 +40,7 @@ class DeviceColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """What the calls of one group-by have in common, whatever the form of the keys."""
+    """What the calls of one group-by have in common, whatever represents the keys."""
 
     keys: Sequence[DeviceColumn]
     inputs: Sequence[DeviceColumn]
@@ -51,7 +51,7 @@ class Columns:
     about: tuple[str, ...] = ()
 
     def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
-        """A call of the kernels of a query, with the columns that the form of its keys adds."""
+        """A call of the kernels of a query, with the columns that represent its keys."""
         query, kernels = prepared(query, self.device)
         flat = []
         for key, part in zip(self.keys, query.keys, strict=True):
@@ -80,7 +80,14 @@ class Columns:
         )
 
 
-@cache
+_prepared: Cache[tuple[Query, Device], tuple[Query, Kernels]] = Cache(1024)
+
+
 def prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
-    """The kernels of a query, and the query itself as first seen, with what it has worked out."""
-    return query, kernels_of(query, device)
+    """The kernels of a query, and the query as first seen, with the properties it has cached."""
+    return _prepared.of((query, device), lambda: (query, kernels_of(query, device)))
+
+
+def forget_prepared() -> None:
+    """Ask for the kernels of all queries again."""
+    _prepared.clear()

@@ -22,7 +22,7 @@ def room_for_spilled(call: Call, blocks: int) -> int:
 def take_spilled(
     call: Call, counters: Counters, listed: int, new: int, transfer: bool = False
 ) -> None:
-    """Group the listed rows in the global table, whose groups are to be counted again then.
+    """Group the listed rows in the global table, whose groups have to be counted again.
 
     Parameters
     ----------

@@ -1,18 +1,26 @@
-"""From a sample of the keys to the kernel and its geometry: numbers, no launching.
+"""The choice of the kernel and its geometry from a summary of the keys.
 
-Tuning lives here and in ``Query.threads`` and ``Query.unroll``; the kernels take it as it comes.
+Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unroll``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.choice.cost_model import laps, least_ms
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms, least_ms
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import (
     EXTRA_SLOTS,
+    Case,
     Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Sgb,
+    SpEga,
     doubt,
     even,
     margin,
@@ -24,6 +32,7 @@ from dask_gpuagg.cuda.choice.folding import partitions_of_rows
 from dask_gpuagg.cuda.choice.partitions import (
     FEWEST_SLOTS,
     PARTITIONED_FROM,
+    copies_bytes,
     in_partitions,
     tile_of,
 )
@@ -32,7 +41,7 @@ from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
-# What may be forced.
+# Kernels that may be forced.
 KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega", "lphga")
 # A key that is farther than this from its first slot of a global table says that the table is too
 # small for the keys it gets.
@@ -43,8 +52,8 @@ _LOOSEST = 64.0
 # Keys of a window in global memory up to which their states lie in sectors of their own, because
 # atomics on one sector wait for each other.
 _APART_BELOW = 1 << 17
-# Copies of a state that uneven keys need.
-_UNEVEN_REPLICAS = 8
+# Copies of a state that skewed keys need.
+_SKEWED_REPLICAS = 8
 # Copies with which no two lanes of a warp wait for each other.
 _LANES = 32
 # Share of a shared table that may be claimed: a longer probe costs less than another pass.
@@ -53,15 +62,14 @@ _SHARED_LOAD = 0.85
 _MOST_REPLICAS = 256
 # Slots for each expected group, the best first.
 _ROOMY = (2, 1.5)
-_MOST_SLICES = 2
 _GLOBAL_LOAD = 0.6
 # Share of a row's values below which gathering them may be faster than moving all.
 _GATHERED = 0.5
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
 _RUNS_FROM = 0.9
-# What a table in global memory must be expected to take of the time of one in shared memory: it
-# suffers more from keys that the sample did not show.
+# Share of the time of a table in shared memory below which one in global memory is chosen: it loses
+# more by keys that the sample did not show.
 _WORTH = 0.9
 
 
@@ -79,6 +87,7 @@ def decide(
     forced: str = "auto",
     costs: Costs | None = None,
     values: float | None = None,
+    memory: int | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
@@ -95,6 +104,9 @@ def decide(
         Constants of the device; those shipped for it by default.
     values : float, optional
         Values that the states read of a row and that are not null, on average; all by default.
+    memory : int, optional
+        Bytes of device memory for copies of rows; where they need more, the rows go to the
+        smallest table, that of ``sp_ega``. Unlimited by default; a forced kernel is not asked.
 
     Returns
     -------
@@ -107,139 +119,140 @@ def decide(
     """
     if forced not in ("auto", *KERNELS):
         raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
-    values = query.values if values is None else values
-    expected = rows if estimate is None else estimate.groups
-    capacity = shared_capacity(query, device)
-    slices = max(1, math.ceil(margin(expected) / capacity)) if capacity > 0 else 0
-    if forced == "lphga" or (forced == "auto" and estimate is None):
-        why = "forced" if forced == "lphga" else f"{rows:,} rows are few"
-        return _in_global(rows, estimate, why)
-    if forced == "sp_ega":
-        return _in_two_phases(rows, estimate, "forced")
-    ascending = estimate is not None and estimate.ascending and slices != 1
-    if forced == "sgb" or (forced == "auto" and ascending):
-        if _admits_runs(query):
-            why = "forced" if forced == "sgb" else f"{expected:,} groups, keys that ascend"
-            return replace(_in_global(rows, estimate, why), kernel="sgb")
-        if forced == "sgb":
-            return _in_global(rows, estimate, "the keys have no word that orders as they do")
-    if forced == "direct":
-        decision = _in_window(query, rows, estimate, device, "forced", _LOOSEST)
-        return decision or _in_global(rows, estimate, "the keys lie in no narrow range")
-    if forced == "auto":
-        known = costs or shipped(device).costs
-        return _cheapest(query, rows, estimate, device, slices, known, values)
-    if forced in ("pgb", "pgb_ur", "pgb_fold"):
-        why = f"{expected:,} groups exceed shared memory"
-        form = query.by_number if forced == "pgb_ur" else query
-        folds = forced == "pgb_fold"
-        decision = in_partitions(form, rows, estimate, device, True, values, folds)
-        return decision or _in_global(rows, estimate, why)
-    if capacity <= 0:
-        return _in_global(rows, estimate, "a group's states exceed shared memory")
-    slices = min(slices, _MOST_SLICES)
-    return _in_shared(query, rows, estimate, device, slices, "forced")
+    case = Case(query, rows, estimate, device, query.values if values is None else values)
+    if forced != "auto":
+        return _forced(case, forced)
+    if estimate is None:
+        return _in_global(case, f"{rows:,} rows are few")
+    fits = margin(estimate.groups) <= shared_capacity(query, device)
+    if estimate.ascending and not fits and _admits_runs(query):
+        return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
+    return _cheapest(case, estimate, costs or shipped(device).costs, memory)
 
 
-def _cheapest(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    slices: int,
-    costs: Costs,
-    values: float,
-) -> Decision:
+def _forced(case: Case, kernel: str) -> Decision:
+    """The kernel of this name, or ``lphga`` where it does not admit the query or its keys."""
+    made: Decision | None = None
+    refusal = "forced"
+    match kernel:
+        case "sp_ega":
+            made = _sp_ega(case, "forced")
+        case "sgb":
+            refusal = "the keys have no word that orders as they do"
+            if _admits_runs(case.query):
+                made = Sgb(why="forced", estimate=case.estimate, sorts=True)
+        case "direct":
+            refusal = "the keys lie in no narrow range"
+            made = _in_window(case, "forced", _LOOSEST)
+        case "pgb" | "pgb_ur" | "pgb_fold":
+            refusal = f"{case.groups:,} groups exceed shared memory"
+            moved = _by_number(case) if kernel == "pgb_ur" else case
+            made = in_partitions(moved, True, kernel == "pgb_fold")
+        case "hgb":
+            refusal = "a group's states exceed shared memory"
+            if shared_capacity(case.query, case.device) > 0:
+                made = _in_shared(case, "forced")
+    return made or _in_global(case, refusal)
+
+
+def _by_number(case: Case) -> Case:
+    return case._replace(query=case.query.by_number)
+
+
+def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
-    expected = rows if estimate is None else estimate.groups
-    why = f"{expected:,} groups exceed shared memory"
-    candidates: list[Decision] = []
-    narrow = _in_window(query, rows, estimate, device, f"{expected:,} groups of a narrow range")
-    if narrow is not None and slices != 1 and not _crowded(narrow):
-        candidates.append(narrow)
-    if 1 <= slices <= _MOST_SLICES:
-        why = f"{expected:,} groups fit shared memory"
+    query, rows, _, device, values = case
+    expected = estimate.groups
+    capacity = shared_capacity(query, device)
+    narrow = _in_window(case, f"{expected:,} groups of a narrow range")
+    if margin(expected) <= capacity:
+        # the same updates as in partitions, and no rows are moved first: other candidates are not
+        # evaluated, because the host's own time counts most here
+        near = narrow is not None and narrow.in_shared and not narrow.far
         # copies for each lane make rows that lie side by side no worse than others
-        roomy = narrow is not None and narrow.replicas >= _LANES
-        if (
-            slices == 1
-            and narrow is not None
-            and narrow.shared_slots
-            and not narrow.far
-            and (roomy or not _in_runs(estimate))
-        ):
+        if near and narrow and (narrow.replicas >= _LANES or not _in_runs(estimate)):
             return narrow
-        shared = _in_shared(query, rows, estimate, device, slices, why)
-        if slices == 1:
-            # the same updates as in partitions, and nothing moved first: no time is worth reckoning
-            # where the host's own counts most
-            return shared
-        candidates.append(shared)
-    forms = [query, query.by_number] if values < _GATHERED * query.values else [query]
-    parts = [in_partitions(form, rows, estimate, device, False, values) for form in forms]
-    candidates += [each for each in parts if each is not None]
-    if not _few_parts(parts[0], query, rows, device):
-        folded = in_partitions(query, rows, estimate, device, False, values, True)
-        if folded is not None:
-            candidates.append(folded)
-    timed = [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
-    best = min((ms for ms, _ in timed), default=math.inf)
-    # the host's time counts too: what cannot be chosen is not reckoned in full
-    if not candidates or least_ms(costs, query, rows) < _WORTH * best:
+        return _in_shared(case, f"{expected:,} groups fit shared memory")
+    moved = in_partitions(case)
+    candidates: list[Decision | None] = [moved]
+    if narrow is not None and not _contended(narrow):
+        candidates.insert(0, narrow)
+    if values < _GATHERED * query.values:
+        candidates.append(in_partitions(_by_number(case)))
+    if not _are_few(moved, case):
+        candidates.append(in_partitions(case, False, True))
+
+    if memory is not None:
+        candidates = [c for c in candidates if c and _global_bytes(query, c) <= memory]
+
+    def timed(decisions: Sequence[Decision | None]) -> list[tuple[float, Decision]]:
+        return [(expected_ms(query, rows, device, costs, d), d) for d in decisions if d is not None]
+
+    found = timed(candidates)
+    best = min((ms for ms, _ in found), default=math.inf)
+    # candidates that cannot win are not evaluated: the host's time counts too
+    if not found or least_ms(costs, query, rows) < _WORTH * best:
+        why = f"{expected:,} groups exceed shared memory"
         candidates = []
-        if slices and rows >= PARTITIONED_FROM:
-            candidates.append(_in_two_phases(rows, estimate, why))
-        if not (timed or candidates) or not (estimate and estimate.uneven):
-            # skew makes estimates too low, and this table does not grow
-            candidates.append(_in_global(rows, estimate, why))
-        timed += [(expected_ms(query, rows, device, costs, each), each) for each in candidates]
+        if capacity > 0 and rows >= PARTITIONED_FROM:
+            candidates.append(_sp_ega(case, why))
+        # its table does not grow where skew makes estimates too low, and is larger
+        if not (found or candidates) or not (estimate.skewed or memory is not None):
+            candidates.append(_in_global(case, why))
+        found += timed(candidates)
 
-    def reckoned(i: int) -> float:
-        ms, each = timed[i]
-        return ms if each.shared_slots or each is narrow else ms / _WORTH
+    def compared(i: int) -> float:
+        ms, each = found[i]
+        return ms / _WORTH if isinstance(each, Lphga | SpEga) else ms
 
-    ms, chosen = timed.pop(min(range(len(timed)), key=reckoned))
-    told = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in timed)]
-    return replace(chosen, why=f"{chosen.why}: {', '.join(told)}", expected_ms=ms)
+    ms, chosen = found.pop(min(range(len(found)), key=compared))
+    times = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
+    return replace(chosen, why=f"{chosen.why}: {', '.join(times)}", expected_ms=ms)
 
 
-def _few_parts(decision: Decision | None, query: Query, rows: int, device: Device) -> bool:
+def _global_bytes(query: Query, decision: Decision) -> int:
+    """Device memory for copies of rows, or for the table that holds the groups."""
+    match decision:
+        case Partitioned():
+            return copies_bytes(query, decision)
+        case Direct() | Lphga() | SpEga():
+            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes)
+    return 0
+
+
+def _are_few(decision: Partitioned | None, case: Case) -> bool:
     """Whether partitions are so few, each grouped at once, that folding would need more of them."""
-    if decision is None or decision.slices > 1 or decision.estimate is None:
+    if decision is None or decision.slices > 1:
         return False
-    return decision.partitions <= partitions_of_rows(query, rows, decision.estimate, device)
+    return decision.partitions <= partitions_of_rows(case)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
     """Device milliseconds that the model gives a decision for any kernel but ``sgb``."""
     tile = tile_of(query, device, decision)
-    return sum(laps(costs, query, rows, decision, device.multiprocessors, tile).values())
+    times = expected_kernel_ms(costs, query, rows, decision, device.multiprocessors, tile)
+    return sum(times.values())
 
 
-def _in_shared(
-    query: Query, rows: int, estimate: KeySummary | None, device: Device, slices: int, why: str
-) -> Decision:
-    """HGB."""
-    expected = rows if estimate is None else estimate.groups
+def _in_shared(case: Case, why: str) -> Hgb:
+    query, rows, estimate, device, _ = case
     capacity = shared_capacity(query, device)
-    held = min(math.ceil(margin(expected) / slices), capacity)
-    runs = slices == 1 and _in_runs(estimate)
+    held = min(margin(case.groups), capacity)
+    runs = _in_runs(estimate)
     if runs:
         # registers take what replicas are for, and a sample of long runs shows few of the groups
         held = capacity
     slots, replicas = _shared_table(query, held, device)
     wanted = math.ceil(rows / (query.threads * query.unroll))
-    blocks = max(1, min(device.multiprocessors, wanted * slices) // slices) * slices
-    return Decision(
-        "hgb_runs" if runs else "hgb",
-        why,
-        estimate,
-        slots,
-        replicas,
-        slices,
-        blocks,
-        # blocks that meet different keys fill it beyond the estimate; it is small all the same
-        even(max(4 * margin(held if runs else expected), 2048)),
+    return Hgb(
+        kernel="hgb_runs" if runs else "hgb",
+        why=why,
+        estimate=estimate,
+        shared_slots=slots,
+        replicas=replicas,
+        blocks=max(1, min(device.multiprocessors, wanted)),
+        # blocks with different keys fill it beyond the estimate; it is small all the same
+        global_slots=even(max(4 * margin(held if runs else case.groups), 2048)),
     )
 
 
@@ -252,7 +265,7 @@ def decide_again(
     costs: Costs | None = None,
     values: float | None = None,
 ) -> Decision:
-    """Choose another kernel than one that the rows turned out not to admit.
+    """Choose another kernel after one that the rows do not admit.
 
     ``sgb`` found rows that are not sorted, or that it cannot sort, ``direct`` many keys outside of
     its window.
@@ -260,27 +273,21 @@ def decide_again(
     if forced == decision.kernel or decision.estimate is None:
         return decide(query, rows, decision.estimate, device, "lphga", costs, values)
     estimate = replace(decision.estimate, ascending=False)
-    if decision.kernel == "direct":
+    if isinstance(decision, Direct):
         estimate = replace(estimate, bounds=ANY_WORD)
     return decide(query, rows, estimate, device, forced, costs, values)
 
 
-def direct_bytes(query: Query, decision: Decision) -> int:
+def direct_bytes(query: Query, decision: Direct) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
     fixed, replica = query.far_bytes if decision.far else query.slot_bytes
     each = fixed - 8 + decision.replicas * replica
     return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
 
 
-def _in_window(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    why: str,
-    loosest: float = _DENSE,
-) -> Decision | None:
+def _in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
     """The slot of a key by its distance from the least one, or None where it cannot be."""
+    query, rows, estimate, device, _ = case
     found = window(query, estimate)
     if estimate is None or found is None:
         return None
@@ -291,31 +298,40 @@ def _in_window(
     room = shared_bytes(device) - (keys + 63) // 64 * 8
     each = room // keys - (fixed - 8)
     # where all rows improve an extreme, far ones are slow: only for keys that do not fit otherwise
-    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.uneven
+    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.skewed
     if far:
         each = replica
-    replicas, shift, held = 1, 0, 0
-    if room >= 0 and each >= replica:
+    replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
+    if in_shared:
         most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
-        replicas, held = power_of_two(most), keys
-    elif room < 0 or estimate.uneven:
+        replicas = power_of_two(most)
+    elif room < 0 or estimate.skewed:
         # atomics on one address wait for each other
         return None
     elif keys < _APART_BELOW:
         shift = 2
     blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
-    geometry = (held, replicas, 1, max(1, blocks), keys << shift)
-    return Decision("direct", why, estimate, *geometry, base=base, shift=shift, far=far)
+    return Direct(
+        why=why,
+        estimate=estimate,
+        base=base,
+        keys=keys,
+        blocks=max(1, blocks),
+        in_shared=in_shared,
+        replicas=replicas,
+        far=far,
+        shift=shift,
+    )
 
 
 def _in_runs(estimate: KeySummary | None) -> bool:
     return estimate is not None and estimate.repeats >= _RUNS_FROM
 
 
-def _crowded(decision: Decision) -> bool:
-    """Whether uneven keys would wait for each other more than hot keys that leave the stream."""
-    uneven = decision.estimate is not None and decision.estimate.uneven
-    return uneven and decision.replicas < _UNEVEN_REPLICAS
+def _contended(decision: Direct) -> bool:
+    """Whether skewed keys would wait for each other more than hot keys that leave the stream."""
+    skewed = decision.estimate is not None and decision.estimate.skewed
+    return skewed and decision.replicas < _SKEWED_REPLICAS
 
 
 def _admits_runs(query: Query) -> bool:
@@ -323,20 +339,20 @@ def _admits_runs(query: Query) -> bool:
     return query.family == "Packed" and not null_slot(query)
 
 
-def _in_global(rows: int, estimate: KeySummary | None, why: str) -> Decision:
-    slots = safe_slots(rows)
-    if estimate is not None:
-        slots = min(slots, even(int(margin(estimate.most) / _GLOBAL_LOAD) + 1024))
-    return Decision("lphga", why, estimate, 0, 1, 1, 0, slots)
+def _in_global(case: Case, why: str) -> Lphga:
+    slots = safe_slots(case.rows)
+    if case.estimate is not None:
+        slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
+    return Lphga(why=why, estimate=case.estimate, global_slots=slots)
 
 
-def _in_two_phases(rows: int, estimate: KeySummary | None, why: str) -> Decision:
-    """SP-EGA: a table as large as the groups, which grows where they are more."""
-    slots = rows
-    if estimate is not None:
-        doubtful = margin(estimate.groups) * (1 + 2 * doubt(estimate.groups, rows))
-        slots = min(rows, int(doubtful))
-    return Decision("sp_ega", why, estimate, 0, 1, 1, 0, even(max(slots, 64)))
+def _sp_ega(case: Case, why: str) -> SpEga:
+    """A table as large as the groups, which grows where they are more."""
+    slots = case.rows
+    if case.estimate is not None:
+        doubtful = margin(case.groups) * (1 + 2 * doubt(case.groups, case.rows))
+        slots = min(case.rows, int(doubtful))
+    return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
 
 
 def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:

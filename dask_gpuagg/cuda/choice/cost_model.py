@@ -1,4 +1,4 @@
-"""What a group-by is expected to cost on the device: bytes, updates, accesses, runs.
+"""The expected cost of a group-by on the device, from bytes, updates, accesses and runs.
 
 Wu 2025 (section 5.2) chooses by a tree over the number of groups, Karnagel 2015 (section 4) by
 rules of capacity and contention. Here both are counts of work times a device's constants, so that
@@ -9,17 +9,33 @@ the choice is between: making words of keys and verifying them cost the same whi
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dask_gpuagg.cuda.choice.costs import Costs
-from dask_gpuagg.cuda.choice.partitions import hashed_bytes, striped_bytes, writes_columns
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    PgbUr,
+    SpEga,
+)
+from dask_gpuagg.cuda.choice.partitions import (
+    copied_bytes,
+    hashed_bytes,
+    moved_bytes,
+    striped_bytes,
+    writes_columns,
+)
 from dask_gpuagg.cuda.choice.skew import ROOM_OF
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 if TYPE_CHECKING:
-    from dask_gpuagg.cuda.choice.decision import Decision
     from dask_gpuagg.cuda.choice.summary import KeySummary
 
 # Bytes that memory moves for a random access.
@@ -67,7 +83,7 @@ _SUMS = {
 _COUNTS = ("Size", "Count")
 
 
-def laps(
+def expected_kernel_ms(
     costs: Costs, query: Query, rows: int, decision: Decision, multiprocessors: int, tile: int
 ) -> dict[str, float]:
     """Expected device milliseconds of each kernel that a decision launches.
@@ -89,36 +105,61 @@ def laps(
         By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
-    query = decision.form(query)
-    if decision.partitions:
-        left = rows - _hot_rows(rows, decision)
-        made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
-        if decision.counted:
-            counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
-            made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
-        if decision.fills:
-            made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
-        else:
-            made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
+    if isinstance(decision, Partitioned):
+        made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
+        writes = not writes_columns(decision.partition_query(query), decision)
     else:
-        slots, slot = decision.global_slots, sum(query.slot_bytes)
-        if decision.kernel == "direct":
-            main = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
-        elif decision.shared_slots:
-            main = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
-        elif decision.kernel == "sp_ega":
-            main = _sp_ega(costs, query, rows, decision, groups)
-        else:
-            main = {"lphga": _lphga(costs, query, rows, decision, groups)}
-        made = {
-            "clear": slots * slot / costs.table_bandwidth * 1e-6,
-            **main,
-            "collect": 8 * slots / costs.table_bandwidth * 1e-6,
-        }
+        made = _in_table(costs, query, rows, decision, groups, multiprocessors)
+        writes = True
     # groups are read where they are and written as columns
-    if not (decision.partitions and writes_columns(query, decision)):
+    if writes:
         made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
     return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
+
+
+def _in_table(
+    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+) -> dict[str, float]:
+    """Kernels that leave the groups in a table in global memory."""
+    match decision:
+        case Direct():
+            made = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+        case Hgb():
+            made = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+        case SpEga():
+            made = _sp_ega(costs, query, rows, decision, groups)
+        case Lphga():
+            made = {"lphga": _lphga(costs, query, rows, decision, groups)}
+        case _:
+            raise ValueError(f"the model does not describe {decision.kernel}")
+    slots = decision.global_slots
+    return {
+        "clear": slots * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6,
+        **made,
+        "collect": 8 * slots / costs.table_bandwidth * 1e-6,
+    }
+
+
+def _partitioned(
+    costs: Costs,
+    query: Query,
+    rows: int,
+    decision: Partitioned,
+    groups: int,
+    multiprocessors: int,
+    tile: int,
+) -> dict[str, float]:
+    query = decision.partition_query(query)
+    left = rows - _hot_rows(rows, decision)
+    made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
+    if decision.counted:
+        counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
+        made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
+    if isinstance(decision, PgbFold):
+        made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
+    elif isinstance(decision, Pgb):
+        made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
+    return made
 
 
 def least_ms(costs: Costs, query: Query, rows: int) -> float:
@@ -133,32 +174,31 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
     Returns
     -------
     float
-        Device milliseconds, no more than ``laps`` would give.
+        Device milliseconds, no more than ``expected_kernel_ms`` would give.
     """
     return rows * _touched_fields(query) * costs.access_ps * 1e-9
 
 
 def _hgb(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: int, decision: Hgb, groups: int, multiprocessors: int
 ) -> float:
-    slices, slots = decision.slices, decision.shared_slots
-    memory = slices * rows * _read_bytes(query) / costs.bandwidth * 1e-6
-    load = min(1.0, groups / slices / slots)
+    memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
+    load = min(1.0, groups / decision.shared_slots)
     work = _find(costs, query, decision.estimate, groups, load)
     work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
     if decision.estimate is not None and decision.kernel == "hgb_runs":
         work *= 1 - decision.estimate.repeats
-    shared = rows * work * _passes(slices) * multiprocessors / decision.blocks * 1e-9
-    accesses = decision.blocks * groups / slices * _touched_fields(query)
+    shared = rows * work * multiprocessors / decision.blocks * 1e-9
+    accesses = decision.blocks * groups * _touched_fields(query)
     return _overlapped(memory, shared) + accesses * costs.access_ps * 1e-9
 
 
 def _direct(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: int, decision: Direct, groups: int, multiprocessors: int
 ) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     fields = _touched_fields(query) - 1
-    if not decision.shared_slots:
+    if not decision.in_shared:
         work = rows * fields * _CLOSE * costs.access_ps
         return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
     # the bit that says that a key has occurred takes the place of the search
@@ -168,7 +208,7 @@ def _direct(
 
 
 def _scatter(
-    costs: Costs, query: Query, rows: int, moved: float, decision: Decision, tile: int
+    costs: Costs, query: Query, rows: int, moved: float, decision: Partitioned, tile: int
 ) -> float:
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
@@ -179,13 +219,13 @@ def _scatter(
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = made * key_bytes + _copied_bytes(query) + masked / 8
-    memory = (rows * read + moved * _moved_bytes(query, decision)) / costs.bandwidth * 1e-6
+    read = made * key_bytes + copied_bytes(query) + masked / 8
+    memory = (rows * read + moved * moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
 
 
-def _hot_rows(rows: int, decision: Decision) -> float:
+def _hot_rows(rows: int, decision: Partitioned) -> float:
     """Rows that are in no partition."""
     if not decision.hot or decision.estimate is None:
         return 0.0
@@ -194,10 +234,10 @@ def _hot_rows(rows: int, decision: Decision) -> float:
 
 
 def _aggregate(
-    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: Pgb, groups: int, multiprocessors: int
 ) -> float:
     parts, slots = decision.slices, decision.partitions * decision.shared_slots
-    memory = parts * rows * _moved_bytes(query, decision) / costs.bandwidth * 1e-6
+    memory = parts * rows * moved_bytes(query, decision) / costs.bandwidth * 1e-6
     table = hashed_bytes(query, decision.base)
     if decision.window:
         once, copied = striped_bytes(query)
@@ -210,7 +250,8 @@ def _aggregate(
     shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
     # the rows of a partition lie in order, so blocks side by side share what the cache holds
     near = _NEAR if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
-    gathers = rows * decision.gathered * near * costs.gather_ps * 1e-9
+    gathered = decision.gathered if isinstance(decision, PgbUr) else 0.0
+    gathers = rows * gathered * near * costs.gather_ps * 1e-9
     tables = parts * slots * table * costs.slot_ps * 1e-9
     # columns, or what they are made of
     written = groups * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
@@ -220,12 +261,12 @@ def _aggregate(
 
 
 def _fold(
-    costs: Costs, query: Query, rows: float, decision: Decision, groups: int, multiprocessors: int
+    costs: Costs, query: Query, rows: float, decision: PgbFold, groups: int, multiprocessors: int
 ) -> float:
     parts, widths = decision.slices, [TYPE_BYTES[value.ctype] for _, value in query.copied]
     # a column is read as often as it fills shared memory, the places of its rows each time
     fills = [math.ceil(decision.fills * width / query.widest) for width in widths]
-    read = _moved_bytes(query, decision)
+    read = moved_bytes(query, decision)
     read += sum((n - 1) * width for n, width in zip(fills, widths, strict=True))
     memory = parts * rows * read / costs.bandwidth * 1e-6
     finds = _FOLD_STRIPED_FIND if decision.window else _FOLD_FIND
@@ -241,14 +282,14 @@ def _fold(
     return memory + shared + tables + written
 
 
-def _lphga(costs: Costs, query: Query, rows: int, decision: Decision, groups: int) -> float:
+def _lphga(costs: Costs, query: Query, rows: int, decision: Lphga, groups: int) -> float:
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     work = rows * _accesses(costs, query, decision, groups) + groups * costs.claim_ps
     return _overlapped(memory, max(work, _in_line(costs, rows, decision)) * 1e-9)
 
 
 def _sp_ega(
-    costs: Costs, query: Query, rows: int, decision: Decision, groups: int
+    costs: Costs, query: Query, rows: int, decision: SpEga, groups: int
 ) -> dict[str, float]:
     slots = decision.global_slots
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
@@ -267,7 +308,7 @@ def _sp_ega(
     }
 
 
-def _accesses(costs: Costs, query: Query, decision: Decision, groups: int) -> float:
+def _accesses(costs: Costs, query: Query, decision: Lphga | SpEga, groups: int) -> float:
     """Picoseconds of what a row looks up and updates in a global table."""
     accesses = _touched_fields(query)
     # what is touched of the table: whole sectors, until the groups lie closer than these
@@ -277,9 +318,9 @@ def _accesses(costs: Costs, query: Query, decision: Decision, groups: int) -> fl
     return accesses * (costs.access_ps + missed * costs.miss_ps)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _touched_fields(query: Query) -> int:
-    """Arrays of a global table that a row goes to: the words, and what its states are made of."""
+    """Arrays of a global table that a row accesses: the words, and the fields of its states."""
     return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
 
 
@@ -305,7 +346,7 @@ def _dense(query: Query, estimate: KeySummary | None, groups: int) -> bool:
     return greatest - least < _DENSE * groups
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _updates(query: Query) -> tuple[int, int]:
     """64-bit sums and comparisons of a row."""
     policies = [state.policy for state in query.kept if state.policy not in _COUNTS]
@@ -328,33 +369,17 @@ def _overlapped(memory: float, work: float) -> float:
     return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _key_bytes(query: Query) -> int:
     return 8 * query.made_words if query.made_words else query.row_bytes - _value_bytes(query)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _value_bytes(query: Query) -> int:
     return sum(TYPE_BYTES.get(value.ctype, 0) for value in query.inputs)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _read_bytes(query: Query) -> float:
     masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8
-
-
-@cache
-def _copied_bytes(query: Query) -> int:
-    return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
-
-
-def _moved_bytes(query: Query, decision: Decision) -> int:
-    word = 2 if decision.window else 8 if decision.base is None else 4
-    return word + _copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
-
-
-@cache
-def _validity_bytes(query: Query) -> int:
-    masked = sum(value.masked for value in query.read)
-    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8

@@ -106,7 +106,8 @@ _H200 = Costs(
 def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
     """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
 
-    What the multiprocessors and the L2 cache do goes by the first, what memory does by the second.
+    Costs of the multiprocessors and the L2 cache scale with the first, those of memory with the
+    second.
     """
     scaled = {"bandwidth": memory, "table_bandwidth": memory}
     scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}
@@ -144,11 +145,11 @@ def shipped(device: Device) -> Known:
     """
     if "H200" in device.name:
         return Known(_H200, "measured on an H200")
-    fitting = [name for name in _PUBLISHED if name in device.name]
-    if not fitting:
+    named = [name for name in _PUBLISHED if name in device.name]
+    if not named:
         share = device.multiprocessors / 132
         return _derived(share, share, _H200.l2_megabytes * share)
-    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(fitting, key=len)]
+    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(named, key=len)]
     return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
 
 

@@ -1,96 +1,243 @@
-"""What is decided for one call, and the arithmetic that all decisions share."""
+"""The decision for one call, a record for each kernel; arithmetic that all decisions share."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
-# overflows. The few rows beyond it cost little, but then columns are written in a second step.
+# overflows. The rows beyond it cost little, but then columns are written in a second step.
 PARTITION_SIGMAS = 5
 # Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
 EXTRA_SLOTS = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The kernel of one call and its geometry.
+    """The kernel of one call; of the kernels that have a geometry, their own record has it.
 
     Attributes
     ----------
     kernel : str
-        One of ``KERNELS``, ``hgb_runs``, or ``range`` where only the rows' groups are numbered.
+        One of ``choose.KERNELS``, ``hgb_runs``, ``range`` where only the rows' groups are numbered,
+        or ``libcudf``.
     why : str
     estimate : KeySummary or None
         None where no sample was taken.
-    shared_slots, replicas, slices, blocks : int
-        Of the shared-memory tables; 0 without. A partition fills its table ``slices``
-        times.
-    global_slots : int
-        Of the global table; of partitions the groups that there is room for at first.
-    partitions, capacity : int
-        How many, and the rows of each that there is room for.
-    base : int or None
-        What narrow words of partitions are counted from, None for whole ones; the window's least
-        word.
-    hot : tuple of int
-        Words of keys that are kept out of the partitions.
-    hot_buckets, hot_replicas : int
-        Of the table for these; 0 without one.
-    crowded : bool
-        Whether slots that many rows want at once get copies.
-    counted : bool
-        Whether partitions have room by a count of their rows; ``capacity`` is then the mean.
-    gathered : float
-        Of ``pgb_ur``: values that are gathered for a row, on average.
-    shift : int
-        Of ``direct``: by how many bits slots are farther apart than keys.
-    far : bool
-        Of ``direct`` in shared memory: whether extremes of float64 lie in the global table.
-    window : int
-        Of partitions: keys of a narrow range, each of which has a slot of its own from ``base``
-        on; 0 where they are hashed.
-    fills : int
-        Of ``pgb_fold``: how often the widest column of a partition fills shared memory.
     expected_ms : float or None
-        Device time by the model (``cuda/model.py``), where it chose among several.
+        Device time by the model (``choice/cost_model.py``), where it chose among several.
     """
 
     kernel: str
     why: str
-    estimate: KeySummary | None
+    estimate: KeySummary | None = None
+    expected_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lphga(Decision):
+    """One table in global memory, of so many slots."""
+
+    kernel: str = "lphga"
+    global_slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpEga(Decision):
+    """One table in global memory that may be filled to its last slot."""
+
+    kernel: str = "sp_ega"
+    global_slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgb(Decision):
+    """Runs of equal keys; ``sorts`` says whether rows that are not sorted are sorted first."""
+
+    kernel: str = "sgb"
+    sorts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hgb(Decision):
+    """A hash table in the shared memory of each multiprocessor: ``hgb``, or ``hgb_runs``.
+
+    Attributes
+    ----------
+    shared_slots, replicas, blocks : int
+        Slots of a block's table, copies of its accumulators.
+    global_slots : int
+        Of the table that the blocks' tables are merged into.
+    """
+
+    kernel: str = "hgb"
     shared_slots: int
     replicas: int
+    blocks: int
+    global_slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct(Decision):
+    """A slot for each key of a narrow range, by its distance from the least one.
+
+    Attributes
+    ----------
+    base, keys : int
+        The least word of the window, and how many words it has.
+    blocks : int
+    in_shared : bool
+        Whether states lie in shared memory.
+    replicas : int
+        Copies of them there.
+    far : bool
+        Whether extremes of float64 lie in the global table all the same.
+    shift : int
+        By how many bits slots of the global table are farther apart than keys.
+    """
+
+    kernel: str = "direct"
+    base: int
+    keys: int
+    blocks: int
+    in_shared: bool
+    replicas: int = 1
+    far: bool = False
+    shift: int = 0
+
+    @property
+    def global_slots(self) -> int:
+        """Of the global table."""
+        return self.keys << self.shift
+
+    @property
+    def shared_slots(self) -> int:
+        """Of a block's table; 0 without."""
+        return self.keys if self.in_shared else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitioned(Decision):
+    """Partitions of the rows first, then a table in shared memory for each of them.
+
+    Attributes
+    ----------
+    partitions, capacity : int
+        How many, and the rows of each that there is room for.
+    shared_slots, blocks : int
+        Slots of a partition's table.
+    slices : int
+        How often a partition fills its table.
+    global_slots : int
+        Groups that there is room for at first.
+    base : int or None
+        What narrow words are counted from, None for whole ones; with a window its least word.
+    window : int
+        Keys of a narrow range from ``base`` on, each with its own slot; 0 where keys are hashed.
+    hot : tuple of int
+        Words of keys that are kept out of the partitions.
+    hot_buckets, hot_replicas : int
+        Of the table for these; 0 without one.
+    counted : bool
+        Whether partitions have room by a count of their rows; ``capacity`` is then the mean.
+    """
+
+    partitions: int
+    capacity: int
+    shared_slots: int
     slices: int
     blocks: int
     global_slots: int
-    partitions: int = 0
-    capacity: int = 0
-    base: int | None = None
+    base: int | None
+    window: int = 0
     hot: tuple[int, ...] = ()
     hot_buckets: int = 0
     hot_replicas: int = 0
-    crowded: bool = False
     counted: bool = False
-    gathered: float = 0.0
-    shift: int = 0
-    far: bool = False
-    fills: int = 0
-    window: int = 0
-    expected_ms: float | None = None
+
+    def partition_query(self, query: Query) -> Query:
+        """The query that the kernels of partitions are compiled for."""
+        return query
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pgb(Partitioned):
+    """PGB-TR: partitions hold copies of keys and values.
+
+    Attributes
+    ----------
+    replicas : int
+        Copies of the states, of slots in a window.
+    crowded : bool
+        Whether slots that many rows want at once get copies.
+    """
+
+    kernel: str = "pgb"
+    replicas: int = 1
+    crowded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PgbUr(Pgb):
+    """PGB-UR: partitions hold the numbers of their rows, by which ``gathered`` values are read.
+
+    ``gathered`` is how many of a row, on average.
+    """
+
+    kernel: str = "pgb_ur"
+    gathered: float
+
+    def partition_query(self, query: Query) -> Query:
+        """The query whose partitions hold numbers of rows."""
+        return query.by_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class PgbFold(Partitioned):
+    """PGB-TR whose rows are folded, one column after the other.
+
+    ``fills`` is how often the widest column of a partition fills shared memory.
+    """
+
+    kernel: str = "pgb_fold"
+    fills: int
+
+
+# The record of each kernel.
+RECORDS: dict[str, type[Decision]] = {
+    "lphga": Lphga,
+    "sp_ega": SpEga,
+    "sgb": Sgb,
+    "hgb": Hgb,
+    "hgb_runs": Hgb,
+    "direct": Direct,
+    "pgb": Pgb,
+    "pgb_ur": PgbUr,
+    "pgb_fold": PgbFold,
+}
+
+
+class Case(NamedTuple):
+    """What is decided about: a query, its rows, their summary if there is one, the device.
+
+    ``values`` is how many values of a row are not null, on average.
+    """
+
+    query: Query
+    rows: int
+    estimate: KeySummary | None
+    device: Device
+    values: float
 
     @property
-    def keys(self) -> int:
-        """Of ``direct``: keys of the window."""
-        return self.global_slots >> self.shift
-
-    def form(self, query: Query) -> Query:
-        """The query with partitions that hold what this kernel moves."""
-        return query.by_number if self.kernel == "pgb_ur" else query
+    def groups(self) -> int:
+        """Groups that are expected."""
+        return self.rows if self.estimate is None else self.estimate.groups
 
 
 def safe_slots(rows: int) -> int:
@@ -101,7 +248,7 @@ def safe_slots(rows: int) -> int:
 def doubt(groups: int, rows: int) -> float:
     """Relative standard deviation of Chao's estimate.
 
-    It strays by the square root of the keys that it expects to be seen twice.
+    It deviates by the square root of the keys that it expects to be seen twice.
     """
     return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 

@@ -1,4 +1,4 @@
-"""Of partitions whose rows are folded: how many, and how much shared memory their tables have."""
+"""Partitions whose rows are folded: their number, and the shared memory of their tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 from bisect import bisect_right
 from itertools import accumulate
 
-from dask_gpuagg.cuda.choice.decision import PARTITION_SIGMAS, Decision, margin, shared_bytes
+from dask_gpuagg.cuda.choice.decision import (
+    PARTITION_SIGMAS,
+    Case,
+    Partitioned,
+    PgbFold,
+    margin,
+    shared_bytes,
+)
 from dask_gpuagg.cuda.choice.skew import HOT
-from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -20,11 +26,11 @@ FOLD_SLOT = 2 + 4
 FOLD_LOAD = 0.92
 FOLD_ROOMY = 2
 # Rows of a partition, whose places have 16 bits, and how often their widest column may fill shared
-# memory. Of uneven keys neither is to be exceeded by more than so many deviations: what is beyond
+# memory. Of skewed keys neither is to be exceeded by more than so many deviations: what is beyond
 # costs a turn more.
 FOLD_ROWS = 65_000
 _FILLS = 2
-_UNEVEN_SIGMAS = 2
+_SKEWED_SIGMAS = 2
 # Where rows are counted, a partition has room for so many times the mean, twice as many if one turn
 # takes them.
 _ROOM = 2
@@ -43,12 +49,14 @@ def fills_of(query: Query, capacity: float, device: Device) -> int:
     return math.ceil(query.widest * capacity / fold_bytes(device))
 
 
-def most_rows(decision: Decision) -> int:
+def most_rows(decision: Partitioned) -> int:
     """Rows that any partition has room for."""
     if not decision.counted:
         return decision.capacity
+    if not isinstance(decision, PgbFold):
+        return (1 << 32) - 1
     most = _ROOM * decision.capacity
-    return max(most, min(2 * most, FOLD_ROWS)) if decision.fills else (1 << 32) - 1
+    return max(most, min(2 * most, FOLD_ROWS))
 
 
 def can_fold(rows: int, capacity: int, largest: float) -> bool:
@@ -66,13 +74,14 @@ def can_fold(rows: int, capacity: int, largest: float) -> bool:
     return capacity <= FOLD_ROWS and rows * largest <= _LARGEST * FOLD_ROWS
 
 
-def partitions_of_rows(query: Query, rows: int, estimate: KeySummary | None, device: Device) -> int:
+def partitions_of_rows(case: Case) -> int:
     """Of rows to fold: so many that their widest column fills shared memory twice."""
-    groups = max(1, rows if estimate is None else estimate.groups)
+    query, rows, estimate, device, _ = case
+    groups = max(1, case.groups)
     masked = any(v.masked for v in query.read)
     even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
-    if estimate is not None and estimate.uneven:
-        even, sigmas = max(even, estimate.alike), _UNEVEN_SIGMAS
+    if estimate is not None and estimate.skewed:
+        even, sigmas = max(even, estimate.alike), _SKEWED_SIGMAS
         shares = sorted(share for _, share in estimate.hot)
     sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
     spread, partitions, left = 0.0, 1.0, float(rows)

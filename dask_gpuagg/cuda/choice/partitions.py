@@ -1,15 +1,22 @@
 """From a number of groups to partitions: how many, how large, which scatter, which table.
 
-The geometry of PGB-TR and its kin; see ``geometry`` for the choice among all kernels.
+The geometry of PGB-TR, PGB-UR and folding; ``choose`` chooses among all kernels.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.choice.decision import (
     PARTITION_SIGMAS,
+    Case,
     Decision,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    PgbUr,
     doubt,
     even,
     margin,
@@ -40,6 +47,7 @@ from dask_gpuagg.cuda.choice.skew import (
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Places in the partitions are counted in 32 bits.
@@ -49,7 +57,7 @@ _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
 FEWEST_SLOTS = 32
-# Inputs of fewer rows are not worth a second pass.
+# Rows from which a second pass over them may pay.
 PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
@@ -67,7 +75,7 @@ _ROWS_FOR_EACH_SLOT = 8
 _STRIPED = 2.0
 # Slots and partitions are numbers of 16 bits, and a slot that no key has stands for no place.
 _MOST_SLOTS = 65_500
-# Squared relative deviation of the frequencies of keys that pass for even.
+# Squared relative deviation of the frequencies of keys that count as even.
 _UNLIKE = 0.05
 # A byte of each slot says that its key has occurred.
 _MARK = 1
@@ -100,15 +108,17 @@ def scatter_tile(
     return "scatter", 0, 0
 
 
-def scatter_of(query: Query, device: Device, decision: Decision) -> tuple[str, int, int]:
+def scatter_of(query: Query, device: Device, decision: Partitioned) -> tuple[str, int, int]:
     """``scatter_tile`` of a decision."""
     hot = len(decision.hot), decision.hot_buckets, decision.hot_replicas
     return scatter_tile(query, device, decision.partitions, hot)
 
 
 def tile_of(query: Query, device: Device, decision: Decision) -> int:
-    """Rows of a tile of the decision's scatter."""
-    return scatter_of(decision.form(query), device, decision)[1]
+    """Rows of a tile of the decision's scatter; 0 without one."""
+    if not isinstance(decision, Partitioned):
+        return 0
+    return scatter_of(decision.partition_query(query), device, decision)[1]
 
 
 def tile_bytes(query: Query, tile: int, partitions: int) -> int:
@@ -116,25 +126,78 @@ def tile_bytes(query: Query, tile: int, partitions: int) -> int:
     return (tile * query.widest + 6 * partitions + 7) // 8 * 8
 
 
-def in_partitions(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    forced: bool,
-    values: float,
-    folds: bool = False,
-) -> Decision | None:
+def in_partitions(case: Case, forced: bool = False, folds: bool = False) -> Partitioned | None:
     """PGB-TR, its rows folded or not, or PGB-UR of a query by number.
 
     None where it cannot or should not run.
     """
-    striped = _in_stripes(query, rows, estimate, device, forced, values, folds)
-    if striped is not None:
-        return striped
-    base = _base(query, estimate)
-    crowded = estimate is not None and estimate.uneven and not folds
-    crowded = crowded and has_room_for_crowds(query, device)
+    if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.folds):
+        return None
+    wanted = _Wanted(case, forced, folds)
+    return _by_window(wanted) or _by_hash(wanted)
+
+
+class _Wanted(NamedTuple):
+    """What partitions are asked for; ``folds`` says whether their rows are to be folded."""
+
+    case: Case
+    forced: bool
+    folds: bool
+
+    @property
+    def most(self) -> int:
+        """Partitions at most, the same for every multiprocessor."""
+        step = self.case.device.multiprocessors
+        return _MOST_PARTITIONS // step * step
+
+    def partitions(self, tables: int, slices: int) -> int | None:
+        """Partitions with so many tables in all, ``slices`` each; None if too many to fold."""
+        least = math.ceil(tables / slices)
+        if self.folds:
+            least = max(least, partitions_of_rows(self.case))
+            if least > self.most:
+                return None
+        # every multiprocessor aggregates as many partitions as the others
+        step = self.case.device.multiprocessors
+        return math.ceil(least / step) * step
+
+    def admits(
+        self, partitions: int, capacity: int, table: tuple[int, int, int], largest: float
+    ) -> bool:
+        """Whether a tile fits beside a table of hot keys, and all places and rows have numbers.
+
+        ``largest`` is the share of all rows that a key has at most.
+        """
+        if not scatter_tile(self.case.query, self.case.device, partitions, table)[1]:
+            return False
+        if partitions * capacity > _MOST_PLACES:
+            return False
+        return not self.folds or can_fold(self.case.rows, capacity, largest)
+
+    def decision(
+        self, why: str, capacity: int, slices: int, replicas: int, crowded: bool, **more: Any
+    ) -> Partitioned:
+        """The record of the kernel, with the fields that all kernels of partitions have."""
+        more |= {
+            "why": "forced" if self.forced else why,
+            "estimate": self.case.estimate,
+            "capacity": capacity,
+            "slices": slices,
+            "blocks": min(self.case.device.multiprocessors, more["partitions"]),
+        }
+        query, _, _, device, values = self.case
+        if self.folds:
+            return PgbFold(**more, fills=fills_of(query, capacity / slices, device))
+        more |= {"replicas": replicas, "crowded": crowded}
+        return PgbUr(**more, gathered=values) if query.untransformed else Pgb(**more)
+
+
+def _by_hash(wanted: _Wanted) -> Partitioned | None:
+    """Partitions whose tables find keys by hash."""
+    query, rows, estimate, device, _ = wanted.case
+    base, folds = _base(query, estimate), wanted.folds
+    skewed = estimate is not None and estimate.skewed
+    crowded = skewed and not folds and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
         slot, load = FOLD_SLOT + _word_bytes(base), FOLD_LOAD
@@ -143,28 +206,20 @@ def in_partitions(
         room = crowded_room(query, device) if crowded else shared_bytes(device)
         most_slots = room // hashed_bytes(query, base) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
-    if query.family == "ByRow" or most_slots < FEWEST_SLOTS or (folds and not query.folds):
+    if query.family == "ByRow" or most_slots < FEWEST_SLOTS:
         return None
-    groups = max(1, rows if estimate is None else estimate.groups)
-    # every multiprocessor aggregates as many partitions as the others
-    step = device.multiprocessors
-    most = _MOST_PARTITIONS // step * step if folds else _MOST_PARTITIONS
-    wanted = math.ceil(margin(groups) / (most_slots * load))
-    if crowded and wanted > _SHORT_RUNS_FROM:
-        wanted = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
-    parts = power_of_two(2 * math.ceil(wanted / most) - 1)
-    wanted = math.ceil(wanted / parts)
-    if folds:
-        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
-        if wanted > most:
-            return None
-    partitions = math.ceil(wanted / step) * step
-    if rows < PARTITIONED_FROM and not forced:
+    groups = max(1, wanted.case.groups)
+    tables = math.ceil(margin(groups) / (most_slots * load))
+    if crowded and tables > _SHORT_RUNS_FROM:
+        tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
+    slices = power_of_two(2 * math.ceil(tables / (wanted.most if folds else _MOST_PARTITIONS)) - 1)
+    partitions = wanted.partitions(tables, slices)
+    if partitions is None:
         return None
     hot: tuple[tuple[int, float], ...] = ()
-    if estimate is not None and estimate.uneven:
+    if estimate is not None and skewed:
         hot = tuple(hot_of(estimate.hot, partitions, folds))
-    # a null key of 64 bits has no word that could travel
+    # a null key of 64 bits has no word that partitions could hold
     nulls = null_slot(query)
     table = 0, 0, 0
     if hot or nulls:
@@ -180,106 +235,77 @@ def in_partitions(
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
-        if estimate is not None and estimate.uneven:
+        if estimate is not None and skewed:
             left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
-    fits = scatter_tile(query, device, partitions, table)[1]
-    if not fits or partitions * capacity > _MOST_PLACES:
+    if not wanted.admits(partitions, capacity, table, largest_in(estimate, set(hot))):
         return None
-    if folds and not can_fold(rows, capacity, largest_in(estimate, set(hot))):
-        return None
-    per_partition = margin(groups) / partitions / parts
+    per_partition = margin(groups) / partitions / slices
     for_each = FOLD_ROOMY if folds else _PARTITION_ROOMY
-    roomy = int(for_each * per_partition + 8 * math.sqrt(per_partition))
+    slots = int(for_each * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
-        roomy = most_slots
-    return Decision(
-        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
-        "forced" if forced else f"{groups:,} groups exceed shared memory",
-        estimate,
-        min(most_slots, max(FEWEST_SLOTS, roomy // 2 * 2)),
-        1,
-        parts,
-        min(device.multiprocessors, partitions),
-        _room(groups, rows),
-        partitions,
+        slots = most_slots
+    return wanted.decision(
+        f"{groups:,} groups exceed shared memory",
         capacity,
-        base,
-        tuple(word for word, _ in hot),
-        table[1],
-        table[2],
-        crowded,
-        counted,
-        values if query.untransformed else 0.0,
-        fills=fills_of(query, capacity / parts, device) if folds else 0,
+        slices,
+        replicas=1,
+        crowded=crowded,
+        partitions=partitions,
+        shared_slots=min(most_slots, max(FEWEST_SLOTS, slots // 2 * 2)),
+        global_slots=_room(groups, rows),
+        base=base,
+        hot=tuple(word for word, _ in hot),
+        hot_buckets=table[1],
+        hot_replicas=table[2],
+        counted=counted,
     )
 
 
-def _in_stripes(
-    query: Query,
-    rows: int,
-    estimate: KeySummary | None,
-    device: Device,
-    forced: bool,
-    values: float,
-    folds: bool,
-) -> Decision | None:
-    """The same for keys of a narrow range, each with a slot of its own; None for others."""
+def _by_window(wanted: _Wanted) -> Partitioned | None:
+    """Partitions of keys of a narrow range, each with its own slot; None for others."""
+    query, rows, estimate, device, _ = wanted.case
     found = window(query, estimate)
-    if found is None or estimate is None or estimate.uneven or (folds and not query.folds):
+    if found is None or estimate is None or estimate.skewed:
         return None
     base, keys = found
-    if keys > _STRIPED * estimate.groups + 64 or (rows < PARTITIONED_FROM and not forced):
-        return None
     once, copied = striped_bytes(query)
     room = shared_bytes(device)
     most_slots = room // (once + copied) // 2 * 2 - 8
-    if folds:
+    if wanted.folds:
         # beside the slots: where the last group ends
         most_slots = (fold_bytes(device) - 8) // FOLD_SLOT // 2 * 2
     most_slots = min(most_slots, _MOST_SLOTS)
-    step = device.multiprocessors
-    most = _MOST_PARTITIONS // step * step
-    if most_slots < FEWEST_SLOTS:
+    if keys > _STRIPED * estimate.groups + 64 or most_slots < FEWEST_SLOTS:
         return None
-    wanted = math.ceil(keys / most_slots)
-    parts = math.ceil(wanted / most)
-    wanted = math.ceil(wanted / parts)
-    if folds:
-        wanted = max(wanted, partitions_of_rows(query, rows, estimate, device))
-        if wanted > most:
-            return None
-    partitions = math.ceil(wanted / step) * step
+    tables = math.ceil(keys / most_slots)
+    slices = math.ceil(tables / wanted.most)
+    partitions = wanted.partitions(tables, slices)
+    # the inverse of one has more than 64 bits
+    if partitions is None or partitions == 1:
+        return None
     # all partitions have as many keys of the window; they vary with those that do not occur, and
     # with how unlike the frequencies of even keys may be
     absent = max(0.0, 1 - estimate.groups / keys)
     capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
     stripes = math.ceil(keys / partitions)
-    fits = scatter_tile(query, device, partitions)[1]
-    if not fits or partitions * capacity > _MOST_PLACES or stripes > _MOST_SLOTS:
+    if stripes > _MOST_SLOTS or not wanted.admits(partitions, capacity, (0, 0, 0), 0.0):
         return None
-    if partitions == 1:  # whose inverse has more than 64 bits
-        return None
-    if folds and not can_fold(rows, capacity, 0.0):
-        return None
-    slots = even(math.ceil(stripes / parts))
+    slots = even(math.ceil(stripes / slices))
     copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
-    return Decision(
-        "pgb_fold" if folds else "pgb_ur" if query.untransformed else "pgb",
-        "forced" if forced else f"{estimate.groups:,} groups of a narrow range",
-        estimate,
-        slots,
-        1 if folds else power_of_two(min(copies, _MOST_COPIES)),
-        parts,
-        min(device.multiprocessors, partitions),
-        min(_room(estimate.groups, rows), even(keys)),
-        partitions,
+    return wanted.decision(
+        f"{estimate.groups:,} groups of a narrow range",
         capacity,
-        base,
-        gathered=values if query.untransformed else 0.0,
+        slices,
+        # rows that fold have no states in the table
+        replicas=1 if wanted.folds else power_of_two(min(copies, _MOST_COPIES)),
+        crowded=False,
+        partitions=partitions,
+        shared_slots=slots,
+        global_slots=min(_room(estimate.groups, rows), even(keys)),
+        base=base,
         window=keys,
-        fills=fills_of(query, capacity / parts, device) if folds else 0,
     )
 
 
@@ -293,20 +319,44 @@ def _word_bytes(base: int | None) -> int:
 
 
 def striped_bytes(query: Query) -> tuple[int, int]:
-    """Shared memory of a slot that has a key of its own: once, and for each copy of its states."""
+    """Shared memory of a slot for one key of a window: once, and for each copy of its states."""
     fixed, replica = query.slot_bytes
     return fixed - 8 + _MARK, replica
 
 
-def writes_columns(query: Query, decision: Decision) -> bool:
+def moved_bytes(query: Query, decision: Partitioned) -> int:
+    """Bytes of a row in partitions; ``query`` is that of the decision's partitions."""
+    word = 2 if decision.window else 8 if decision.base is None else 4
+    return word + copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
+
+
+@lru_cache(maxsize=1024)
+def copied_bytes(query: Query) -> int:
+    """Bytes of the values that partitions hold copies of."""
+    return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
+
+
+@lru_cache(maxsize=1024)
+def _validity_bytes(query: Query) -> int:
+    masked = sum(value.masked for value in query.read)
+    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
+
+
+def copies_bytes(query: Query, decision: Partitioned) -> int:
+    """Device memory that the rows' copies in all partitions take."""
+    row = moved_bytes(decision.partition_query(query), decision)
+    return decision.partitions * decision.capacity * row
+
+
+def writes_columns(query: Query, decision: Partitioned) -> bool:
     """Whether partitions write columns themselves, in which there are no nulls.
 
-    Their groups are final where no other rows of the same keys are anywhere else; and strings whose
-    hashes are verified need the states for it.
+    Their groups are final only if no other rows have the same keys; and strings whose hashes are
+    verified need the states for it.
     """
     if query.family == "Hashed":
         return False
-    if decision.fills and not (query.folds_outputs and query.family != "Wide"):
+    if isinstance(decision, PgbFold) and not (query.folds_outputs and query.family != "Wide"):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-# More groups are sorted, and so are groups of fewer bytes of values on average: there a sample
-# tells too little of a group, and narrow values sort in few passes. One H200, 50 million rows: at
+# More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
+# too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
 # 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
 # rows 1.19 and 1.97.
 GROUPS_AT_MOST = 1 << 16
@@ -76,8 +76,7 @@ def stride_of(rows: int, groups: int) -> int:
     """Rows of which one is sampled, a power of two.
 
     A sample of one row in r is r times smaller than the input, and brackets of a group of n rows
-    hold ``ERRORS * sqrt(r / n)`` of them. Both are brought together by group, so the sum is to be
-    least.
+    hold ``ERRORS * sqrt(r / n)`` of them. Both are sorted by group, so their sum is minimised.
     """
     of_group = max(rows / max(groups, 1), 1.0)
     best = (2.0 * math.sqrt(of_group) / ERRORS) ** (2.0 / 3.0)
@@ -87,7 +86,7 @@ def stride_of(rows: int, groups: int) -> int:
 def inside(rows: int, groups: int, stride: int) -> float:
     """Share of the rows that brackets are expected to hold, at most.
 
-    Exact for a median and groups of one size. The square root is concave, so uneven groups have
+    Exact for a median and groups of one size. The square root is concave, so skewed groups have
     less in all.
     """
     of_group = max(rows / max(groups, 1), 1.0)
@@ -106,5 +105,5 @@ def sorts_words(widest: int, rows: int) -> bool:
 
 def copies_of(groups: int) -> int:
     """Copies of the counts of a block, a power of two: threads side by side have their own."""
-    fitting = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
-    return int(min(_COPIES_AT_MOST, 2 ** (max(fitting, 1).bit_length() - 1)))
+    room = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
+    return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))

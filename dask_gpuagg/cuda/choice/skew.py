@@ -1,11 +1,11 @@
-"""Uneven keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
+"""Skewed keys in partitions: hot keys beside them, crowded slots, room by a count of the rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, even, shared_bytes
+from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Partitioned, even, shared_bytes
 from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.runtime.driver import Device
 HOT = 0.25
 _HOT_ANYWHERE = 1e-4
 _HOT_WORTH = 0.01
-# Of uneven keys one in so many rows is counted by its partition, which then has room for as many
+# Of skewed keys one in so many rows is counted by its partition, which then has room for as many
 # deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
 ROOM_OF = 16
 ROOM_SIGMAS = 5
@@ -95,7 +95,7 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
 
 
 def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
-    """The share of all rows that an uneven key of the partitions may have; 0 if keys are even.
+    """The share of all rows that a skewed key of the partitions may have; 0 if keys are even.
 
     Parameters
     ----------
@@ -103,22 +103,22 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
     hot : collection of (int, float)
         Words and shares of the keys that stay out.
     """
-    if estimate is None or not estimate.uneven:
+    if estimate is None or not estimate.skewed:
         return 0.0
-    # a sample tells of keys with so many of its rows, and of so many keys
-    untold = HOT_ROWS / (SEGMENT * SEGMENTS)
+    # the sample reports keys with so many of its rows, and so many keys
+    unseen = HOT_ROWS / (SEGMENT * SEGMENTS)
     if len(estimate.hot) == HOT_AT_MOST:
-        untold = max(untold, estimate.hot[-1][1])
-    return max([untold, *(key[1] for key in estimate.hot if key not in hot)])
+        unseen = max(unseen, estimate.hot[-1][1])
+    return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
 
 
 def counts_rows(estimate: KeySummary) -> bool:
-    """Whether one in sixteen rows tells what partitions get: not where equal keys lie in runs."""
+    """Whether partitions get room by a count of one row in sixteen, which runs would mislead."""
     by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
-    return estimate.uneven and estimate.repeats < by_chance + _IN_RUNS
+    return estimate.skewed and estimate.repeats < by_chance + _IN_RUNS
 
 
-def count_bytes(decision: Decision) -> int:
+def count_bytes(decision: Partitioned) -> int:
     """Shared memory of a block that counts rows by partition: hot keys, counters."""
     buckets = decision.hot_buckets or FEWEST_BUCKETS
     return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
@@ -131,7 +131,7 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
     ----------
     rows, partitions : int
     hot : float
-        The share of hot keys' rows, as a sample tells it.
+        The share of hot keys' rows in the sample.
 
     Notes
     -----
@@ -145,7 +145,7 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
 
 
 def _at_least(share: float) -> float:
-    """What a share in the sample is hardly below in all rows, though its rows lie side by side."""
+    """A lower bound for the share of all rows, from the share of the sample's segments."""
     share = min(1.0, share)
     return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
 

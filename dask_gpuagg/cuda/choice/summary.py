@@ -1,4 +1,4 @@
-"""How many groups there are, and which keys are hot: what a sample of the rows tells."""
+"""The summary of the keys: the number of groups and the hot keys, estimated from a sample."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-# Inputs of fewer rows go straight to the global table: the sample would cost more than it saves.
+# Inputs of fewer rows are grouped in the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
 SEGMENT = 256
 SEGMENTS = 256
 # Hot keys that are kept: as many as one table of them takes (kernels/pgb_tr/hot.cuh).
 HOT_AT_MOST = 384
-# Rows of a key from which the sample tells it (kernels/estimate/sample.cuh).
+# Rows in the sample from which a key is reported as hot (kernels/estimate/sample.cuh).
 HOT_ROWS = 8
 # A sample in which so many more pairs of rows share a key than the estimate of the groups explains
-# comes from uneven keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
-_UNEVEN = 1.05
-# Bounds that say nothing.
+# comes from skewed keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
+_SKEWED = 1.05
+# No bounds.
 ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 
 
@@ -38,7 +38,7 @@ class KeySummary:
         Share of the sampled rows whose key is that of the row before.
     heaviest : float
         Share of the most frequent key.
-    uneven : bool
+    skewed : bool
         Whether some keys are so much more frequent than others that ``groups`` misses many.
     hot : tuple of (int, float)
         Words and shares of hot keys, the hottest first.
@@ -54,7 +54,7 @@ class KeySummary:
     most: int
     repeats: float
     heaviest: float
-    uneven: bool = False
+    skewed: bool = False
     hot: tuple[tuple[int, float], ...] = ()
     alike: float = 0.0
     bounds: tuple[int, int] = ANY_WORD
@@ -117,15 +117,15 @@ def estimate_groups(
         # every run is a group
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
     chances = max(1, met * (met - 1))
-    uneven = groups * pairs / chances > _UNEVEN
-    kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if uneven else []
+    skewed = groups * pairs / chances > _SKEWED
+    kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return KeySummary(
         groups,
         min(rows, max(groups, guaranteed)),
         repeated,
         most / sampled,
-        uneven,
+        skewed,
         tuple((word, n / sampled) for word, n, _ in kept),
         cold / chances,
         bounds,

@@ -1,4 +1,4 @@
-"""The range of the keys as a sample tells it: slots by distance instead of by hash."""
+"""The range of the keys in a sample: slots by distance instead of by hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORD = 1 << 64
 # The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
 # of them lies behind its last segment.
 BEYOND = 192
-# What core/types.cuh mixes to the word that stands for an empty slot.
+# The word that core/types.cuh mixes to that of an empty slot.
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
 
@@ -40,6 +40,6 @@ def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
 
 
 def null_slot(query: Query) -> bool:
-    """Whether the null key is no word, but has a slot of its own behind the table."""
+    """Whether the null key has no word, but an extra slot behind the table."""
     nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
     return nullable and TYPE_BYTES[query.keys[0].ctype] == 8

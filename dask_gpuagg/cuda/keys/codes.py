@@ -1,4 +1,4 @@
-"""Keys of few possible values as numbers: which values, their words, and the keys again."""
+"""Keys of few possible values as numbers: which values, encoding, decoding."""
 
 from __future__ import annotations
 
@@ -89,19 +89,13 @@ class Texts(ctypes.Structure):
 
 
 def seen_bytes(call: Call) -> list[Seen]:
-    """What a sample of the rows tells of each key column."""
-    import rmm
+    """Bytes and values of each key column that a sample of the rows has."""
 
     class AllSeen(ctypes.Structure):
         _fields_ = [("of", Seen * len(call.query.keys))]
 
     seen = AllSeen()
-    size = ctypes.sizeof(seen)
-    buffer = rmm.DeviceBuffer(size=size, stream=call.stream)
-    fill(buffer.ptr, 0xFF, size, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("bytes", summary.SEGMENTS, summary.SEGMENT, *arguments)
-    read_back(buffer.ptr, seen, call.handle)
+    call.summarised("bytes", summary.SEGMENTS, summary.SEGMENT, seen, 0xFF)
     return list(seen.of)
 
 

@@ -1,4 +1,4 @@
-"""Wide keys: their words, and narrower forms where the data at hand allow them."""
+"""Words of wide keys, and narrower representations where the values allow them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
@@ -14,7 +15,7 @@ from dask_gpuagg.cuda.choice.window import BEYOND
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import SHORT_STRING, TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import fill, read_back
+from dask_gpuagg.cuda.runtime.driver import fill
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
@@ -22,11 +23,10 @@ _SECTOR = 4
 _MOST_WORDS = 16
 # Bytes of the index for each row that longer slots may take.
 _INDEX_BYTES = 32
-# Combinations of values for each row, up to which keys may fill their ranges.
+# Combinations of values for each row up to which keys are numbered by them.
 _FILLING = 2
-# Queries of which values have lain outside of narrow ranges: those get wider ones.
-_strayed: set[tuple[Query, tuple[str, ...]]] = set()
-_STRAYED = 256
+# Queries with values outside of narrow ranges: they get wider ones.
+_out_of_range: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
 # Values at either end of a near range that a sample may have missed, beside a share of the range.
 _NEAR = 4
 # Base and number of values of each key column.
@@ -34,20 +34,20 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
-    """The query with its keys in a narrower form, and what this form adds.
+    """The query with a narrower representation of its keys, and what this adds.
 
     Parameters
     ----------
     call : Call
         Of a query with made words, nothing of it computed yet.
     slots : bool
-        Whether keys that fill their ranges may have slots of their own. If not, there is nothing
-        to gain by ranges that are hardly wider than the sample's.
+        Whether dense keys may be addressed directly. If not, there is nothing to gain by ranges
+        that are hardly wider than the sample's.
 
     Returns
     -------
     query : Query
-        The call's own, if no other form serves.
+        The call's own, if no other representation serves.
     columns : list of ColumnStruct
         Base and number of values of every key column, where they are packed by their ranges.
     codes : Codes or None
@@ -55,7 +55,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
     """
     query = call.query
     if query.integral:
-        near = slots and (query, call.about) not in _strayed
+        near = slots and (query, call.about) not in _out_of_range
         ranges = packed_ranges(_bounds(call), call.rows if near else 0)
         if ranges is not None:
             return replace(query, ranged=True), range_columns(ranges), None
@@ -66,7 +66,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
     return shortened(call), [], None
 
 
-def filling(
+def numbered_by_ranges(
     query: Query, seen: Sequence[tuple[int, int]], rows: int, about: tuple[str, ...] = ()
 ) -> tuple[Query, Ranges] | None:
     """The query with its keys as numbers of combinations, if there are not too many of these.
@@ -85,7 +85,7 @@ def filling(
     tuple or None
         The query, and base and number of values of each key column.
     """
-    if not query.may_fill or (query, about) in _strayed:
+    if not query.may_fill or (query, about) in _out_of_range:
         return None
     near = [_range_near(least, greatest) for least, greatest in seen]
     numbers = math.prod(codes for _, codes in near)
@@ -109,16 +109,16 @@ def shortened(call: Call) -> Query:
     return query
 
 
-def forms_of(query: Query) -> list[Query]:
-    """The query, and the forms that ``narrowed`` or ``filling`` may give it."""
-    forms = [query]
+def representations_of(query: Query) -> list[Query]:
+    """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
+    made = [query]
     if (query.made_words and query.integral) or query.may_fill:
-        forms.append(replace(query, ranged=True))
+        made.append(replace(query, ranged=True))
     if query.may_be_coded:
-        forms.append(replace(query, coded=True))
+        made.append(replace(query, coded=True))
     if query.may_be_short:
-        forms.append(_short(query))
-    return forms
+        made.append(_short(query))
+    return made
 
 
 def _short(query: Query) -> Query:
@@ -128,15 +128,15 @@ def _short(query: Query) -> Query:
 def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | None:
     """Base and number of values of each column, with room around what a sample has seen.
 
-    There is little room where the keys may fill their ranges, as they can only if these have not
-    many more combinations than there are rows, and four times the range elsewhere.
+    There is little room where the ranges have so few combinations for each row that keys may be
+    dense; elsewhere there is room for four times the range.
 
     Parameters
     ----------
     bounds : sequence of (int, int)
         Least and greatest value of each column; of no values the least is above the greatest.
     rows : int
-        0 where little room has turned out to be too little.
+        0 where little room was too little for an earlier call.
 
     Returns
     -------
@@ -150,8 +150,8 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
     return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
 
 
-def strayed(query: Query, about: tuple[str, ...]) -> None:
-    """Remember that values lay outside of the ranges that a sample had told.
+def remember_out_of_range(query: Query, about: tuple[str, ...]) -> None:
+    """Remember that values lay outside of the ranges of a sample.
 
     Parameters
     ----------
@@ -160,14 +160,12 @@ def strayed(query: Query, about: tuple[str, ...]) -> None:
     about : tuple of str
         What is grouped by.
     """
-    if len(_strayed) >= _STRAYED:
-        _strayed.clear()
-    _strayed.add((query, about))
+    _out_of_range.put((query, about), True)
 
 
-def forget_strayed() -> None:
-    """Trust the ranges of samples again."""
-    _strayed.clear()
+def forget_out_of_range() -> None:
+    """Use the ranges of samples again."""
+    _out_of_range.clear()
 
 
 def _range_near(least: int, greatest: int) -> tuple[int, int]:
@@ -178,33 +176,22 @@ def _range_near(least: int, greatest: int) -> tuple[int, int]:
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
-    import rmm
-
     columns = len(call.query.keys)
 
     class Bounds(ctypes.Structure):
         _fields_ = [("of", ctypes.c_uint64 * (2 * columns))]
 
-    buffer = rmm.DeviceBuffer(size=16 * columns, stream=call.stream)
-    # as the kernel keeps them, all ones are the bounds of nothing
-    fill(buffer.ptr, 0xFF, 16 * columns, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("ranges", summary.SEGMENTS, summary.SEGMENT, *arguments)
     seen = Bounds()
-    read_back(buffer.ptr, seen, call.handle)
+    # as the kernel keeps them, all ones are the bounds of nothing
+    call.summarised("ranges", summary.SEGMENTS, summary.SEGMENT, seen, 0xFF)
     return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
 
 
 def _longest(call: Call) -> int:
     """Bytes of the longest string of the first key column."""
-    import rmm
-
-    buffer = rmm.DeviceBuffer(size=4, stream=call.stream)
-    fill(buffer.ptr, 0, 4, call.handle)
-    arguments = call.columns, ctypes.c_uint32(call.rows), ctypes.c_void_p(buffer.ptr)
-    call.launch("longest", call.spread(call.rows, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     longest = ctypes.c_uint32()
-    read_back(buffer.ptr, longest, call.handle)
+    blocks = call.spread(call.rows, SMALL_BLOCK)
+    call.summarised("longest", blocks, SMALL_BLOCK, longest, 0)
     return int(longest.value)
 
 
@@ -252,7 +239,7 @@ def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
     """
     words = _HEAD
     for key in query.keys:
-        # a null has a word of its own in columns of fixed width
+        # a null takes another word in columns of fixed width
         words += 1 if key.string else math.ceil(TYPE_BYTES[key.ctype] / 8) + key.nullable
     for mean in mean_bytes:
         # where lengths vary some are longer

@@ -16,7 +16,6 @@ UNITS: dict[str, tuple[str, ...]] = {
     "transfer": ("clear_target", "transfer"),
     "sp_ega": ("first_place", "list_free", "next_place"),
     "hgb": ("hgb",),
-    "hgb_sliced": ("hgb_sliced",),
     "hgb_runs": ("hgb_runs",),
     "direct_shared": ("direct_shared",),
     "direct_far": ("direct_far",),

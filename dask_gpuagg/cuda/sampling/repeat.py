@@ -1,9 +1,9 @@
-"""What rows before let expect of the next: partitions of a collection are mostly alike.
+"""Reuse the previous partition's decision: partitions of a collection are mostly alike.
 
-A decision waits for the sample, and the kernel for the decision, while the device has nothing to
-do. Where rows before asked for the same, their decision is launched right behind the sample, and
-the device itself compares this sample with theirs (kernels/estimate/check.cuh): where it strays
-farther than chance has it, nothing is done, and the decision is made anew.
+A decision waits for the sample, and the kernel for the decision, while the device is idle. Where
+an earlier call asked for the same, its decision is launched right behind the sample, and the device
+itself compares both samples (kernels/estimate/check.cuh): where they differ by more than chance
+explains, the kernels do nothing, and a new decision is made.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
-from dask_gpuagg.cuda.keys.words import Ranges, forget_strayed
+from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers
 
-# Of the two sides, what a count may be off by: so many standard deviations of a Poisson variable.
+# A query with its keys numbered by their ranges, and these.
+Numbering = tuple[Query, Ranges]
+
+# Standard deviations of a Poisson variable by which counts of two samples may differ.
 _DEVIATIONS = 4
-# Fewer pairs are more groups, which must not outgrow the room that there is for them.
+# Fewer pairs mean more groups, for which there must be room.
 _FEWER_PAIRS = 3
-# Guesses that are left out after so many in a row were refused: twice as many each time, at most.
+# Most calls for which no decision is repeated: each refusal in a row doubles their number.
 _LEFT_OUT = 64
 # Decisions that are kept, of one process's lifetime of queries.
 _KEPT = 512
@@ -64,22 +68,22 @@ class Expectation:
     values : float
         Of a row that were not null, on average.
     expected : Expected
-    form : tuple of Query and Ranges, optional
-        Of the keys, where they are numbered by their ranges.
+    numbering : tuple of Query and Ranges, optional
+        Where keys are numbered by their ranges.
     """
 
     decision: Decision
     rows: int
     values: float
     expected: Expected
-    form: tuple[Query, Ranges] | None = None
+    numbering: Numbering | None = None
 
 
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
 _Key = tuple[Kernels, str, tuple[str, ...]]
-_known: dict[_Key, Expectation] = {}
-# Guesses that were refused in a row, and those that are left out before the next.
-_refused: dict[_Key, tuple[int, int]] = {}
+_known: Cache[_Key, Expectation] = Cache(_KEPT)
+# Refusals in a row, and for how many calls no decision is repeated.
+_refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
 def _key(call: Call, forced: str) -> _Key:
@@ -87,33 +91,33 @@ def _key(call: Call, forced: str) -> _Key:
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
-    """What to expect of a call, if rows like its own have been grouped."""
+    """The decision for earlier rows like those of a call, if there is one."""
     known = _known.get(_key(call, forced))
     if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
         return None
     more = call.rows - known.rows
     # partitions have room for so many rows
-    most = 0.0 if known.decision.partitions else _ROWS_SHARE * known.rows
+    most = 0.0 if isinstance(known.decision, Partitioned) else _ROWS_SHARE * known.rows
     if not -_ROWS_SHARE * known.rows <= more <= most:
         return None
-    row, left = _refused.get(_key(call, forced), (0, 0))
+    row, left = _refused.get(_key(call, forced)) or (0, 0)
     if left:
-        _refused[_key(call, forced)] = row, left - 1
+        _refused.put(_key(call, forced), (row, left - 1))
         return None
     return known
 
 
 def refused(call: Call, forced: str) -> None:
-    """Rows were unlike those before: collections of which none is like the other are left alone."""
-    row = _refused.get(_key(call, forced), (0, 0))[0] + 1
-    _refused[_key(call, forced)] = row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1
+    """Note that rows were unlike those before; after several refusals no decision is repeated."""
+    row = (_refused.get(_key(call, forced)) or (0, 0))[0] + 1
+    _refused.put(_key(call, forced), (row, min(_LEFT_OUT, 2 ** min(row, 30)) - 1))
 
 
 def judge(call: Call, forced: str, run: Run) -> None:
-    """Forget a decision that was expected and did no longer do well."""
-    _refused.pop(_key(call, forced), None)
+    """Drop a repeated decision that did not do well."""
+    _refused.drop(_key(call, forced))
     if run.restarted or run.spilled > _SPILLED * call.rows:
-        _known.pop(_key(call, forced), None)
+        _known.drop(_key(call, forced))
 
 
 def keep(
@@ -122,9 +126,9 @@ def keep(
     decision: Decision | None,
     numbers: Numbers,
     spilled: int,
-    form: tuple[Query, Ranges] | None = None,
+    numbering: Numbering | None = None,
 ) -> None:
-    """Remember a decision that did well; forget what was known otherwise.
+    """Remember a decision that did well; drop the one before otherwise.
 
     Parameters
     ----------
@@ -136,51 +140,58 @@ def keep(
         Of the sample.
     spilled : int
         Rows that found no place at first.
-    form : tuple of Query and Ranges, optional
+    numbering : tuple of Query and Ranges, optional
         What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
-        _known.pop(_key(call, forced), None)
+        _known.drop(_key(call, forced))
         return
-    told = replace(decision, why=f"{decision.why}; as for rows before")
-    expected = bounds_of(numbers, decision, form[1] if form else None)
-    if len(_known) >= _KEPT:
-        _known.clear()
-        _refused.clear()
-    _known[_key(call, forced)] = Expectation(told, call.rows, call.values or 0.0, expected, form)
+    again = replace(decision, why=f"{decision.why}; as for rows before")
+    expected = bounds_of(numbers, decision, numbering[1] if numbering else None)
+    made = Expectation(again, call.rows, call.values or 0.0, expected, numbering)
+    _known.put(_key(call, forced), made)
 
 
 def _may_repeat(decision: Decision) -> bool:
-    # which keys are hot no number tells, and the other kernels take so long that waiting is nothing
-    uneven = decision.estimate is not None and decision.estimate.uneven
-    fitting = decision.shared_slots > 0 or decision.kernel in ("direct", "pgb_fold")
-    return fitting and not (decision.partitions and uneven)
+    # the summary cannot identify hot keys, and beside the other kernels' time that of waiting for
+    # the sample does not count
+    skewed = decision.estimate is not None and decision.estimate.skewed
+    if isinstance(decision, Partitioned):
+        return not skewed
+    return isinstance(decision, Hgb | Direct)
 
 
 def forget() -> None:
-    """Expect nothing of any call."""
+    """Drop all decisions."""
     _known.clear()
     _refused.clear()
-    forget_strayed()
+    forget_out_of_range()
 
 
 @contextmanager
 def forgotten() -> Iterator[None]:
-    """Calls inside are the first of their kind; what was expected before is so again afterwards."""
-    known, row = dict(_known), dict(_refused)
-    _known.clear()
-    _refused.clear()
+    """Repeat no decision inside; those before are kept for afterwards."""
+    global _known, _refused
+    before = _known, _refused
+    _known, _refused = Cache(_KEPT), Cache(_KEPT)
     try:
         yield
     finally:
-        _known.clear()
-        _refused.clear()
-        _known.update(known)
-        _refused.update(row)
+        _known, _refused = before
+
+
+def _window_of(decision: Decision) -> tuple[int, int] | None:
+    """The least and the greatest word that a decision has room for; None if any may come."""
+    match decision:
+        case Direct():
+            return decision.base, decision.base + decision.keys - 1
+        case Partitioned() if decision.base is not None:
+            return decision.base, decision.base + (decision.window or NARROW) - 1
+    return None
 
 
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
-    """Between which bounds a sample is like one with these numbers.
+    """Bounds within which a sample counts as like one with these numbers.
 
     Parameters
     ----------
@@ -190,8 +201,8 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     ranges : Ranges, optional
         By which keys are numbered: no value may come near their ends. The window has all numbers.
     """
-    # equal keys that lie side by side are counted together; pairs are counted both ways round, and
-    # those of one key come together
+    # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
+    # both orders
     run = min(summary.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
     together = {
         "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),
@@ -210,9 +221,9 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
-    if decision.base is not None and ranges is None:
-        width = decision.window or (decision.keys if decision.kernel == "direct" else NARROW)
-        first, last = max(first, decision.base), min(last, decision.base + width - 1)
+    window = None if ranges is not None else _window_of(decision)
+    if window is not None:
+        first, last = max(first, window[0]), min(last, window[1])
     ends = {
         "least": (first + _HALF, low + beyond + _HALF),
         "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),

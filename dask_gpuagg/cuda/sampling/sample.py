@@ -1,4 +1,4 @@
-"""What is known of the keys before they are grouped: a sample, and where it misleads a count."""
+"""The summary of the keys before they are grouped: from a sample, or by a count of skewed keys."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Numbers(NamedTuple):
 
 
 class Sample:
-    """A sample of a call's rows: taken at once, and not waited for until its numbers are wanted.
+    """A sample of a call's rows: launched at once, waited for when its numbers are read.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Sample:
         )
 
     def estimate(self) -> KeySummary:
-        """What it tells of the groups."""
+        """The summary of the keys."""
         n = self.numbers
         return cardinality.estimate_groups(
             self._call.rows,
@@ -165,31 +165,31 @@ class Sample:
 
 
 def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
-    """What a sample of the rows tells of the groups, once uneven keys have been counted.
+    """The summary of the keys; skewed keys are counted, not only sampled.
 
     Parameters
     ----------
     call : Call
     forced : str
-        The kernel that is wanted. Uneven keys are counted only where partitions may be made of
+        The kernel that is wanted. Skewed keys are counted only where partitions may be made of
         them.
     sample : Sample
     """
     estimate = sample.estimate()
     many = estimate.most > choose.shared_capacity(call.query, call.device)
-    if estimate.uneven and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
+    if estimate.skewed and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         groups = max(estimate.groups, _counted(call))
         estimate = replace(estimate, groups=groups, most=groups + groups // 16)
     return estimate
 
 
 def sampled(call: Call, forced: str) -> bool:
-    """Whether a sample is worth its time."""
+    """Whether a sample is taken: of few rows it would cost more than it saves."""
     return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
 def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:
-    """Words, rows and segments of the hot keys that were told."""
+    """Words, rows and segments of the hot keys that the sample reports."""
     if not hots:
         return []
     hot, told = HotSeen(), min(hots, HOT_TOLD)
@@ -202,17 +202,10 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
 
 def _counted(call: Call) -> int:
     """The number of keys by a count of every fourth row's."""
-    import rmm
-
-    size = 4 * COUNTED_PARTS * REGISTERS
-    memory = rmm.DeviceBuffer(size=size, stream=call.stream)
-    fill(memory.ptr, 0, size, call.handle)
     blocks = call.spread(call.rows, _COUNT_THREADS, waves=4)
     blocks += -blocks % COUNTED_PARTS
-    arguments = ctypes.c_uint32(call.rows), ctypes.c_void_p(memory.ptr)
-    call.launch("count_keys", blocks, _COUNT_THREADS, call.columns, *arguments)
     registers = _Registers()
-    read_back(memory.ptr, registers, call.handle)
+    call.summarised("count_keys", blocks, _COUNT_THREADS, registers, 0)
     ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
     return min(call.rows, keys_of_all(ranks))
 

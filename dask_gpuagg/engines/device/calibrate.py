@@ -11,8 +11,8 @@ from typing import Any
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.choice import costs, partitions
+from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit
 from dask_gpuagg.cuda.choice.costs import Costs
-from dask_gpuagg.cuda.choice.fitting import Observation, error_of, fit
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.sampling import repeat
@@ -164,7 +164,7 @@ def report(device: Device, known: costs.Known, found: Costs, seen: list[Observat
     for one in seen:
         expected = one.expected(found)
         groups = 0 if one.decision.estimate is None else one.decision.estimate.groups
-        ms = sum(one.laps[name] for name in expected)
+        ms = sum(one.kernel_ms[name] for name in expected)
         lines.append(
             f"{one.decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}"
         )

@@ -79,7 +79,7 @@ def aggregate(
     outputs = [groups.output(output) for output in query.outputs]
     rows, found = keys[0].size(), groups.keys.num_rows()
     run = Run(
-        Decision(KERNEL, why, None, 0, 1, 1, 0, 0),
+        Decision(kernel=KERNEL, why=why),
         rows,
         found,
         bytes_read=query.row_bytes * rows,

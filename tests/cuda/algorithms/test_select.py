@@ -274,7 +274,7 @@ def test_brackets_hold_what_is_expected(groups: int, shape: str) -> None:
     assert len(kept.words) < costs.room_of(n, groups, stride)
 
 
-def test_uneven_groups_have_no_more_inside() -> None:
+def test_skewed_groups_have_no_more_inside() -> None:
     n, groups = 300_000, 200
     rng = np.random.default_rng(3)
     codes = (rng.zipf(1.2, n) % groups).astype(np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice.choose import decide, shared_capacity
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision, safe_slots
+from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.decision import (
+    EXTRA_SLOTS,
+    Hgb,
+    Lphga,
+    Partitioned,
+    SpEga,
+    safe_slots,
+)
+from dask_gpuagg.cuda.choice.partitions import copies_bytes
 from dask_gpuagg.cuda.choice.summary import (
     SAMPLED_FROM,
     SEGMENT,
@@ -75,7 +85,7 @@ def inputs(draw: st.DrawFn) -> tuple[int, KeySummary | None]:
 forced_kernels = st.sampled_from(["auto", "hgb", "sp_ega", "lphga"])
 
 
-def table_bytes(of: Query, made: Decision) -> int:
+def table_bytes(of: Query, made: Any) -> int:
     fixed, replica = of.slot_bytes
     return (made.shared_slots + EXTRA_SLOTS) * (fixed + made.replicas * replica)
 
@@ -91,21 +101,19 @@ def test_what_is_decided_can_be_launched(
     made = decide(of, rows, estimate, device, forced)
     assert made.estimate is estimate
     assert made.why
+    assert isinstance(made, Lphga | SpEga | Hgb)
     assert made.global_slots % 2 == 0
     assert 64 <= made.global_slots < 2**32
-    assert made.replicas in {1 << i for i in range(9)}
-    if made.kernel in ("lphga", "sp_ega"):
-        assert (made.shared_slots, made.replicas, made.slices, made.blocks) == (0, 1, 1, 0)
+    if not isinstance(made, Hgb):
+        assert made.kernel in ("lphga", "sp_ega")
         assert made.global_slots <= safe_slots(rows)
         return
     assert made.kernel in ("hgb", "hgb_runs")
+    assert made.replicas in {1 << i for i in range(9)}
     assert made.shared_slots >= 2
     assert made.shared_slots % 2 == 0
     assert STATIC_BYTES + table_bytes(of, made) <= device.shared_bytes
-    assert made.slices in (1, 2)
-    assert made.blocks >= made.slices
-    assert made.blocks % made.slices == 0
-    assert made.blocks <= max(device.multiprocessors, made.slices)
+    assert 1 <= made.blocks <= device.multiprocessors
 
 
 @pytest.mark.parametrize("states", [(), (SUM,), (SUM, KernelState("Any", (0,))), POLICIES])
@@ -146,9 +154,10 @@ def test_expected_groups_have_a_place(
     """Unless it was forced, a shared table is chosen only where the expected groups fit it."""
     rows, estimate = given_
     made = decide(of, rows, estimate, device)
-    assume(made.kernel.startswith("hgb"))
+    assume(isinstance(made, Hgb))
+    assert isinstance(made, Hgb)
     assert estimate is not None
-    assert made.slices * made.shared_slots > estimate.groups
+    assert made.shared_slots > estimate.groups
     assert made.global_slots > 2 * estimate.groups
 
 
@@ -157,7 +166,7 @@ def test_more_groups_never_take_a_smaller_table(of: Query, rows: int, device: De
     def slots(groups: int) -> int:
         made = decide(of, rows, exact(groups), device)
         # the other kernels have other tables
-        return made.slices * made.shared_slots if made.kernel.startswith("hgb") else 2**31
+        return made.shared_slots if isinstance(made, Hgb) else 2**31
 
     sizes = [slots(g) for g in (1, 50, 100, 500, 1_000, 4_000, 8_000, 30_000) if g <= rows]
     assert sizes == sorted(sizes)
@@ -172,25 +181,25 @@ def test_states_too_wide_for_shared_memory() -> None:
         assert "exceed shared memory" in made.why
 
 
-def test_few_rows_are_not_worth_a_sample() -> None:
+def test_few_rows_are_not_sampled() -> None:
     assert decide(query(SUM), SAMPLED_FROM - 1, None, H200).kernel == "lphga"
     assert decide(query(SUM), 0, None, H200).kernel == "lphga"
 
 
 @pytest.mark.parametrize(
-    ("groups", "kernel", "slices", "replicas"),
+    ("groups", "kernel", "replicas"),
     [
-        (1, "hgb", 1, 256),
-        (64, "hgb", 1, 128),
-        (1_000, "hgb", 1, 8),
-        (8_000, "hgb", 1, 1),
-        (20_000, "hgb", 2, 1),
-        (1_000_000, "pgb", 1, 1),
+        (1, "hgb", 256),
+        (64, "hgb", 128),
+        (1_000, "hgb", 8),
+        (8_000, "hgb", 1),
+        (20_000, "pgb", 1),
+        (1_000_000, "pgb", 1),
     ],
 )
-def test_a_sum_on_an_h200(groups: int, kernel: str, slices: int, replicas: int) -> None:
-    made = decide(query(SUM), 10**8, exact(groups), H200)
-    assert (made.kernel, made.slices, made.replicas) == (kernel, slices, replicas)
+def test_a_sum_on_an_h200(groups: int, kernel: str, replicas: int) -> None:
+    made: Any = decide(query(SUM), 10**8, exact(groups), H200)
+    assert (made.kernel, made.replicas) == (kernel, replicas)
 
 
 def test_runs_are_summed_in_registers() -> None:
@@ -199,20 +208,43 @@ def test_runs_are_summed_in_registers() -> None:
 
 
 def test_few_rows_take_few_blocks() -> None:
-    made = decide(query(SUM), 10_000, exact(10), H200)
-    assert made.blocks == math.ceil(10_000 / (1_024 * 4))
-    assert decide(query(SUM), 10**8, exact(10), H200).blocks == H200.multiprocessors
+    few: Any = decide(query(SUM), 10_000, exact(10), H200)
+    assert few.blocks == math.ceil(10_000 / (1_024 * 4))
+    many: Any = decide(query(SUM), 10**8, exact(10), H200)
+    assert many.blocks == H200.multiprocessors
 
 
 @pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])
-def test_a_table_of_two_phases_is_nearly_full(groups: int) -> None:
+def test_a_table_of_sp_ega_is_nearly_full(groups: int) -> None:
     made = decide(query(SUM), 10**8, exact(groups), H200, "sp_ega")
-    assert made.kernel == "sp_ega"
+    assert isinstance(made, SpEga)
     assert 0.85 < groups / made.global_slots <= 0.95
 
 
-def test_a_table_of_two_phases_has_no_more_slots_than_rows() -> None:
-    assert decide(query(SUM), 10**6, exact(10**6), H200, "sp_ega").global_slots == 10**6
+def test_a_table_of_sp_ega_has_no_more_slots_than_rows() -> None:
+    made = decide(query(SUM), 10**6, exact(10**6), H200, "sp_ega")
+    assert isinstance(made, SpEga)
+    assert made.global_slots == 10**6
+
+
+@pytest.mark.parametrize("groups", [10**6, 10**7, 6 * 10**7])
+def test_sp_ega_where_copies_of_the_rows_do_not_fit(groups: int) -> None:
+    of = query(SUM, KernelState("Max", (0,), "f64"))
+    rows, costs = 10**8, shipped(H200).costs
+
+    def kernel(memory: int | None) -> str:
+        return decide(of, rows, exact(groups), H200, "auto", costs, memory=memory).kernel
+
+    free = decide(of, rows, exact(groups), H200)
+    assert isinstance(free, Partitioned)
+    copies = copies_bytes(of, free)
+    assert copies >= 16 * rows
+    assert kernel(None) == kernel(copies) == free.kernel
+    assert kernel(15 * rows) == kernel(0) == "sp_ega"
+
+
+def test_few_groups_need_no_memory() -> None:
+    assert decide(query(SUM), 10**8, exact(1_000), H200, memory=0).kernel == "hgb"
 
 
 # ---- safe_slots --------------------------------------------------------------------------------
@@ -223,7 +255,7 @@ def test_safe_slots_stay_half_empty(rows: int) -> None:
     slots = safe_slots(rows)
     assert slots % 2 == 0
     assert slots >= 2 * rows + 64
-    # as groupby._table reckons
+    # the limit of ``call.table_of``
     assert slots - slots // 16 - 1 > rows
 
 

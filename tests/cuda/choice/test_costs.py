@@ -55,7 +55,7 @@ def test_without_a_file_the_shipped_ones_are_used(cache: Path) -> None:
     assert costs.known(H200).costs == FOUND
 
 
-def test_decisions_use_them(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_use_the_measured_constants(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimate = KeySummary(10**6, 4 * 10**6, 0.0, 1e-6, bounds=(0, 10**9))
     query = Query(
         (KeyPart("i64", False),),
@@ -130,7 +130,7 @@ def test_only_the_h200_was_measured() -> None:
         assert costs.shipped(device(name)).source.startswith("derived from an H200")
 
 
-def test_derived_constants_go_by_published_figures() -> None:
+def test_derived_constants_scale_with_published_figures() -> None:
     measured = asdict(costs.shipped(H200).costs)
     h100 = asdict(costs.shipped(device("NVIDIA H100 80GB HBM3")).costs)
     # the same multiprocessors at the same clock, slower memory

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.algorithms import direct
-from dask_gpuagg.cuda.call.call import Args, Counters
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
 from dask_gpuagg.cuda.choice.costs import shipped
+from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
 from dask_gpuagg.cuda.query.query import Query
@@ -25,9 +22,9 @@ SUM = query(KernelState("FloatSum", (0,)))
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 1 << 64
 
 
-def dense(groups: int, least: int = 0, uneven: bool = False) -> KeySummary:
+def dense(groups: int, least: int = 0, skewed: bool = False) -> KeySummary:
     bounds = (least, least + groups - 1)
-    return KeySummary(groups, groups, 0.0, 1 / groups, uneven=uneven, bounds=bounds)
+    return KeySummary(groups, groups, 0.0, 1 / groups, skewed=skewed, bounds=bounds)
 
 
 def test_the_plain_word_that_is_mixed_to_an_empty_one() -> None:
@@ -56,11 +53,11 @@ def test_the_empty_word_is_in_no_window() -> None:
 @pytest.mark.parametrize(
     "estimate", [None, replace(dense(10), bounds=ANY_WORD), replace(dense(10), bounds=(5, 4))]
 )
-def test_nothing_known_is_no_window(estimate: KeySummary | None) -> None:
+def test_unknown_bounds_have_no_window(estimate: KeySummary | None) -> None:
     assert window(SUM, estimate) is None
 
 
-def test_keys_without_a_word_of_their_own_have_no_window() -> None:
+def test_keys_without_plain_words_have_no_window() -> None:
     values, states = (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),)
     null = Query((KeyPart("i64", True),), True, values, states, ())
     assert window(null, dense(10)) is None
@@ -73,31 +70,32 @@ def test_keys_without_a_word_of_their_own_have_no_window() -> None:
 @pytest.mark.parametrize("groups", [1, 4, 64, 1_000, 8_000, 16_384, 27_000])
 def test_dense_keys_go_to_shared_memory(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
-    assert made.kernel == "direct"
+    assert isinstance(made, Direct)
     assert made.shared_slots >= groups
     assert "narrow range" in made.why
 
 
 @pytest.mark.parametrize("groups", [65_536, 262_144, 1 << 20])
-def test_or_to_global_memory_for_one_sum(groups: int) -> None:
+def test_dense_keys_of_one_sum_go_to_global_memory(groups: int) -> None:
     made = decide(SUM, 10**8, dense(groups), H200)
-    assert (made.kernel, made.shared_slots) == ("direct", 0)
+    assert isinstance(made, Direct)
+    assert made.shared_slots == 0
     assert (made.shift == 2) == (groups == 65_536)
     several = query(*(KernelState("FloatSum", (i,)) for i in range(5)))
     assert decide(several, 10**8, dense(groups), H200).kernel == "pgb"
 
 
-def test_sparse_uneven_and_ascending_keys_do_not() -> None:
+def test_sparse_skewed_and_ascending_keys_are_not_direct() -> None:
     sparse = replace(dense(20_000), bounds=(0, 10**6))
     assert decide(SUM, 10**8, sparse, H200).kernel != "direct"
     assert decide(SUM, 10**8, sparse, H200, "direct").kernel == "direct"
-    assert decide(SUM, 10**8, dense(20_000, uneven=True), H200).kernel != "direct"
-    assert decide(SUM, 10**8, dense(10**6, uneven=True), H200, "direct").kernel == "lphga"
+    assert decide(SUM, 10**8, dense(20_000, skewed=True), H200).kernel != "direct"
+    assert decide(SUM, 10**8, dense(10**6, skewed=True), H200, "direct").kernel == "lphga"
     runs = replace(dense(1_000), repeats=0.95)
     assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
     # no two lanes meet in a slot, however long the runs are
     few = decide(SUM, 10**8, replace(dense(100), repeats=0.95), H200)
-    assert few.kernel == "direct"
+    assert isinstance(few, Direct)
     assert few.replicas >= 32
     assert decide(SUM, 10**8, replace(dense(10**6), ascending=True), H200).kernel == "sgb"
 
@@ -108,7 +106,8 @@ def test_sparse_uneven_and_ascending_keys_do_not() -> None:
 def test_what_is_decided_can_be_launched(states: list[KernelState], groups: int, rows: int) -> None:
     of = query(*states)
     made = decide(of, rows, dense(min(groups, rows)), H200, "direct")
-    if made.kernel == "lphga":
+    if not isinstance(made, Direct):
+        assert made.kernel == "lphga"
         return
     assert direct_bytes(of, made) <= H200.shared_bytes
     assert made.global_slots >= groups if rows >= groups else made.global_slots >= rows
@@ -134,7 +133,8 @@ FIVE = replace(
 )
 def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far: bool) -> None:
     made = decide(FIVE, 10**8, dense(groups), H200)
-    assert (made.kernel, made.replicas, made.far) == ("direct", replicas, far)
+    assert isinstance(made, Direct)
+    assert (made.replicas, made.far) == (replicas, far)
     assert made.shared_slots == made.global_slots >= groups
     assert groups * 28 < direct_bytes(FIVE, made) <= H200.shared_bytes
     if far:
@@ -142,7 +142,8 @@ def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far:
         sparse = replace(dense(4_000), bounds=(0, groups - 1))
         assert decide(FIVE, 10**8, sparse, H200).kernel == "hgb"
     # hot keys would wait for each other
-    assert not decide(FIVE, 10**8, dense(groups, uneven=True), H200, "direct").far
+    skewed = decide(FIVE, 10**8, dense(groups, skewed=True), H200, "direct")
+    assert not (isinstance(skewed, Direct) and skewed.far)
 
 
 def test_only_extremes_of_floats_lie_far() -> None:
@@ -156,19 +157,21 @@ def test_only_extremes_of_floats_lie_far() -> None:
     assert "direct_far" not in replace(FIVE, keys=(KeyPart("i128", False),)).units
     assert (FIVE.slot_bytes, FIVE.far_bytes) == ((24, 20), (16, 20))
     assert integers.far_bytes == integers.slot_bytes == FIVE.slot_bytes
-    assert decide(integers, 10**8, dense(8_000), H200, "direct").shared_slots == 0
-    assert not decide(integers, 10**8, dense(8_000), H200).far
+    near = decide(integers, 10**8, dense(8_000), H200, "direct")
+    assert isinstance(near, Direct)
+    assert (near.shared_slots, near.far) == (0, False)
+    assert not isinstance(decide(integers, 10**8, dense(8_000), H200), Direct)
 
 
 def test_another_kernel_where_keys_lie_outside() -> None:
     made = decide(SUM, 10**8, dense(20_000), H200)
     again = decide_again(SUM, 10**8, made, H200, "auto")
-    assert again.kernel != "direct"
-    assert again.base is None
+    assert not isinstance(again, Direct)
+    assert not (isinstance(again, Partitioned) and again.window)
     assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
 
 
-def test_the_model_knows_them() -> None:
+def test_expected_times_of_direct_grow_with_the_groups() -> None:
     costs = shipped(H200).costs
     times = [
         choose.expected_ms(SUM, 10**8, H200, costs, decide(SUM, 10**8, dense(g), H200))
@@ -176,24 +179,3 @@ def test_the_model_knows_them() -> None:
     ]
     assert times == sorted(times)
     assert 0.35 < times[0] < times[-1] < 2
-
-
-def test_where_many_keys_lie_outside_nothing_is_left_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Partitions have no list of slots, so that of the window's table must not be taken for one."""
-    made = decide(SUM, 10**8, dense(20_000), H200)
-    memory = SimpleNamespace(ptr=4096)
-    call: Any = SimpleNamespace(
-        query=SUM, rows=10**8, columns=None, handle=0, args=Args(), device=H200,
-        allocate=lambda size: memory, launch=lambda *a, **k: None, spread=lambda *a: 1,
-        check=None,
-    )  # fmt: skip
-
-    def many(call: Any, most: int) -> Counters:
-        call.args.order, call.early = 4096, [(memory, None)]
-        return Counters(spilled=10**8)
-
-    monkeypatch.setattr(direct, "collect_early", many)
-    assert direct.direct(call, made) is None
-    assert (call.args.order, call.early) == (None, None)

@@ -109,7 +109,7 @@ def text_of(codes: Codes, column: int, word: int) -> bytes | None:
 
 
 @given(st.binary(min_size=4, max_size=4), st.binary(min_size=4, max_size=4))
-def test_a_borrow_tells_of_a_byte_that_is_less(a: bytes, b: bytes) -> None:
+def test_a_borrow_marks_a_smaller_byte(a: bytes, b: bytes) -> None:
     less = any(x < y for x, y in zip(a, b, strict=True))
     assert borrowed(int.from_bytes(b, "little"), int.from_bytes(a, "little")) == less
 
@@ -121,7 +121,7 @@ columns = st.one_of(*(st.lists(t, min_size=1, max_size=20) for t in (numbered, p
 
 
 @given(columns, st.data())
-def test_codes_of_a_column_tell_its_strings_apart(texts: list[bytes], data: st.DataObject) -> None:
+def test_different_strings_have_different_codes(texts: list[bytes], data: st.DataObject) -> None:
     sampled = data.draw(st.lists(st.sampled_from(texts), min_size=1))
     codes = codes_of([TEXT], False, [seen_texts(sampled)])
     assume(codes is not None)
@@ -188,14 +188,14 @@ def test_words_order_as_the_strings_do() -> None:
         ([b"user_1042", b"user_77345", b"user_98760", b"user_53199"], [b"user_7", b"user_45"]),
     ],
 )
-def test_digits_that_no_sample_saw(sampled: list[bytes], later: list[bytes]) -> None:
+def test_digits_outside_of_the_sample_have_codes(sampled: list[bytes], later: list[bytes]) -> None:
     codes = codes_of([TEXT], False, [seen_texts(sampled)])
     assert codes is not None
     assert all(word_of(codes, [text]) is not None for text in sampled + later)
 
 
 @pytest.mark.parametrize("other", [b"id0x1", b"id01", b"id0001", b"ie001", b"", b"id001\0"])
-def test_other_strings_are_odd(other: bytes) -> None:
+def test_unlike_strings_are_marked_odd(other: bytes) -> None:
     codes = codes_of([TEXT], False, [seen_texts([b"id001", b"id013"])])
     assert codes is not None
     assert word_of(codes, [other]) is None

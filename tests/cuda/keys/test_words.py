@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.words import (
-    filling,
-    forms_of,
     narrowed,
+    numbered_by_ranges,
     packed_ranges,
     range_columns,
+    remember_out_of_range,
+    representations_of,
     slot_words,
-    strayed,
 )
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -67,7 +68,7 @@ def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: i
             assert base + codes - 1 > greatest + span / 256 + 3
 
 
-def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
+def test_dense_pairs_are_addressed_directly() -> None:
     number = KeyPart("i64", False)
     query = replace(FIVE, keys=(number, number), ranged=True)
     # 256 times 256 values, as a sample sees them, and as many rows of each
@@ -82,13 +83,13 @@ def test_pairs_that_fill_their_ranges_have_slots_of_their_own() -> None:
     assert decide(query, 10**8, estimate, H200, "direct").kernel == "direct"
 
 
-def test_keys_of_a_word_may_be_numbered_too() -> None:
+def test_keys_that_fit_a_word_may_be_numbered() -> None:
     short, number = KeyPart("i32", True), KeyPart("i64", False)
 
     def form(*keys: KeyPart, rows: int = 10**8, far: int = 255) -> Any:
         query = Query(keys, True, (), (), ())
         assert query.family == "Packed"
-        return filling(query, [(-5, far)] * len(keys), rows)
+        return numbered_by_ranges(query, [(-5, far)] * len(keys), rows)
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
@@ -96,7 +97,7 @@ def test_keys_of_a_word_may_be_numbered_too() -> None:
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
-    assert forms_of(replace(query, ranged=False))[1] == query
+    assert representations_of(replace(query, ranged=False))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
     assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
@@ -118,9 +119,9 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
     assert made.kernel == "direct" or made.window > 0
 
 
-def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
-    monkeypatch.setattr(forms, "_strayed", set())
+    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
@@ -129,15 +130,15 @@ def test_values_that_strayed_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
 
     assert codes() == [109, 109]
     assert codes(slots=False) == [512, 512]
-    strayed(query, ("a", "c"))
+    remember_out_of_range(query, ("a", "c"))
     assert codes() == [109, 109]
-    strayed(query, ("a", "b"))
+    remember_out_of_range(query, ("a", "b"))
     assert codes() == [512, 512]
-    forms.forget_strayed()
+    forms.forget_out_of_range()
     assert codes() == [109, 109]
     for i in range(1_000):
-        strayed(query, (str(i),))
-    assert len(forms._strayed) <= 256
+        remember_out_of_range(query, (str(i),))
+    assert len(forms._out_of_range) <= 256
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
@@ -146,12 +147,12 @@ def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
     assert key ^ key >> 32 >= 2**WORD_BITS
 
 
-def test_the_forms_that_data_may_allow() -> None:
+def test_representations_of_a_query() -> None:
     text, number = KeyPart("i32", True, string=True), KeyPart("i64", False)
     wide = KeyPart("i128", True)
 
     def families(*keys: KeyPart) -> list[str]:
-        return [q.family for q in forms_of(Query(keys, True, (), (), ()))]
+        return [q.family for q in representations_of(Query(keys, True, (), (), ()))]
 
     assert families(number) == ["Packed"]
     assert families(number, number) == ["Wide", "Ranged"]

@@ -1,4 +1,4 @@
-"""What rows before let expect of the next."""
+"""Reuse of the decision of the previous partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.call.call import Run
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Partitioned,
+    Pgb,
+    PgbFold,
+    Sgb,
+)
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
@@ -24,11 +33,14 @@ from tests.cuda.choice.test_window import SUM
 ROWS = 10**6
 HALF = 1 << 63
 EVEN = KeySummary(64, 64, 0.0, 0.02, bounds=(0, 63))
-HGB = Decision("hgb", "few groups", EVEN, 128, 1, 1, 132, 4096)
-PARTS = replace(HGB, kernel="pgb", partitions=256, capacity=5_000)
-SORTED = replace(HGB, kernel="sgb", shared_slots=0)
-GLOBAL = replace(HGB, kernel="lphga", shared_slots=0)
-FOLD = replace(PARTS, kernel="pgb_fold", shared_slots=0, fills=1)
+ABOUT: Any = {"why": "few groups", "estimate": EVEN}
+TABLE: Any = ABOUT | {"shared_slots": 128, "blocks": 132, "global_slots": 4096}
+PARTITIONS: Any = TABLE | {"partitions": 256, "capacity": 5_000, "slices": 1, "base": None}
+HGB = Hgb(**TABLE, replicas=1)
+PARTS = Pgb(**PARTITIONS)
+SORTED = Sgb(**ABOUT)
+GLOBAL = Lphga(**ABOUT, global_slots=4096)
+FOLD = PgbFold(**PARTITIONS, fills=1)
 
 
 def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
@@ -95,7 +107,7 @@ def test_a_sample_is_like_itself(a: int, b: int, counts: dict[str, int]) -> None
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_number_far_off_is_no_surprise_missed(name: str) -> None:
+def test_a_sample_with_other_counts_is_unlike(name: str) -> None:
     before = numbers()
     n = getattr(before, name)
     assert not alike(before._replace(**{name: 2 * n + 50}), before)
@@ -103,7 +115,7 @@ def test_a_number_far_off_is_no_surprise_missed(name: str) -> None:
         assert not alike(before._replace(**{name: n // 2}), before)
 
 
-def test_sorted_rows_are_none_that_were_not() -> None:
+def test_sorted_rows_are_unlike_unsorted_ones() -> None:
     before = numbers(falls=3)
     assert alike(before._replace(falls=1), before)
     assert not alike(before._replace(falls=0), before)
@@ -113,18 +125,18 @@ def test_sorted_rows_are_none_that_were_not() -> None:
     ("least", "greatest", "expected"),
     [(0, 63, True), (-20, 80, True), (-40, 63, False), (0, 100, False), (40, 63, False)],
 )
-def test_the_range_may_move_a_little(least: int, greatest: int, expected: bool) -> None:
+def test_the_range_may_differ_a_little(least: int, greatest: int, expected: bool) -> None:
     assert alike(numbers(least, greatest), numbers()) == expected
 
 
 @pytest.mark.parametrize(
     "decision",
     [
-        replace(HGB, kernel="direct", base=-2, global_slots=68 << 2, shift=2),
+        Direct(**ABOUT, base=-2, keys=68, blocks=132, in_shared=False, shift=2),
         replace(PARTS, base=-2, window=68),
     ],
 )
-def test_no_key_may_leave_the_window(decision: Decision) -> None:
+def test_keys_outside_of_the_window_are_unlike(decision: Decision) -> None:
     assert alike(numbers(-2, 65), numbers(), decision)
     assert not alike(numbers(-3, 63), numbers(), decision)
     assert not alike(numbers(0, 66), numbers(), decision)
@@ -203,7 +215,7 @@ def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
 
 
 @pytest.mark.parametrize("decision", [HGB, PARTS, FOLD])
-def test_a_decision_is_expected_again(decision: Decision) -> None:
+def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(), "auto") is None
     expectation.keep(call_of(), "auto", decision, numbers(), 0)
     found = expectation.expectation(call_of(), "auto")
@@ -218,7 +230,7 @@ def test_a_decision_is_expected_again(decision: Decision) -> None:
 
 
 @pytest.mark.parametrize(("decision", "more"), [(HGB, True), (PARTS, False)])
-def test_of_about_as_many_rows(decision: Decision, more: bool) -> None:
+def test_decisions_are_repeated_for_about_as_many_rows(decision: Decision, more: bool) -> None:
     """Partitions have no room for more."""
     expectation.keep(call_of(), "auto", decision, numbers(), 0)
     for rows, expected in [
@@ -231,7 +243,7 @@ def test_of_about_as_many_rows(decision: Decision, more: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> None:
+def test_more_groups_than_partitions_have_room_for_are_unlike(seed: int) -> None:
     """Samples of many keys differ in hardly more than their pairs."""
     rng = np.random.default_rng(seed)
 
@@ -248,14 +260,14 @@ def test_more_groups_than_partitions_have_room_for_are_a_surprise(seed: int) -> 
     groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
     estimate = KeySummary(groups, groups, 0.0, 0.0)
     decision = choose.decide(SUM, 10**8, estimate, H200)
-    assert decision.partitions
+    assert isinstance(decision, Partitioned)
     assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
     for more in (1.1, 1.3, 1.5, 1.7):
         if 16_000_000 * more > 1.05 * decision.global_slots:
             assert sum(alike(seen(int(16e6 * more)), first, decision) for _ in range(100)) <= 20
 
 
-def test_collections_of_which_none_is_like_the_other_are_left_alone() -> None:
+def test_decisions_are_seldom_repeated_after_refusals() -> None:
     guessed = 0
     for _ in range(200):
         if expectation.expectation(call_of(), "auto") is not None:
@@ -273,7 +285,7 @@ def test_collections_of_which_none_is_like_the_other_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "run", [Run(HGB, ROWS, 64, restarted=True), Run(HGB, ROWS, 64, spilled=ROWS // 10)]
 )
-def test_an_expectation_that_no_longer_does_well_is_forgotten(run: Run) -> None:
+def test_a_repeated_decision_that_does_badly_is_dropped(run: Run) -> None:
     expectation.keep(call_of(), "auto", HGB, numbers(), 0)
     expectation.judge(call_of(), "auto", Run(HGB, ROWS, 64, spilled=10))
     assert expectation.expectation(call_of(), "auto") is not None
@@ -281,7 +293,7 @@ def test_an_expectation_that_no_longer_does_well_is_forgotten(run: Run) -> None:
     assert expectation.expectation(call_of(), "auto") is None
 
 
-UNEVEN = replace(EVEN, uneven=True)
+SKEWED = replace(EVEN, skewed=True)
 
 
 @pytest.mark.parametrize(
@@ -290,22 +302,22 @@ UNEVEN = replace(EVEN, uneven=True)
         (None, 0),
         (SORTED, 0),
         (GLOBAL, 0),
-        (replace(PARTS, estimate=UNEVEN), 0),
+        (replace(PARTS, estimate=SKEWED), 0),
         (HGB, ROWS // 10),
     ],
 )
-def test_what_did_not_do_well_is_forgotten(decision: Decision | None, spilled: int) -> None:
+def test_a_decision_that_does_badly_is_dropped(decision: Decision | None, spilled: int) -> None:
     expectation.keep(call_of(), "auto", HGB, numbers(), 0)
     expectation.keep(call_of(), "auto", decision, numbers(), spilled)
     assert expectation.expectation(call_of(), "auto") is None
 
 
-def test_uneven_keys_of_shared_tables_are_expected() -> None:
-    expectation.keep(call_of(), "auto", replace(HGB, estimate=UNEVEN), numbers(), 0)
+def test_decisions_for_skewed_keys_in_shared_tables_are_repeated() -> None:
+    expectation.keep(call_of(), "auto", replace(HGB, estimate=SKEWED), numbers(), 0)
     assert expectation.expectation(call_of(), "auto") is not None
 
 
-def test_what_was_expected_is_so_again_after_a_first_call() -> None:
+def test_forgotten_restores_the_decisions() -> None:
     call = call_of()
     expectation.keep(call, "auto", HGB, numbers(), 0)
     before = expectation.expectation(call, "auto")

@@ -57,12 +57,12 @@ def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.
 
 @pytest.mark.parametrize("keys", [10**5, 10**7])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
-def test_a_fourth_of_the_rows_tells_of_all_keys(exponent: float, keys: int) -> None:
+def test_a_fourth_of_the_rows_estimates_all_keys(exponent: float, keys: int) -> None:
     made = zipf(exponent, 1 << 21, keys, np.random.default_rng(5))
     assert counted(made) == pytest.approx(np.unique(made).size, rel=0.2)
 
 
-def test_keys_that_lie_together_or_all_have_been_seen_are_told() -> None:
+def test_clustered_and_exhausted_keys_are_counted() -> None:
     ascending = np.repeat(np.arange(1 << 17), 16)
     assert counted(ascending) == pytest.approx(1 << 17, rel=0.2)
     few = np.random.default_rng(6).integers(0, 1_000, 1 << 20)
@@ -98,15 +98,15 @@ def sampled(keys: np.ndarray) -> KeySummary:
 @pytest.mark.parametrize("groups", [10, 1_000, 30_000, 1_000_000, 16_000_000])
 def test_even_keys(groups: int) -> None:
     made = sampled(np.random.default_rng(2).integers(0, groups, 65_536))
-    assert not made.uneven
+    assert not made.skewed
     assert made.groups == pytest.approx(groups, rel=0.3)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.75, 1.0, 1.25, 1.5])
-def test_uneven_keys(exponent: float) -> None:
+def test_skewed_keys(exponent: float) -> None:
     """Zipf's law over 16 million keys: the sample sees that it misses most of them."""
     made = sampled(zipf(exponent, 65_536, 2**24, np.random.default_rng(3)))
-    assert made.uneven
+    assert made.skewed
     shares = [share for _, share in made.hot]
     assert shares == sorted(shares, reverse=True)
     # the rows left to the partitions are far more even than all of them
@@ -120,7 +120,7 @@ def test_runs_of_equal_keys_are_not_hot() -> None:
     assert made.alike < 1e-4
 
 
-def test_hot_keys_are_told_with_rows_and_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [(2**64 - 2, 700, 200), (5, 9, 4), (2**63, 1 << 16, 256)]
 
     def there(address: int, into: Any, stream: int) -> None:

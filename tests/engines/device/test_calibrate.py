@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose, costs, partitions
+from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit
 from dask_gpuagg.cuda.choice.costs import Costs
-from dask_gpuagg.cuda.choice.fitting import Observation, error_of, fit
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
@@ -58,8 +58,8 @@ def simulated(experiment: Experiment, truth: Costs) -> Observation:
     empty = Observation(query, rows, decision, H200.multiprocessors, tile, {})
     names = ("clear", "hgb", "scatter", "aggregate", "lphga", "first_place", "list_free")
     names += ("next_place", "collect", "write")
-    shape = replace(empty, laps=dict.fromkeys(names, 0.0))
-    return replace(empty, laps=shape.expected(truth))
+    shape = replace(empty, kernel_ms=dict.fromkeys(names, 0.0))
+    return replace(empty, kernel_ms=shape.expected(truth))
 
 
 constants = [name for name in asdict(START) if name not in FIXED]
@@ -147,7 +147,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("kernel", "named"),
     [
-        ("hgb_sliced", "hgb"),
+        ("hgb_runs", "hgb"),
         ("scatter_wide_narrow", "scatter"),
         ("aggregate_narrow", "aggregate"),
         ("fold_narrow", "fold"),

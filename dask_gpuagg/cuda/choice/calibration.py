@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from dask_gpuagg.cuda.choice.cost_model import laps
+from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 
-# Milliseconds below which a difference is the stopwatch's.
+# Resolution of the stopwatch, milliseconds.
 _RESOLUTION = 0.01
-# Weight of a constant's distance from where it starts: so little that it decides only for those of
-# which the measurements say nothing.
+# Weight of a constant's distance from its start: small, so that it matters only for constants that
+# the measurements do not determine.
 _INERTIA = 0.02
 _STEPS = 100
 
@@ -30,23 +30,25 @@ class Observation:
     decision: Decision
     multiprocessors: int
     tile: int
-    laps: dict[str, float]
+    kernel_ms: dict[str, float]
 
     def expected(self, costs: Costs) -> dict[str, float]:
         """The milliseconds that the model gives the same kernels."""
-        made = laps(costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile)
-        return {name: made[name] for name in self.laps if name in made}
+        made = expected_kernel_ms(
+            costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile
+        )
+        return {name: made[name] for name in self.kernel_ms if name in made}
 
 
 def fit(observations: Sequence[Observation], start: Costs) -> Costs:
-    """The constants that explain the times best.
+    """Fit the constants of the model to measured times.
 
     Parameters
     ----------
     observations : sequence of Observation
     start : Costs
-        Constants of which the times tell nothing stay as they are here. So does the size of the L2
-        cache, which the device knows.
+        Constants that the times do not depend on keep these values. So does the size of the L2
+        cache, which the device reports.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
         tried, errors = costs(x), []
         for seen in observations:
             for name, ms in seen.expected(tried).items():
-                errors.append(np.log((ms + _RESOLUTION) / (seen.laps[name] + _RESOLUTION)))
+                errors.append(np.log((ms + _RESOLUTION) / (seen.kernel_ms[name] + _RESOLUTION)))
         return np.concatenate([np.array(errors), _INERTIA * (x - first)])
 
     x, damping = first, 1e-2
@@ -98,9 +100,9 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
 def error_of(observations: Sequence[Observation], costs: Costs) -> float:
     """The median relative error of the kernels that take more than the stopwatch's resolution."""
     errors = [
-        abs(ms / seen.laps[name] - 1)
+        abs(ms / seen.kernel_ms[name] - 1)
         for seen in observations
         for name, ms in seen.expected(costs).items()
-        if seen.laps[name] > 5 * _RESOLUTION
+        if seen.kernel_ms[name] > 5 * _RESOLUTION
     ]
     return float(np.median(errors)) if errors else 0.0
