@@ -228,7 +228,7 @@ class Plan:
         """
         rows = set(self.rows)
         return bool(rows) and all(
-            rows.issuperset(use.columns) and use.state not in ("custom", "idxmin", "idxmax")
+            rows.issuperset(use.columns) and not STATES[use.state].by_partition
             for use in self.states
         )
 
@@ -335,7 +335,9 @@ def make_plan(
         dropna,
         observed,
         sort,
-        "values" if any(o.aggregation == "value_counts" for o in outputs) else "groups",
+        "values"
+        if any(o.custom is None and _record(o).result == "key" for o in outputs)
+        else "groups",
     )
 
 

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.aggregations import REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.engines.host import merge
 from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import (
     Column,

@@ -16,6 +16,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.states import STATES
 from dask_gpuagg.tasks.unify import DTYPES, differing, unify
 
 Partial = dict[str, Any]
@@ -123,7 +124,7 @@ _FEW_ROWS = 1 << 22
 def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[Part]]:
     """Runs of parts that are stacked: of those that follow each other and have equal dtypes."""
     filled = [part for part in parts if len(part)] or parts[:1]
-    if any(use.state in _BY_PARTITION for use in plan.states):
+    if any(STATES[use.state].by_partition for use in plan.states):
         return [[part] for part in filled]
     runs: list[list[Part]] = []
     before: list[Any] = []
@@ -135,10 +136,6 @@ def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[
             runs.append([part])
         before = found
     return [piece for run in runs for piece in engine.divided(run)]
-
-
-# row labels would have to be stacked as well, and users' functions are given partitions
-_BY_PARTITION = ("idxmin", "idxmax", "custom")
 
 
 def _is_alike(dtype: Any, other: Any) -> bool:

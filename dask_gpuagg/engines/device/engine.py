@@ -15,7 +15,7 @@ import cudf
 import cupy as cp
 import pylibcudf as plc
 
-from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import libcudf, reduce
@@ -362,8 +362,9 @@ def _with_outputs(
                 numberings[name] = Numbering(_keys_of(tables[name]), keys)
             column = tables[name]["v" if paired else f"v{output.column}"]
             values = _of_rows(output, numberings[name], column, paired)
-        if output.aggregation in _OF_NOTHING:
-            values = values.fillna(_OF_NOTHING[output.aggregation])
+        empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
+        if empty is not None:
+            values = values.fillna(empty)
         made[label] = values
     return table(made)
 
@@ -387,10 +388,6 @@ def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) ->
     return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
 
 
-# of groups without rows; all else is null
-_OF_NOTHING = {"size": 0, "count": 0, "nunique": 0, "any": False, "all": True}
-
-
 def _keys_of(groups: Any) -> list[Any]:
     return [groups[c] for c in groups.columns if c.startswith("k")]
 
@@ -412,7 +409,10 @@ def _without_null_keys(rows: Any) -> Any:
 def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool) -> Any:
     """Distinct (key, value) pairs; a null value is a value, and NaN is another."""
     names = [f"k{i}" for i in range(len(keys))]
-    ordered = any(o.aggregation == "unique" and o.column == c for o in plan.outputs)
+    ordered = any(
+        o.column == c and o.kind is Kind.DISTINCT and REGISTRY[o.aggregation].order_sensitive
+        for o in plan.outputs
+    )
     if ordered or dtype_class(values.dtype) == "float":
         # in order of appearance; the kernels would take NaN for null
         columns = [*(nans_to_nulls(view(k)) for k in keys), view(values)]

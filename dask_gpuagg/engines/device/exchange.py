@@ -11,7 +11,7 @@ import numpy as np
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
-from dask_gpuagg.dtypes import dtype_class, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     column_of,
     like,
@@ -49,12 +49,12 @@ def _hashed(key: Any) -> list[Any]:
         # partitions may number their categories differently
         key = of_categories(key)
     cls = dtype_class(key.dtype)
-    if cls in ("bool", "int", "uint", "float"):
+    if cls in NUMERIC:
         # large integers that are one float go to one output, which does no harm
         key = key.astype("float64")
         # NaN and null are one key, and so are -0.0 and 0.0
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
-    if cls not in ("datetime", "timedelta"):
+    if cls not in TEMPORAL:
         return [key]
     per_second = ticks_of(key.dtype)
     ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))

@@ -33,7 +33,6 @@ from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.
 _OWN_MEANS = ("datetime", "timedelta", "decimal")
-_POWERS = ("var", "std", "sem")
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,8 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if output.column is None or output.custom is not None:
         return promised
     source = plan.columns[output.column].dtype
-    cls, rule = dtype_class(source), REGISTRY[output.aggregation].result
+    cls, record = dtype_class(source), REGISTRY[output.aggregation]
+    rule = record.result
     if rule == "same":
         return source
     if rule == "sum":
@@ -112,7 +112,7 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
         if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
             return source
     if rule == "float":
-        if cls in _OWN_MEANS and output.aggregation not in _POWERS:
+        if cls in _OWN_MEANS and record.power is None:
             # the promised precision of decimals is cuDF's; it is kept where values fit it
             return promised if cls == dtype_class(promised) == "decimal" else source
         # quantiles that are one of the values are of their class

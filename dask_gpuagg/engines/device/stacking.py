@@ -19,7 +19,7 @@ from cudf.utils.dtypes import find_common_type
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.runtime.driver import copy
-from dask_gpuagg.dtypes import TICKS, dtype_class, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TEXT, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     NOWHERE,
     array_of,
@@ -40,8 +40,8 @@ _SHARE_OF_A_CALL = 6
 # Mean bytes of a piece from which on the time of a copy is above that of starting it.
 _BYTES_OF_A_COPY = 1 << 20
 
-_TEXT = {"string", "object"}
-_NUMBERS = {"bool", "int", "uint", "float", "decimal"}
+_TEXT = frozenset(TEXT)
+_NUMBERS = frozenset((*NUMERIC, "decimal"))
 _LIMB = 32
 _LOWER = (1 << _LIMB) - 1
 

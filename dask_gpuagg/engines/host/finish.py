@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import (
     DECIMAL_DIGITS,
@@ -215,20 +215,18 @@ def _mean_of_limbs(state: Fields) -> npt.NDArray[np.int64]:
     return np.where(n == 0, np.iinfo(np.int64).min, ticks)  # the pattern of NaT
 
 
-def _var(state: Fields, parameters: dict[str, Any]) -> Floats:
-    freedom = state["n"] - parameters.get("ddof", 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(freedom > 0, state["m2"] / freedom, np.nan)
+def _spread(power: int) -> Callable[[Fields, dict[str, Any]], Floats]:
+    """Variance, standard deviation or standard error, by ``Aggregation.power``."""
 
+    def spread(state: Fields, parameters: dict[str, Any]) -> Floats:
+        freedom = state["n"] - parameters.get("ddof", 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            made: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
+            if power:
+                made = np.sqrt(made)
+            return made / np.sqrt(state["n"]) if power == 2 else made
 
-def _std(state: Fields, parameters: dict[str, Any]) -> Floats:
-    return np.sqrt(_var(state, parameters))
-
-
-def _sem(state: Fields, parameters: dict[str, Any]) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sem: Floats = _std(state, parameters) / np.sqrt(state["n"])
-    return sem
+    return spread
 
 
 def _label(name: str) -> Callable[[Fields, dict[str, Any]], Any]:
@@ -286,9 +284,7 @@ def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 _FINISH: dict[str, Callable[[Fields, dict[str, Any]], Any]] = {
     "sum": _sum,
     "mean": _mean,
-    "var": _var,
-    "std": _std,
-    "sem": _sem,
+    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
     "idxmin": _label("idxmin"),
     "idxmax": _label("idxmax"),
 }

@@ -14,13 +14,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class, is_complex, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TEXT, dtype_class, is_complex, ticks_of
 from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
-_NUMERIC = frozenset(("bool", "int", "uint", "float"))
-# what may hold anything, or nothing
-_OF_NOTHING = frozenset(("object", "string"))
+_NUMERIC = frozenset(NUMERIC)
 
 
 def as_found(values: Any, column: Column) -> tuple[Any, Any]:
@@ -50,7 +48,7 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
         return values.astype(promised), promised
     if cls == "category":
         return as_found(values.astype(found.categories.dtype), column)
-    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
+    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in TEXT:
         return values, found
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing
