@@ -123,6 +123,8 @@ _FEW_ROWS = 1 << 22
 
 def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[Part]]:
     """Runs of parts that are stacked: of those that follow each other and have equal dtypes."""
+    if len(parts) == 1:
+        return [parts]
     filled = [part for part in parts if len(part)] or parts[:1]
     if any(STATES[use.state].by_partition for use in plan.states):
         return [[part] for part in filled]

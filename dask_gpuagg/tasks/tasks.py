@@ -57,13 +57,9 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
-    part, engine = part_of(frame, by, plan), engine_of(frame)
+    part = part_of(frame, by, plan)
     with task(plan, "direct"):
-        if part.dtypes is None:
-            return engine.direct(part.keys, part.columns, plan, shape)
-        own = plan.retyped(part.dtypes)
-        partial = engine.partial(part.keys, part.columns, part.index, own)
-        return engine.finalize([partial], own, shape)
+        return finished_of([part], plan, shape)
 
 
 def gpuagg_chunk(

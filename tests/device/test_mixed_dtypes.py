@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.tasks.unify import retyped
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -61,7 +62,7 @@ def run(
         else cudf.MultiIndex.from_frame(cudf.DataFrame(empty))
     )
     partials = [
-        engine.retyped(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
+        retyped(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
         for f, p in zip(frames, plans, strict=True)
     ]
     if how == "finalize":

@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import engine
-from dask_gpuagg.engines.host.found_dtypes import as_found, common_dtype, nullable
+from dask_gpuagg.engines.host.found_dtypes import common_dtype, nullable
 from dask_gpuagg.plan import Column, Plan, Requested, make_matrix_plan, make_plan
-from dask_gpuagg.tasks.unify import DTYPES, unify
+from dask_gpuagg.tasks.unify import DTYPES, as_found, rescaled, sources, unify
 
 DECIMAL = {p: pd.ArrowDtype(pa.decimal128(*p)) for p in ((12, 2), (14, 3), (15, 3))}
 
@@ -31,14 +33,14 @@ def plan_of(dtype: Any, *names: str) -> Plan:
 
 class TestAsFound:
     def check(self, values: pd.Series, promised: Any, dtype: Any, reported: Any) -> None:
-        got, found = as_found(values, Column("v", dtype_of(promised)))
+        got, found = as_found(values, dtype_of(promised), engine)
         assert got.dtype == dtype_of(dtype)
         assert found == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
         values = pd.Series([1, 2])
-        assert as_found(values, Column("v", np.dtype("int64")))[0] is values
+        assert as_found(values, np.dtype("int64"), engine)[0] is values
 
     @pytest.mark.parametrize("found", ["float64", "int32", "Int64", "string", "datetime64[s]"])
     def test_another_dtype_is_kept(self, found: str):
@@ -100,7 +102,7 @@ class TestAsFound:
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = pd.Series([make(1, unit="s"), None, make(5, unit="ms")], dtype=object)
-        got, found = as_found(values, Column("v", dtype_of(promised)))
+        got, found = as_found(values, dtype_of(promised), engine)
         assert got.dtype == found != dtype_of(promised)  # milliseconds do not fit the promise
         assert found.kind == dtype_of(promised).kind
 
@@ -166,6 +168,36 @@ class TestRetypedPlans:
         assert plan.retyped([np.dtype(object)]).states == plan.states
 
 
+class TestSources:
+    def test_states_are_found_by_the_outputs_that_they_serve(self):
+        names = ("sum", "mean", "min", "var", "count")
+        own, together = plan_of("int64", *names), plan_of("float64", *names)
+        source = sources(own, together)
+        states = {own.states[i].state: together.states[j].state for j, i in source.items()}
+        # the sum of floats serves sum and mean
+        assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
+        assert sources(plan_of("int64", "sum"), plan_of("float64", "sum")) == {0: 0}
+
+    @pytest.mark.parametrize("other", ["int64", "m8[s]"])
+    def test_states_of_other_fields_or_units_do_not_merge(self, other: str):
+        with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
+            sources(plan_of(other, "mean"), plan_of("M8[s]", "mean"))
+
+
+@given(
+    ticks=st.integers(-(2**62), 2**62),
+    ratio=st.sampled_from([1, 10**3, 10**6, 10**9]),
+    more=st.integers(0, 2**20),
+)
+def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
+    total = ticks // ratio
+    # the lower half of several partials together has more than 32 bits
+    high = pd.Series([(total >> 32) - more])
+    low = pd.Series([(total & (2**32 - 1)) + (more << 32)])
+    made = rescaled(high, low, ratio)
+    assert (int(made["hi"][0]) << 32) + int(made["lo"][0]) == total * ratio
+
+
 def partial_of(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:
     own = plan.retyped([values.dtype])
     frame = pd.DataFrame({"k": keys, "v": values})
@@ -218,6 +250,14 @@ class TestUnify:
         assert got["mean"].dtype == "datetime64[ns]"
         # a mean in nanoseconds is rounded to a float64 of as many
         assert abs(got["mean"].iloc[0] - far.iloc[0]) < pd.Timedelta(2048, "ns")
+
+    def test_sums_of_signed_and_unsigned_integers_are_exact(self):
+        plan = plan_of("int64", "sum")
+        unsigned = pd.Series([2**32 - 1], dtype="uint32")
+        partials = [partial_of(plan, [1], pd.Series([2**60])), partial_of(plan, [1], unsigned)]
+        tables, together, _ = unify(partials, plan, engine)
+        got = engine.finalize(tables, together, pd.DataFrame({"sum": [0]})[:0])
+        assert got["sum"].tolist() == [2**60 + 2**32 - 1]
 
     def test_what_cannot_be_brought_together_is_said(self):
         plan = plan_of("datetime64[ns]", "mean")

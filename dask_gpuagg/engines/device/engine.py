@@ -52,11 +52,11 @@ from dask_gpuagg.engines.device.results import (
     values_of,
 )
 from dask_gpuagg.engines.device.stacking import (
-    as_found,
     bytes_of,
     common_dtype,
+    compatible,
     divided,
-    retyped,
+    of_categories,
     stack,
     stacked,
 )
@@ -74,9 +74,9 @@ from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "Shape", "as_found", "bucket_of", "bytes_of", "combine", "common_dtype", "direct", "divided",
-    "divided_outputs", "finalize", "gather", "partial", "retyped", "select", "shape_of", "split",
-    "stacked",
+    "Shape", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible", "direct", "divided",
+    "divided_outputs", "finalize", "gather", "of_categories", "partial", "select", "shape_of",
+    "split", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

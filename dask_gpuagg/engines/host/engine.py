@@ -22,7 +22,7 @@ from dask_gpuagg.engines.host.buckets import bucket_of
 from dask_gpuagg.engines.host.conform import categories_of
 from dask_gpuagg.engines.host.distinct import first_rows
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values, sort_order
-from dask_gpuagg.engines.host.found_dtypes import as_found, common_dtype, retyped, unmasked
+from dask_gpuagg.engines.host.found_dtypes import common_dtype, compatible, of_categories, unmasked
 from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
@@ -40,8 +40,8 @@ from dask_gpuagg.plan import Column, CustomFunctions, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "as_found", "bytes_of", "combine", "common_dtype", "divided", "divided_outputs", "finalize",
-    "gather", "partial", "retyped", "select", "split", "stacked",
+    "bytes_of", "combine", "common_dtype", "compatible", "divided", "divided_outputs", "finalize",
+    "gather", "of_categories", "partial", "select", "split", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

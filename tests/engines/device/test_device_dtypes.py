@@ -13,8 +13,6 @@ from unittest.mock import MagicMock
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
 
@@ -39,8 +37,6 @@ def engine() -> Iterator[Any]:
         stacking = importlib.import_module("dask_gpuagg.engines.device.stacking")
         results = importlib.import_module("dask_gpuagg.engines.device.results")
         patch.setattr(stacking, "find_common_type", lambda dtypes: np.result_type(*dtypes))
-        for name in ("view", "array_of", "column_of", "plain"):
-            patch.setattr(stacking, name, lambda column: column)
         yield SimpleNamespace(stacking=stacking, results=results)
     # they hold on to the stand-ins
     for name in set(sys.modules) - set(before):
@@ -114,38 +110,3 @@ def test_categories_stay_categories(engine: Any) -> None:
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
         engine.stacking.common_dtype([np.dtype(d) for d in dtypes])
-
-
-def test_states_are_found_by_the_outputs_that_they_serve(engine: Any) -> None:
-    names = ("sum", "mean", "min", "var", "count")
-    own, common = plan_of(np.dtype("int64"), *names), plan_of(np.dtype("float64"), *names)
-    pairs = dict(engine.stacking._same_states(own, common))
-    states = {own.states[i].state: common.states[j].state for i, j in pairs.items()}
-    # the sum of floats serves sum and mean
-    assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
-    alone = engine.stacking._same_states(
-        plan_of(np.dtype("int64"), "sum"), plan_of(np.dtype("float64"), "sum")
-    )
-    assert alone == [(0, 0)]
-    with pytest.raises(TypeError, match="no common state"):
-        engine.stacking._same_states(
-            plan_of(np.dtype("int64"), "mean"), plan_of(np.dtype("M8[s]"), "mean")
-        )
-
-
-@given(
-    ticks=st.integers(-(2**62), 2**62),
-    factor=st.sampled_from([10**3, 10**6, 10**9]),
-    more=st.integers(0, 2**20),
-)
-def test_sums_in_halves_take_another_unit(ticks: int, factor: int, more: int, engine: Any) -> None:
-    total = ticks // factor
-    # the lower half of several partials together has more than 32 bits
-    halves = {
-        "s0.hi": np.array([(total >> 32) - more]),
-        "s0.lo": np.array([(total & (2**32 - 1)) + (more << 32)]),
-    }
-    made = engine.stacking._rescaled(halves, "s0.", factor)
-    high, low = int(made["s0.hi"][0]), int(made["s0.lo"][0])
-    assert (high << 32) + low == total * factor
-    assert 0 <= low < 2**32
