@@ -35,6 +35,7 @@ from dask_gpuagg.engines.device.layout import (
     view_of,
     wide,
 )
+from dask_gpuagg.engines.device.operations import retyped
 
 # The query that was met first has worked out much of what a call needs.
 _query = lru_cache(1024)(Query)
@@ -357,7 +358,7 @@ class Aggregator:
             plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
-            output = libcudf.retyped(column, dtype)
+            output = retyped(column, dtype)
             outputs.append(output if of is None else gather([of], output)[0])
         if self._encoded and made is not None:
             # codes that are there already follow the order of the keys

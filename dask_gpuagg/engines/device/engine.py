@@ -27,7 +27,6 @@ from dask_gpuagg.engines.device.groups import (
     array_of,
     is_own,
     like,
-    nans_to_nulls,
     plain,
     present,
     table,
@@ -41,6 +40,7 @@ from dask_gpuagg.engines.device.moments import (
     repaired_rows,
     without_losses,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import (
     Shape,
     from_libcudf,

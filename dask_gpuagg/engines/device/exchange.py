@@ -15,10 +15,10 @@ from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     column_of,
     like,
-    nans_to_nulls,
     table,
     view,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.stacking import of_categories, stack
 from dask_gpuagg.plan import Plan

@@ -19,6 +19,7 @@ from cudf.core.column import ColumnBase
 from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.whole_groups import SortedRows
 from dask_gpuagg.reporting.runs import note_run, subject
 
@@ -293,14 +294,6 @@ def floats_of(column: plc.Column) -> cp.ndarray:
 def present(column: plc.Column) -> cp.ndarray:
     """Which values are not null."""
     return array_of(plc.unary.is_valid(column))
-
-
-def nans_to_nulls(column: plc.Column) -> plc.Column:
-    """The column with nulls for NaN."""
-    floats = (plc.TypeId.FLOAT32, plc.TypeId.FLOAT64)
-    if column.type().id() not in floats:
-        return column
-    return plc.transform.column_nans_to_nulls(column)
 
 
 def is_own(dtype: Any) -> bool:

@@ -24,11 +24,11 @@ from dask_gpuagg.engines.device.groups import (
     gather,
     like,
     matches,
-    nans_to_nulls,
     plain,
     table,
     view,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.dtypes import dtype_class, is_plain
-from dask_gpuagg.engines.host.buckets import bucket_of
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import categories_of
 from dask_gpuagg.engines.host.distinct import first_rows
-from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values, sort_order
+from dask_gpuagg.engines.host.exchange import divided_outputs, gather, keys_of, select, split
+from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
 from dask_gpuagg.engines.host.found_dtypes import common_dtype, compatible, of_categories, unmasked
 from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
@@ -49,8 +48,6 @@ Partial = dict[str, pd.DataFrame]
 # from so many columns of a table on, they are joined in memory by their dtypes
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# NumPy sorts integers of 16 bits by radix
-_RADIX_SORTED = 1 << 16
 
 
 def partial(
@@ -133,7 +130,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     tables: Partial = {}
     for name in plan.tables:
         stacked = stack([p[name] for p in partials])
-        keys = _keys_of(stacked)
+        keys = keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
             fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
@@ -181,7 +178,7 @@ def finalize(
         keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
     n = groups.n
     if expected:
-        keys = complete(keys, expected, bucket, _dtypes(plan))
+        keys = complete(keys, expected, bucket, [key.dtype for key in plan.keys])
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -201,37 +198,6 @@ def finalize(
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
-
-
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
-    """Divide a partial by key hash into one partial per output.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    plan : Plan
-    buckets : int
-
-    Returns
-    -------
-    list of partials, of length ``buckets``
-    """
-    parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, table in tables.items():
-        keys = [k.array for k in _keys_of(table)[: len(plan.keys)]]
-        if name == "groups":
-            of_row = bucket_of(keys, _dtypes(plan), buckets)
-        else:  # hashing a row costs more than numbering it
-            groups = group([pd.Series(k) for k in keys], dropna=False)
-            of_row = bucket_of(groups.keys, _dtypes(plan), buckets).take(groups.codes)
-        if buckets <= _RADIX_SORTED:
-            of_row = of_row.astype(np.uint16)
-        order = np.argsort(of_row, kind="stable")
-        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
-        starts = [0, *ends[:-1]]
-        for part, start, end in zip(parts, starts, ends, strict=True):
-            part[name] = table.take(order[start:end])
-    return parts
 
 
 def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
@@ -333,16 +299,12 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
     """The keys of all tables, one behind the other."""
-    parts = [_keys_of(table) for table in tables.values()]
+    parts = [keys_of(table) for table in tables.values()]
     return [stack_series(columns) for columns in zip(*parts, strict=True)]
 
 
 def _complete_keys(table: pd.DataFrame) -> Any:
-    return np.logical_and.reduce([k.notna() for k in _keys_of(table)])
-
-
-def _keys_of(table: pd.DataFrame) -> list[pd.Series]:
-    return [table[c] for c in table.columns if c.startswith("k")]
+    return np.logical_and.reduce([k.notna() for k in keys_of(table)])
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
@@ -354,67 +316,3 @@ def _table(columns: dict[str, Any]) -> pd.DataFrame:
     rows = len(next(iter(columns.values())))
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
     return pd.DataFrame(columns, copy=joined)
-
-
-def _dtypes(plan: Plan) -> list[Any]:
-    return [key.dtype for key in plan.keys]
-
-
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so.
-
-    Parameters
-    ----------
-    outputs : sequence of DataFrame or Series
-        With disjoint groups.
-    plan : Plan
-    meta : DataFrame or Series
-
-    Returns
-    -------
-    DataFrame or Series
-    """
-    filled = [o for o in outputs if len(o)] or list(outputs[:1])
-    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
-    if not plan.sort:
-        return whole
-    return whole.take(sort_order(_index_keys(whole, plan)))
-
-
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several outputs.
-
-    Parameters
-    ----------
-    whole : DataFrame or Series
-    plan : Plan
-    bucket : (int, int)
-        Number of the output and number of outputs.
-
-    Returns
-    -------
-    DataFrame or Series
-    """
-    return whole[bucket_of(_index_keys(whole, plan), _dtypes(plan), bucket[1]) == bucket[0]]
-
-
-def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
-    """The groups of a finished output divided by key hash.
-
-    Parameters
-    ----------
-    whole : DataFrame or Series
-    plan : Plan
-    outputs : int
-
-    Returns
-    -------
-    list of DataFrame or Series, of length ``outputs``
-    """
-    of_row = bucket_of(_index_keys(whole, plan), _dtypes(plan), outputs)
-    return [whole[of_row == i] for i in range(outputs)]
-
-
-def _index_keys(result: Any, plan: Plan) -> list[Any]:
-    levels = [result.index.get_level_values(i) for i in range(len(plan.keys))]
-    return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]
