@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
 from dask_gpuagg.plan import Column, Plan, Requested, make_plan
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +26,7 @@ MISSING = [
     "cudf", "cudf.core", "cudf.core.column", "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
     "pylibcudf.types", "pylibcudf.utils",
 ]  # fmt: skip
+FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"
 STRING = pd.StringDtype(na_value=np.nan)
 
 
@@ -42,6 +45,11 @@ def engine() -> Iterator[Any]:
     for name in set(sys.modules) - set(before):
         if name.startswith("dask_gpuagg.engines."):
             del sys.modules[name]
+
+
+def test_modules_import_what_others_define(engine: Any) -> None:
+    for file in FOLDER.glob("*.py"):
+        importlib.import_module(f"dask_gpuagg.engines.device.{file.stem}")
 
 
 def plan_of(dtype: Any, *names: str) -> Plan:
