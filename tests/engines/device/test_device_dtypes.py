@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 MISSING = [
     "cudf", "cudf.core", "cudf.core.column", "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
-    "pylibcudf.types", "pylibcudf.utils",
+    "pylibcudf.types", "pylibcudf.utils", "rmm",
 ]  # fmt: skip
 FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"
 STRING = pd.StringDtype(na_value=np.nan)
