@@ -14,18 +14,10 @@ import pytest
 from dask.base import tokenize
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons, retyped
 from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.frontend.functions import read_function
-from dask_gpuagg.plan import (
-    Column,
-    CustomFunctions,
-    Plan,
-    Requested,
-    Unsupported,
-    make_matrix_plan,
-    make_plan,
-    reasons,
-)
+from dask_gpuagg.plan import Column, CustomFunctions, Plan, Requested, Unsupported
 from dask_gpuagg.task_settings import TaskSettings
 
 KEY = Column("k", np.dtype("int64"))
@@ -261,7 +253,7 @@ def test_tokens_differ_where_plans_do():
         plan(key=Column("k", pd.CategoricalDtype(range(200)))),
         plan(key=Column("k", pd.CategoricalDtype([*range(100), -1, *range(101, 200)]))),
         plan(of=[columns[0], Column("w", np.dtype("float32"))]),
-        plan().retyped([np.dtype("float64"), np.dtype("int64")]),
+        retyped(plan(), [np.dtype("float64"), np.dtype("int64")]),
         replace(plan(), settings=TaskSettings("hgb", "warn")),
     ]
     tokens = [tokenize(one) for one in several]

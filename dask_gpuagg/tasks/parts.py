@@ -12,6 +12,7 @@ from typing import Any
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
 
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.support import of_rows, one_pass
@@ -67,7 +68,7 @@ def part_of(frame: Any, by: Sequence[Any], plan: Plan) -> Part:
 
 def partial_of(part: Part, plan: Plan, engine: Any) -> Partial:
     """The partial of one part."""
-    own = plan if part.dtypes is None else plan.retyped(part.dtypes)
+    own = plan if part.dtypes is None else retyped(plan, part.dtypes)
     return labelled(engine.partial(part.keys, part.columns, part.index, own), part.dtypes)
 
 

@@ -3,7 +3,7 @@
 Dask's metadata is a promise that files and functions break: a column of integers of which one
 file holds a null, dates that the metadata calls objects, an unmatched row of a join. A partial is
 made of what its partition holds. If that differs from the plan, the partial carries the dtypes
-that were found (``DTYPES``), and its states are those of ``plan.retyped(dtypes)``. Before partials
+that were found (``DTYPES``), and its states are those of ``retyped(plan, dtypes)``. Before partials
 merge, they are brought to one plan: that of the dtypes that their columns have together, as a
 concatenation would have them.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.states import STATES
@@ -105,8 +106,8 @@ def unify(
     # a partial without a row has no say, unless there is no other
     some = [d for d, t in zip(dtypes, tables, strict=True) if _rows(t)] or dtypes
     common = tuple(engine.common_dtype(each) for each in zip(*some, strict=True))
-    together = plan.retyped(common)
-    moved = [retyped(t, plan.retyped(d), together) for t, d in zip(tables, dtypes, strict=True)]
+    together = retyped(plan, common)
+    moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
     return moved, together, None if common == promised else common
 
 
@@ -114,7 +115,7 @@ def _rows(tables: dict[str, Any]) -> int:
     return len(next(iter(tables.values())))
 
 
-def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+def replanned(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
     """A partial as if it had been made by another plan of the same outputs.
 
     Parameters

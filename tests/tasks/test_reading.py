@@ -17,7 +17,8 @@ from dask._task_spec import Task
 from distributed import Client, get_worker, wait
 
 import dask_gpuagg
-from dask_gpuagg.plan import Column, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.tasks import parts as module
 from dask_gpuagg.tasks.reading import reading

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.found_dtypes import common_dtype, nullable
-from dask_gpuagg.plan import Column, Plan, Requested, make_matrix_plan, make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks.unify import DTYPES, as_found, rescaled, sources, unify
 
 DECIMAL = {p: pd.ArrowDtype(pa.decimal128(*p)) for p in ((12, 2), (14, 3), (15, 3))}
@@ -154,18 +155,18 @@ class TestRetypedPlans:
     def test_states_are_those_of_the_dtype(self):
         plan = plan_of("int64", "sum", "mean")
         assert [s.state for s in plan.states] == ["isum", "fsum", "count"]
-        retyped = plan.retyped([np.dtype("float64")])
-        assert [s.state for s in retyped.states] == ["fsum", "count"]
-        assert [o.states for o in retyped.outputs] == [(0,), (0, 1)]
-        assert retyped.found == {0}
+        floats = retyped(plan, [np.dtype("float64")])
+        assert [s.state for s in floats.states] == ["fsum", "count"]
+        assert [o.states for o in floats.outputs] == [(0,), (0, 1)]
+        assert floats.found == {0}
 
     def test_as_promised_nothing_changes(self):
         plan = plan_of("int64", "sum", "mean")
-        assert plan.retyped([np.dtype("int64")]) == plan
+        assert retyped(plan, [np.dtype("int64")]) == plan
 
     def test_what_an_aggregation_does_not_accept_keeps_its_states(self):
         plan = plan_of("int64", "mean")
-        assert plan.retyped([np.dtype(object)]).states == plan.states
+        assert retyped(plan, [np.dtype(object)]).states == plan.states
 
 
 class TestSources:
@@ -199,7 +200,7 @@ def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
 
 
 def partial_of(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:
-    own = plan.retyped([values.dtype])
+    own = retyped(plan, [values.dtype])
     frame = pd.DataFrame({"k": keys, "v": values})
     tables = engine.partial([frame.k], [frame.v], frame.index, own)
     return tables if own == plan else tables | {DTYPES: (values.dtype,)}

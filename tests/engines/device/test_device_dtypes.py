@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cudf") is not None, reason="cuDF itself is there: see tests/device"
