@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host.conform import categories_of
+from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows
 from dask_gpuagg.engines.host.exchange import divided_outputs, gather, keys_of, select, split
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
@@ -110,7 +110,7 @@ def partial(
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
-        rows = _key_columns([k.array for k in keys]) | whole
+        rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
         tables["rows"] = pd.DataFrame(rows, copy=False)
     return tables
 
@@ -315,4 +315,10 @@ def _table(columns: dict[str, Any]) -> pd.DataFrame:
     # columns of one dtype next to each other are stacked, and sent, by one call
     rows = len(next(iter(columns.values())))
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
-    return pd.DataFrame(columns, copy=joined)
+    held = {n: c if n.startswith("k") else _held(c) for n, c in columns.items()}
+    return pd.DataFrame(held, copy=joined)
+
+
+def _held(values: Any) -> Any:
+    """A field or value column of a partial: Python objects stay what they are."""
+    return series_of(values) if holds_objects(values) else values

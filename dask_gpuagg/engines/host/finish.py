@@ -16,7 +16,9 @@ from dask_gpuagg.engines.host.conform import (
     DECIMAL_DIGITS,
     categories_of,
     conform,
+    holds_objects,
     natural_dtype,
+    series_of,
 )
 from dask_gpuagg.engines.host.found_dtypes import complex_objects
 from dask_gpuagg.engines.host.grouping import group
@@ -69,10 +71,9 @@ def finish_groups(
         if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
             columns[i] = column
             continue
-        columns[i] = pd.Series(column, index=index)
-        if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
-            # Python objects that all are strings stay objects
-            columns[i] = pd.Series(column, index=index, dtype=object)
+        # Python objects stay objects, also where all are strings or times
+        held = object if holds_objects(column) else None
+        columns[i] = pd.Series(column, index=index, dtype=held)
         if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
             # or outputs could not be concatenated
             columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
@@ -180,7 +181,7 @@ def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
-    sums = pd.Series(state["sum"])
+    sums = series_of(state["sum"])
     kind = dtype_class(sums.dtype)
     if kind in ("object", "string"):
         sums = sums.where(sums.notna(), 0 if kind == "object" else "")
