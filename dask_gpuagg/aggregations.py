@@ -13,7 +13,7 @@ algebraic, and holistic; the middle one is holistic but reducible):
 ``DISTINCT``
     partitions are reduced to their distinct (key, value) pairs, and pairs merge;
 ``WHOLE``
-    the rows of a group have to be brought together before anything can be computed.
+    nothing can be computed before all rows of a group are in one place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["REGISTRY", "STATES", "Aggregation", "Kind", "State", "support_table"
 
 
 class Kind(enum.Enum):
-    """How the partial results of an aggregation can be brought together."""
+    """How the partial results of an aggregation are combined."""
 
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"
@@ -267,10 +267,10 @@ def _aggregations() -> tuple[Aggregation, ...]:
         ),
         _label("idxmin", "index label of the first smallest value"),
         _label("idxmax", "index label of the first largest value"),
-        _quantile("median", "median; whole groups are brought together"),
+        _quantile("median", "median; needs all rows of a group"),
         _quantile(
             "quantile",
-            "one quantile (0.5 unless q is given); whole groups are brought together",
+            "one quantile (0.5 unless q is given); needs all rows of a group",
             parameters=("q", "interpolation"),
             stock_agg=False,
         ),
@@ -314,7 +314,7 @@ def support_table() -> str:
         One row per aggregation: name, kind, where it may be written, one mark per dtype
         class (``yes`` where our plan runs it), and what happens to nulls.
     """
-    head = ["aggregation", "brought together by", "in `.agg`", *DTYPE_CLASSES, "nulls"]
+    head = ["aggregation", "combined by", "in `.agg`", *DTYPE_CLASSES, "nulls"]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for agg in REGISTRY.values():
         where = "yes" if agg.in_agg else "method only"

@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Columns whose rows are brought together whole."""
+        """Columns of which all rows are exchanged."""
         return _columns_of(self.outputs, Kind.WHOLE)
 
     @property
@@ -189,7 +189,7 @@ class Plan:
 
     @property
     def states_from_rows(self) -> bool:
-        """Whether the states are made at the end, from rows that are brought together anyway.
+        """Whether the states are made at the end, from rows that are exchanged anyway.
 
         Where every state reads columns whose rows travel whole, a second table with the
         states would only add to what travels. States of row labels or of user-defined

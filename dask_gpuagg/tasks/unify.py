@@ -1,10 +1,10 @@
-"""Partitions whose columns have other dtypes than the metadata promised, brought together.
+"""Partitions whose columns have other dtypes than the metadata promised: one plan for all.
 
 Dask's metadata is a promise that files and functions break: a column of integers of which one
 file holds a null, dates that the metadata calls objects, an unmatched row of a join. A partial is
 made of what its partition holds. If that differs from the plan, the partial carries the dtypes
 that were found (``DTYPES``), and its states are those of ``retyped(plan, dtypes)``. Before partials
-merge, they are brought to one plan: that of the dtypes that their columns have together, as a
+merge, all get one plan: that of the dtypes that their columns have together, as a
 concatenation would have them.
 """
 
@@ -103,7 +103,7 @@ def unify(
     promised = tuple(column.dtype for column in plan.columns)
     tables = [{name: t for name, t in p.items() if name != DTYPES} for p in partials]
     dtypes = [partial.get(DTYPES, promised) for partial in partials]
-    # a partial without a row has no say, unless there is no other
+    # dtypes of a partial without rows do not count, unless no partial has rows
     some = [d for d, t in zip(dtypes, tables, strict=True) if _rows(t)] or dtypes
     common = tuple(engine.common_dtype(each) for each in zip(*some, strict=True))
     together = retyped(plan, common)

@@ -288,7 +288,7 @@ class Aggregator:
     # ---- the pass ----------------------------------------------------------------------------
 
     def encode(self, in_order: bool = False) -> None:
-        """Let the pass leave ``codes`` behind, unless it ends up as libcudf's.
+        """Let the pass make ``codes``, unless libcudf runs it.
 
         Parameters
         ----------

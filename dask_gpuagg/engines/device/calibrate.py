@@ -118,15 +118,15 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
             held = kind, _columns(rows, *kind)
         aggregator = _aggregator(held[1], experiment.five)
         run = aggregator.run(experiment.kernel)[2]
-        laps: list[dict[str, float]] = []
+        repeats: list[dict[str, float]] = []
         for _ in range(_REPEATS):
             stopwatch = Stopwatch()
             run = aggregator.run(experiment.kernel, stopwatch)[2]
-            laps.append(stopwatch.milliseconds())
+            repeats.append(stopwatch.milliseconds())
         if run.restarted or run.decision.kernel != experiment.kernel:
             # a table or a tile of it does not fit this device: the other experiments must do
             continue
-        times = {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+        times = {name: statistics.median(each[name] for each in repeats) for name in repeats[0]}
         tile = partitions.tile_of(aggregator.query, device, run.decision)
         yield Observation(
             aggregator.query,

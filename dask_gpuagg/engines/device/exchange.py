@@ -1,4 +1,4 @@
-"""Partials divided by key hash, and finished outputs brought together again."""
+"""Partials divided by key hash, and finished outputs divided and concatenated."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     """
     columns: list[Any] = []
     for key in keys:
-        columns += _hashed(cudf.Series(key).reset_index(drop=True))
+        columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
     hashes = hash_object_dispatch(frame, index=False)
     return (hashes.astype("uint64") % buckets).astype("int64")
 
 
-def _hashed(key: Any) -> list[Any]:
+def _hash_columns(key: Any) -> list[Any]:
     """Columns that have the same values for the same keys."""
     if dtype_class(key.dtype) == "category":
         # partitions may number their categories differently

@@ -53,10 +53,10 @@ class Grouping:
         self._passes = [Aggregator(self._views, keep_nulls)]
         # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
         # one to it, whatever their missing value, and so they are to the kernels.
-        self.gathered = not all(
+        self.keys_by_row = not all(
             is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
         )
-        if self.gathered:
+        if self.keys_by_row:
             self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
 
     @property
@@ -89,7 +89,7 @@ class Grouping:
         """
         keys, outputs = self.run()
         names = [f"k{i}" for i in range(len(self._keys))]
-        if self.gathered:
+        if self.keys_by_row:
             rows = outputs.pop(0)
             series = [take(k, rows) for k in self._keys]
         else:
@@ -159,7 +159,7 @@ class Numbering:
         return self._taken
 
     def sorted(self, rows: int) -> SortedRows:
-        """All rows, of which there are so many, for the kernels that select and sort."""
+        """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
             codes = self._of_rows
             if codes is None:
@@ -192,7 +192,7 @@ class Numbering:
         return self.spread(array_of(keys.columns()[0]), made[0].columns()[0])
 
     def spread(self, codes: cp.ndarray, values: plc.Column) -> plc.Column:
-        """Values of some groups, brought to all of them; null for the others."""
+        """Values of some groups in a column of all groups; null for the others."""
         if len(codes) == 0:
             return plc.Column.all_null_like(values, self.n)
         places = cp.full(self.n, NOWHERE, dtype=cp.int32)

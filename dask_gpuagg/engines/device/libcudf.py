@@ -124,7 +124,7 @@ def _warn(cause: str) -> None:
 
 
 class _Groups:
-    """The rows of a query, brought into the order of their groups.
+    """The rows of a query, in the order of their groups.
 
     Sorted once by the number of their group, every reduction gives one row per group in the order
     of the keys, whatever its type.

@@ -1,4 +1,4 @@
-"""Where the kernels' moments lost digits, and what they are then; see ``moments.py``."""
+"""Moments that lost digits in the kernels, made again; see ``centred.py``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_lost(losses: Sequence[plc.Column]) -> bool:
 
 
 def losses_of(groups: Any) -> list[plc.Column]:
-    """The columns that say what was lost."""
+    """The columns of losses."""
     return [view(groups[name]) for name in groups.columns if name.startswith(_LOSS)]
 
 

@@ -1,4 +1,4 @@
-"""Tables of several partitions one behind the other, whose columns may differ in dtype.
+"""Tables of several partitions, concatenated, whose columns may differ in dtype.
 
 A partition's dtypes need not be those of the metadata, nor those of the next partition. cuDF
 concatenates numbers of several dtypes, and refuses all other mixtures: these are cast before.
@@ -58,7 +58,7 @@ def stack(tables: Sequence[Any]) -> Any:
 
 
 def _concatenated(tables: list[Any]) -> Any:
-    """Tables one behind the other. cuDF forgets that categories are ordered."""
+    """Tables concatenated. cuDF forgets that categories are ordered."""
     stacked = cudf.concat(tables, ignore_index=True)
     for name, dtype in _dtypes_of(tables[0]).items():
         if dtype_class(dtype) != "category" or not dtype.ordered:
@@ -201,7 +201,7 @@ def _is_null(column: Any) -> bool:
 
 
 def common_dtype(dtypes: Sequence[Any]) -> Any:
-    """The dtype of columns of these dtypes one behind the other.
+    """The dtype of a concatenation of columns of these dtypes.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def _power(output: Output) -> int | None:
 
 
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
-    """One state of rows: the outputs are its fields, and behind those of moments their loss."""
+    """One state of rows: the outputs are its fields, and for moments then their loss."""
     if use.state == "size":
         aggregator.size()
         return

@@ -178,7 +178,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
         # nanoseconds since 1970, of any size
         int: lambda some: _of_ticks(_wrapped(some), TICKS["ns"], promised),
         tuple: lambda some: np.array([_of_tuple(each, promised) for each in some], np.uint64),
-        # objects whose text does not tell whether they are equal
+        # objects that may be equal without having the same text
         type(None): lambda some: np.zeros(len(some), np.uint64),
     }
     tokens = [_token(value) for value in objects]
@@ -212,7 +212,7 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
 
 
 def _nanoseconds(time: Any) -> int:
-    # in the unit of its own: years that nanoseconds do not reach are held in coarser ones
+    # in its own unit: years that nanoseconds do not reach are held in coarser ones
     ticks = time.asm8.view("int64")
     return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
 

@@ -243,7 +243,7 @@ def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields
 
 
 def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
-    """Announce all states, so that each column is read once for those of its own."""
+    """Announce all states, so that each column is read once for all of its states."""
     for use in plan.states:
         for c in use.columns:
             reducer.expect(use.state, columns[c])
@@ -261,7 +261,7 @@ def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> p
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
-    """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
+    """A key of a partition without groups: objects or NaN without a value have no dtype."""
     found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
     nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
     if not nothing or wanted in (found, "category"):
@@ -298,7 +298,7 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
-    """The keys of all tables, one behind the other."""
+    """The keys of all tables, stacked."""
     parts = [keys_of(table) for table in tables.values()]
     return [stack_series(columns) for columns in zip(*parts, strict=True)]
 

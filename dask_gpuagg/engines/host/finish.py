@@ -111,7 +111,7 @@ def _every_category(
     groups = group([pd.Series(k) for k in keys[:-1]], dropna=False)
     size = len(keys[-1].categories)
     dense = np.zeros(groups.n * size, np.int64)
-    some = keys[-1].codes >= 0  # a null value only tells that there is such a group
+    some = keys[-1].codes >= 0  # a null value only shows that the group exists
     places = groups.codes.astype(np.int64) * size + keys[-1].codes
     dense[places[some]] = counts[some]
     values = pd.Categorical.from_codes(np.tile(np.arange(size), groups.n), dtype=keys[-1].dtype)

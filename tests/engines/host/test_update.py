@@ -273,10 +273,10 @@ class TestReducer:
     def test_a_batch_holds_so_many_values_only(self, monkeypatch):
         monkeypatch.setattr(batches, "_MOST_VALUES", 8)
         columns = [pd.Series([1.0, 2.0, 3.0, 4.0]) for _ in range(3)]
-        assert len(batches.together(columns[2], columns)) == 2
-        assert batches.together(columns[2], columns)[0] is columns[2]
+        assert len(batches.batch_of(columns[2], columns)) == 2
+        assert batches.batch_of(columns[2], columns)[0] is columns[2]
         monkeypatch.setattr(batches, "_MOST_VALUES", 1)
-        assert len(batches.together(columns[2], columns)) == 1
+        assert len(batches.batch_of(columns[2], columns)) == 1
 
     @pytest.mark.parametrize("function", ["first", "last"])
     def test_columns_with_nulls_choose_rows_of_their_own(self, function):
