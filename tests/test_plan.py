@@ -116,7 +116,7 @@ class TestTables:
         assert plan.pairs == (1,)
         assert plan.rows == (2, 3)
 
-    def test_states_of_columns_that_travel_whole_are_made_from_the_rows(self):
+    def test_states_of_exchanged_columns_are_made_from_the_rows(self):
         plan = plan_of(("float", "std"), ("float", "median"))
         assert plan.tables == ("rows",)
         assert plan.states
@@ -156,7 +156,7 @@ class TestValue:
         assert len({plan_of(*self.pairs), plan_of(*self.pairs)}) == 1
 
     @pytest.mark.parametrize("flag", FLAGS)
-    def test_every_flag_tells_plans_apart(self, flag):
+    def test_plans_that_differ_in_a_flag_differ(self, flag):
         assert plan_of(*self.pairs) != plan_of(*self.pairs, **{flag: not FLAGS[flag]})
 
     def test_pickles(self):

@@ -223,7 +223,7 @@ def _resolve(frame: Any, by: Any) -> Any:
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
-    # asking the frame itself: cuDF would make a pandas index of its labels first
+    # the frame itself is asked: cuDF would make a pandas index of its labels
     if frame.ndim == 2 and by in frame:
         return column_of(frame, by)
     return frame.index.get_level_values(by).to_series()

@@ -107,7 +107,7 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
     assert most <= readers
 
 
-def test_at_most_so_many_are_read_ahead() -> None:
+def test_reading_ahead_is_bounded() -> None:
     started: list[int] = []
     with reading(parts(started.append, 20), 3) as frames:
         next(frames)

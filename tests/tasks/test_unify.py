@@ -231,7 +231,7 @@ class TestUnify:
         assert got.loc[1].tolist() == [1.5, 0.75, 1.0]
         assert got.loc[2].tolist() == [2.0, 2.0, 2.0]
 
-    def test_a_partial_without_rows_has_no_say(self):
+    def test_dtypes_of_partials_without_rows_do_not_count(self):
         plan = plan_of("int64", "sum")
         empty = partial_of(plan, [], pd.Series([], dtype="float64"))
         tables, together, dtypes = unify(
@@ -240,7 +240,7 @@ class TestUnify:
         assert (together, dtypes) == (plan, None)
         assert list(tables[0]["groups"].columns) == list(tables[1]["groups"].columns)
 
-    def test_sums_of_ticks_are_brought_to_one_unit(self):
+    def test_sums_of_ticks_get_one_unit(self):
         plan = plan_of("datetime64[s]", "mean")
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")
         near = pd.Series(pd.to_datetime(["2200-01-01T00:00:00.000000004"])).astype("datetime64[ns]")
@@ -260,7 +260,7 @@ class TestUnify:
         got = engine.finalize(tables, together, pd.DataFrame({"sum": [0]})[:0])
         assert got["sum"].tolist() == [2**60 + 2**32 - 1]
 
-    def test_what_cannot_be_brought_together_is_said(self):
+    def test_dtypes_without_a_common_state_raise(self):
         plan = plan_of("datetime64[ns]", "mean")
         partials = [
             partial_of(plan, [1], pd.Series(pd.to_datetime(["2020"])).astype("datetime64[ns]")),

@@ -50,7 +50,7 @@ def _hash_columns(key: Any) -> list[Any]:
         key = of_categories(key)
     cls = dtype_class(key.dtype)
     if cls in NUMERIC:
-        # large integers that are one float go to one output, which does no harm
+        # large integers that are equal as floats share an output, which is correct
         key = key.astype("float64")
         # NaN and null are one key, and so are -0.0 and 0.0
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
@@ -126,7 +126,7 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
 
 def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """The groups of a finished output that belong to one of several; see ``host.select``."""
-    # not by level: a number may be the name of another one
+    # not by level: the number of a level may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
 

@@ -51,8 +51,8 @@ class Grouping:
         self._views = [view(k) for k in keys]
         self._keep_nulls = keep_nulls
         self._passes = [Aggregator(self._views, keep_nulls)]
-        # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
-        # one to it, whatever their missing value, and so they are to the kernels.
+        # libcudf has no categories and no time zones: such keys are gathered by cuDF. All strings
+        # have one type in libcudf and in the kernels, whatever their missing value.
         self.keys_by_row = not all(
             is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
         )
@@ -152,7 +152,7 @@ class Numbering:
         return self._pairs()[1]
 
     def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
-        if self._taken is None:  # not before it is asked for: a sort needs the codes of all rows
+        if self._taken is None:  # only when asked for: a sort needs the codes of all rows
             assert self._of_rows is not None
             rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
             self._taken = (rows, self._of_rows[rows])

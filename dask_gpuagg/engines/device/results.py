@@ -16,6 +16,7 @@ import pylibcudf as plc
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
@@ -162,20 +163,19 @@ def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shap
     return result
 
 
-# Labels of several levels as cuDF has them, who looks for duplicates in them each time.
-_accessors: dict[Any, Any] = {}
-_ACCESSORS = 256
+# Labels of several levels as cuDF has them: it would look for duplicates in them each time.
+_accessors: Cache[tuple[Any, ...], Any] = Cache(256)
 
 
 def _accessor_of(labels: pd.MultiIndex) -> Any:
     key = (tuple(labels), tuple(labels.names), tuple(level.dtype for level in labels.levels))
-    if key not in _accessors:
+
+    def make() -> Any:
         frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
         frame.columns = labels
-        if len(_accessors) >= _ACCESSORS:
-            _accessors.clear()
-        _accessors[key] = frame._data
-    return _accessors[key]
+        return frame._data
+
+    return _accessors.of(key, make)
 
 
 def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:

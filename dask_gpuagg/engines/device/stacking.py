@@ -106,7 +106,7 @@ def bytes_of(part: Any) -> int:
 
 def _bytes(column: Any) -> int:
     dtype = column.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without a look at the column itself
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without reading the column's buffers
         return int(len(column) * dtype.itemsize)
     return _bytes_of(view(column))
 

@@ -69,7 +69,7 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
     if rows > sgb.ROWS_AT_MOST:
         return False
     if output.aggregation == "list":
-        # lists of categories and of times in a zone are more to cuDF than to libcudf
+        # libcudf has no lists of categories, nor of times in a zone
         return isinstance(dtype, np.dtype | pd.StringDtype)
     parameters = _parameters(output)
     q = parameters.pop("q")

@@ -191,7 +191,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
 
 
 def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
-    """Text, number, nanoseconds or parts that equal objects have in common; else ``None``."""
+    """Text, number, nanoseconds or parts that equal objects share; else ``None``."""
     match value:
         case str():
             return str(value)

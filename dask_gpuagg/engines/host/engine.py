@@ -45,7 +45,7 @@ __all__ = [
 
 Partial = dict[str, pd.DataFrame]
 
-# from so many columns of a table on, they are joined in memory by their dtypes
+# from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
 

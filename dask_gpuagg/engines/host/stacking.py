@@ -59,7 +59,7 @@ def _stack_categories(columns: list[pd.Series]) -> Any:
     text = any(dtype_class(c.dtype) == "string" for c in columns)
     if all(map(is_categorical, filled)) and not text:
         categorical = [c for c in columns if is_categorical(c)]
-        # the metadata's placeholder for unknown categories, and other dtypes, unite with nothing
+        # the metadata's placeholder for unknown categories does not unite with other dtypes
         of = {c.cat.categories.dtype for c in filled}
         if len(of) == 1:
             same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]

@@ -272,7 +272,7 @@ def extreme(
     of_group = pd.Series(best.array.take(reducer.codes))
     is_best = pd.Series(values.array).eq(of_group).to_numpy(dtype=bool, na_value=False)
     first = reducer.first_row(np.flatnonzero(is_best))
-    # a group without values takes any label, which its null value never lets through: a null
+    # a group without values takes any label, which is never returned as its value is null: a null
     # label would turn integers into floats
     label = take(labels.array, np.maximum(first, 0) if len(labels) else first)
     return {"value": best.array, "label": label, "nulls": nulls}

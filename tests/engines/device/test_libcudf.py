@@ -39,7 +39,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         sys.modules.pop(name)
 
 
-def test_it_knows_every_state_and_every_output(library: ModuleType) -> None:
+def test_every_state_and_output_is_made(library: ModuleType) -> None:
     """The specialisations have all there are, as the tests of the compiler make sure."""
     for query in TABLE.values():
         groups = library._Groups(query, [MagicMock()], [MagicMock() for _ in query.inputs])
@@ -59,7 +59,7 @@ def test_the_warning_names_the_cause_once(library: ModuleType) -> None:
     assert "libcudf" in str(seen[0].message)
 
 
-def test_silent_says_nothing_and_raise_raises(library: ModuleType) -> None:
+def test_silent_does_not_warn_and_raise_raises(library: ModuleType) -> None:
     error = CompileError(LOG)
     with dask.config.set({"gpuagg.fallback": "silent"}), warnings.catch_warnings():
         warnings.simplefilter("error")
