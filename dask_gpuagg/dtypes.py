@@ -8,26 +8,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-# of columns that cuDF has too
-DEVICE_CLASSES: tuple[str, ...] = (
-    "bool",
-    "int",
-    "uint",
-    "float",
-    "datetime",
-    "timedelta",
-    "string",
-    "category",
-    "decimal",
-    "object",
-)
-DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
-
 INTEGRAL: tuple[str, ...] = ("bool", "int", "uint")
 NUMERIC: tuple[str, ...] = (*INTEGRAL, "float")
 TEMPORAL: tuple[str, ...] = ("datetime", "timedelta")
 # cuDF's columns of dtype object hold strings
 TEXT: tuple[str, ...] = ("string", "object")
+# of columns that cuDF has too
+DEVICE_CLASSES: tuple[str, ...] = (*NUMERIC, *TEMPORAL, "string", "category", "decimal", "object")
+DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
 
 _NUMPY_KINDS = {
     "b": "bool",

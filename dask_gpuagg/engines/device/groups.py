@@ -18,6 +18,7 @@ from cudf.core.column import ColumnBase
 
 from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
+from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.whole_groups import SortedRows
@@ -269,8 +270,7 @@ def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
 
 def gather_rows(column: plc.Column, rows: plc.Column) -> plc.Column:
     """The same, of row numbers in a column."""
-    made = plc.copying.gather(plc.Table([column]), rows, plc.copying.OutOfBoundsPolicy.NULLIFY)
-    return made.columns()[0]
+    return layout.gather([column], rows)[0]
 
 
 def column_of(array: cp.ndarray) -> plc.Column:

@@ -27,7 +27,7 @@ from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
-from dask_gpuagg.engines.device.layout import BOOL8, FLOAT64, INT64
+from dask_gpuagg.engines.device.layout import BOOL8, CTYPES, FLOAT64, INT64
 from dask_gpuagg.engines.device.operations import (
     as_key,
     binary,
@@ -47,18 +47,8 @@ from dask_gpuagg.reporting.fallbacks import warn_user
 
 KERNEL = "libcudf"
 
-_PLAIN: dict[str, TypeId] = {
-    "i8": TypeId.INT8,
-    "i16": TypeId.INT16,
-    "i32": TypeId.INT32,
-    "i64": TypeId.INT64,
-    "u8": TypeId.UINT8,
-    "u16": TypeId.UINT16,
-    "u32": TypeId.UINT32,
-    "u64": TypeId.UINT64,
-    "f32": TypeId.FLOAT32,
-    "f64": TypeId.FLOAT64,
-}
+# the type of plain numbers for each ctype: the first of those that share it
+_PLAIN: dict[str, TypeId] = {ctype: kind for kind, ctype in reversed(CTYPES.items())}
 _NO_ROW = 0x7FFFFFFF
 _DECIMAL128 = DataType(TypeId.DECIMAL128, 0)
 

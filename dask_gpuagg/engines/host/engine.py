@@ -9,7 +9,7 @@ appears in every table. Partials combine in the order of their partitions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from dask_gpuagg.engines.host.stacking import (
 )
 from dask_gpuagg.engines.host.unobserved import complete, expected_groups
 from dask_gpuagg.engines.host.update import update
-from dask_gpuagg.plan import Column, CustomFunctions, Plan
+from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
@@ -95,16 +95,7 @@ def partial(
         groups = replace(groups, keys=[key.array for key in keys])
     tables: Partial = {}
     if plan.grouped:
-        reducer = Reducer(groups.codes, groups.n)
-        _expect(reducer, plan, columns)
-        fields: Fields = {}
-        for i, use in enumerate(plan.states):
-            inputs = [columns[c] for c in use.columns]
-            if use.custom is None:
-                state = update(reducer, use.state, inputs, index)
-            else:
-                state = _chunk_custom(use.custom, inputs[0], groups)
-            fields |= {f"s{i}.{name}": values for name, values in state.items()}
+        fields = _states(Reducer(groups.codes, groups.n), dict(enumerate(columns)), index, plan)
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
@@ -192,7 +183,8 @@ def finalize(
     if plan.grouped:
         fields = _merge_states(reducers["groups"], stacked["groups"], plan)
     elif plan.states:
-        fields = _states_of_rows(reducers["rows"], stacked["rows"], plan)
+        rows = stacked["rows"]
+        fields = _states(reducers["rows"], {c: rows[f"v{c}"] for c in plan.rows}, rows.index, plan)
     if plan.shape == "values":
         return finish_values(keys, fields, plan, meta)
     if plan.shape == "matrix":
@@ -200,12 +192,27 @@ def finalize(
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
 
 
-def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
-    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
-    return _custom_fields(functions.chunk(values.groupby(groups.codes, sort=True)), groups.n)
+def _states(
+    reducer: Reducer, columns: Mapping[int, pd.Series], index: pd.Index, plan: Plan
+) -> Fields:
+    """The states of rows, named as merged ones are."""
+    for use in plan.states:  # so that each column is read once for all of its states
+        for c in use.columns:
+            reducer.expect(use.state, columns[c])
+    fields: Fields = {}
+    for i, use in enumerate(plan.states):
+        inputs = [columns[c] for c in use.columns]
+        if use.custom is None:
+            state = update(reducer, use.state, inputs, index)
+        else:
+            grouped = inputs[0].groupby(reducer.codes, sort=True)
+            state = _custom_fields(use.custom.chunk(grouped), reducer.n)
+        fields |= {f"s{i}.{name}": values for name, values in state.items()}
+    return fields
 
 
 def _custom_fields(returned: Any, n: int) -> Fields:
+    """Fields of a ``dd.Aggregation``: one for each Series that its function returns."""
     series = returned if isinstance(returned, tuple) else (returned,)
     return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
 
@@ -229,24 +236,6 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
             state = _custom_fields(use.custom.agg(*grouped), reducer.n)
         merged |= {prefix + name: values for name, values in state.items()}
     return merged
-
-
-def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    """The states of whole rows, named as merged ones are."""
-    columns = {c: table[f"v{c}"] for c in plan.rows}
-    _expect(reducer, plan, columns)
-    fields: Fields = {}
-    for i, use in enumerate(plan.states):
-        state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
-        fields |= {f"s{i}.{name}": values for name, values in state.items()}
-    return fields
-
-
-def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
-    """Announce all states, so that each column is read once for all of its states."""
-    for use in plan.states:
-        for c in use.columns:
-            reducer.expect(use.state, columns[c])
 
 
 def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
