@@ -191,12 +191,12 @@ def gpuagg_merge(table: Any, plan: Plan, meta: Any, bucket: tuple[int, int]) -> 
 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Task: finished outputs to one, sorted by key if the plan says so."""
-    return engine_of(outputs[0]).gather(outputs, plan, meta)
+    return engine_of(outputs[0]).concatenated_outputs(outputs, plan, meta)
 
 
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
-    return engine_of(whole).select(whole, plan, bucket)
+    return engine_of(whole).output_of_bucket(whole, plan, bucket)
 
 
 def _has_rows(piece: Partial) -> bool:

@@ -74,7 +74,7 @@ def run(
     outputs = [
         engine.finalize([piece[i] for piece in pieces], common, meta, (i, 3)) for i in range(3)
     ]
-    return engine.gather(outputs, common, meta)
+    return engine.concatenated_outputs(outputs, common, meta)
 
 
 HOW = pytest.mark.parametrize("how", ["finalize", "combine", "exchange"])

@@ -133,7 +133,7 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
             output = cudf.DataFrame({"x": [i]}, index=index)
             outputs.append(output if form == "frame" else output["x"])
         outputs.append(outputs[0].iloc[:0])
-        made = engine.gather(outputs, plan, outputs[0].iloc[:0])
+        made = engine.concatenated_outputs(outputs, plan, outputs[0].iloc[:0])
         assert type(made) is type(outputs[0])
         assert isinstance(made.index, cudf.DatetimeIndex)
         assert made.index.dtype == f"datetime64[{unit}]"

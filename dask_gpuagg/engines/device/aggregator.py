@@ -35,7 +35,7 @@ from dask_gpuagg.engines.device.layout import (
     view_of,
     wide,
 )
-from dask_gpuagg.engines.device.operations import retyped
+from dask_gpuagg.engines.device.operations import reinterpreted
 
 # An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
@@ -358,7 +358,7 @@ class Aggregator:
             plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
-            output = retyped(column, dtype)
+            output = reinterpreted(column, dtype)
             outputs.append(output if of is None else gather([of], output)[0])
         if self._encoded and made is not None:
             # codes that the pass made already follow the order of the keys

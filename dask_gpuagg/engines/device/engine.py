@@ -1,8 +1,8 @@
 """The device engine: cuDF partitions in, cuDF results out, by our kernels.
 
-A partial has the tables and the columns of the host engine's (``engines/host/engine.py``). States
-that the kernels do not make (``support.py``) are made by libcudf, group by group (``reduce.py``);
-cuDF joins the tables of a result, sorts and casts.
+A partial has the tables and the columns of the host engine's (``engines/host/engine.py``). libcudf
+makes the states that the kernels do not make (``support.py``, ``library_states.py``); cuDF joins the
+tables of a result, sorts and casts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.categories import complete, occurring
-from dask_gpuagg.engines.device.exchange import bucket_of, divided_outputs, gather, select, split
+from dask_gpuagg.engines.device.exchange import (
+    bucket_of,
+    concatenated_outputs,
+    divided_outputs,
+    output_of_bucket,
+    split,
+)
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -57,13 +63,13 @@ from dask_gpuagg.engines.device.stacking import (
     stack,
     stacked,
 )
-from dask_gpuagg.engines.device.states import finish_rows, selects
+from dask_gpuagg.engines.device.states import finish_rows, keeps_values
 from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
-    "Shape", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible", "direct", "divided",
-    "divided_outputs", "finalize", "gather", "of_categories", "partial", "select", "shape_of",
-    "split", "stacked",
+    "Shape", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "of_categories",
+    "output_of_bucket", "partial", "shape_of", "split", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
@@ -185,7 +191,9 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     dtypes = {
         f"o{i}": columns[o.column].dtype
         for i, o in enumerate(plan.outputs)
-        if o.column is not None and selects(o.aggregation) and not is_own(columns[o.column].dtype)
+        if o.column is not None
+        and keeps_values(o.aggregation)
+        and not is_own(columns[o.column].dtype)
     }
     shape = of_plan(shape, plan)
     own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))

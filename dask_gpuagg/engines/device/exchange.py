@@ -88,8 +88,8 @@ def _taken(whole: Any, rows: cp.ndarray) -> Any:
     return table({name: like(column, whole[name].dtype) for name, column in pairs})
 
 
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``.
+def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so; see the host engine's.
 
     The keys travel as columns. cuDF's own concatenation looks for a frequency in an index of
     datetimes, and fails where few rows surround a null; and it factorizes every level of a
@@ -124,8 +124,8 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
     return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
 
 
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several; see ``host.select``."""
+def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several; see the host's."""
     # not by level: the number of a level may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]

@@ -37,7 +37,7 @@ from dask_gpuagg.engines.device.operations import (
     limb_mean,
     lower_half,
     nans_to_nulls,
-    retyped,
+    reinterpreted,
     scalar,
     spread_of,
     take_rows,
@@ -159,7 +159,7 @@ class _Groups:
 
     def _plain(self, i: int) -> plc.Column:
         """The values of an input as the numbers that they are made of."""
-        return retyped(self._sorted(i), DataType(_PLAIN[self._query.inputs[i].ctype]))
+        return reinterpreted(self._sorted(i), DataType(_PLAIN[self._query.inputs[i].ctype]))
 
     def _integers(self, i: int) -> plc.Column:
         return plc.unary.cast(self._plain(i), INT64)
@@ -170,11 +170,11 @@ class _Groups:
     def _wide(self, i: int) -> plc.Column:
         """Integers, durations and decimals as integers of 128 bits."""
         if self._query.inputs[i].ctype == "i128":
-            return retyped(self._sorted(i), _DECIMAL128)
+            return reinterpreted(self._sorted(i), _DECIMAL128)
         return plc.unary.cast(self._plain(i), _DECIMAL128)
 
     def _truths(self, i: int) -> plc.Column:
-        return retyped(plc.unary.cast(self._plain(i), BOOL8), DataType(TypeId.UINT8))
+        return reinterpreted(plc.unary.cast(self._plain(i), BOOL8), DataType(TypeId.UINT8))
 
     def _row_numbers(self, i: int) -> plc.Column:
         """Numbers of the rows, null where the input is: its own type may be one of no numbers."""

@@ -12,7 +12,7 @@ from dask_gpuagg.engines.device.layout import BOOL8, FLOAT64, INT64
 _LIMB = 1 << 32
 
 
-def retyped(column: plc.Column, dtype: DataType) -> plc.Column:
+def reinterpreted(column: plc.Column, dtype: DataType) -> plc.Column:
     """The same bits as values of another type of the same width."""
     if column.type() == dtype:
         return column

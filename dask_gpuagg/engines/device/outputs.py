@@ -9,7 +9,7 @@ import cudf
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
-from dask_gpuagg.engines.device import libcudf, reduce
+from dask_gpuagg.engines.device import libcudf, library_states
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -56,7 +56,7 @@ def with_outputs(
             fields = {
                 n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)
             }
-            values = reduce.finish(output, fields, index_of(keys, names))
+            values = library_states.finish(output, fields, index_of(keys, names))
         else:
             name = f"pairs{output.column}" if output.kind is Kind.DISTINCT else "rows"
             paired = name in tables and name != "rows"
@@ -78,14 +78,14 @@ def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) ->
     rows = len(column)
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
-        return reduce.whole(output, numbering, column, paired)
+        return library_states.whole(output, numbering, column, paired)
     try:
         if counted:
             return plain(numbering.sorted(rows).nunique(view(column)))
         made = numbering.sorted(rows).output(output, view(column))
     except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
         libcudf.cause_of(error)
-        return reduce.whole(output, numbering, column, paired)
+        return library_states.whole(output, numbering, column, paired)
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
     return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)

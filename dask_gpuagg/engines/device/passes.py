@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.engines.device import reduce
+from dask_gpuagg.engines.device import library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.groups import Grouping, Numbering, is_own, view
 from dask_gpuagg.engines.device.moments import (
@@ -17,7 +17,7 @@ from dask_gpuagg.engines.device.moments import (
     repaired_rows,
     without_losses,
 )
-from dask_gpuagg.engines.device.states import finish, is_spread, merge, selects, update
+from dask_gpuagg.engines.device.states import finish, is_spread, keeps_values, merge, update
 from dask_gpuagg.engines.device.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
@@ -39,14 +39,14 @@ def states_of_rows(
         labels += fields
         if use.state == "moments":
             labels.append(loss_label(i))
-        if selects(use.state) and not is_own(columns[use.columns[0]].dtype):
+        if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
             dtypes[fields[0]] = columns[use.columns[0]].dtype
     groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
         numbering = Numbering(keys, keys_of(groups))
         for i, use in uses:
-            made = reduce.update(numbering, use, [columns[c] for c in use.columns], index)
+            made = library_states.update(numbering, use, [columns[c] for c in use.columns], index)
             for name, values in made.items():
                 groups[f"s{i}.{name}"] = values
     return groups
@@ -63,7 +63,7 @@ def merged(stacked: Any, plan: Plan) -> Any:
         labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
-    dtypes = {n: stacked[n].dtype for n in labels if selects(n.partition(".")[2])}
+    dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
     groups = grouping.table(labels, dtypes)
     groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
     return _with_library_states(groups, stacked, plan)
@@ -93,7 +93,7 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     dtypes = {}
     for i in chosen:
         output = plan.outputs[i]
-        if selects(output.aggregation):
+        if keeps_values(output.aggregation):
             dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
     groups = grouping.table(labels, dtypes)
     if merges and is_lost(losses_of(groups)):
@@ -148,7 +148,7 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     if uses:
         numbering = Numbering(keys_of(stacked), keys_of(groups))
         for i, use in uses:
-            for name, values in reduce.merge(numbering, use, stacked, f"s{i}.").items():
+            for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
                 groups[f"s{i}.{name}"] = values
     return groups
 

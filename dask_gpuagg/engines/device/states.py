@@ -19,7 +19,7 @@ from dask_gpuagg.states import STATES
 _DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
 
 
-def selects(name: str) -> bool:
+def keeps_values(name: str) -> bool:
     """Whether a state or an aggregation is one of the values, in their own dtype."""
     return name in REGISTRY and REGISTRY[name].result == "same"
 

@@ -19,7 +19,13 @@ import pandas as pd
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows
-from dask_gpuagg.engines.host.exchange import divided_outputs, gather, keys_of, select, split
+from dask_gpuagg.engines.host.exchange import (
+    concatenated_outputs,
+    divided_outputs,
+    keys_of,
+    output_of_bucket,
+    split,
+)
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
 from dask_gpuagg.engines.host.found_dtypes import common_dtype, compatible, of_categories, unmasked
 from dask_gpuagg.engines.host.grouping import Groups, group
@@ -39,8 +45,9 @@ from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "bytes_of", "combine", "common_dtype", "compatible", "divided", "divided_outputs", "finalize",
-    "gather", "of_categories", "partial", "select", "split", "stacked",
+    "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
+    "divided_outputs", "finalize", "of_categories", "output_of_bucket", "partial", "split",
+    "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

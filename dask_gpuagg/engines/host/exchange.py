@@ -57,7 +57,7 @@ def keys_of(table: pd.DataFrame) -> list[pd.Series]:
     return [table[c] for c in table.columns if c.startswith("k")]
 
 
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Concatenate finished outputs, sorted by key if the plan says so.
 
     Parameters
@@ -78,7 +78,7 @@ def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     return whole.take(sort_order(_index_keys(whole, plan)))
 
 
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """The groups of a finished output that belong to one of several outputs.
 
     Parameters

@@ -189,7 +189,7 @@ def _arrow_compares(dtype: Any) -> bool:
     return arrow or (isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow")
 
 
-def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+def _one_row(function: str) -> Callable[[Reducer, pd.Series], Fields]:
     def select(reducer: Reducer, values: pd.Series) -> Fields:
         valid = _valid(values)
         choose = reducer.first_row if function == "first" else reducer.last_row
@@ -312,5 +312,5 @@ UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "moments": _update_moments,
     "limbs": _limbs,
     **{name: _extremum(name) for name in ("min", "max")},
-    **{name: _selects(name) for name in ("first", "last")},
+    **{name: _one_row(name) for name in ("first", "last")},
 }

@@ -126,7 +126,7 @@ class TestSteps:
             for j in range(3)
         ]
         assert sum(map(len, outputs)) == len(expected)
-        same(engine.gather(outputs, plan, expected.iloc[:0]), expected)
+        same(engine.concatenated_outputs(outputs, plan, expected.iloc[:0]), expected)
 
 
 def test_sorting_is_the_plans():
@@ -153,7 +153,7 @@ def test_unobserved_categories_appear_in_one_output():
     pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
     outputs = [engine.finalize([p[j] for p in pieces], plan, meta, (j, 3)) for j in range(3)]
     assert sum(map(len, outputs)) == 3
-    same(engine.gather(outputs, plan, meta), expected)
+    same(engine.concatenated_outputs(outputs, plan, meta), expected)
 
 
 def test_null_keys_are_kept_where_asked():
