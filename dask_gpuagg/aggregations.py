@@ -68,7 +68,8 @@ class Aggregation:
     stock_agg : bool
         Whether stock Dask accepts the name in ``.agg``.
     of_no_rows : object
-        The output of a group without rows, which ``observed=False`` asks for; ``None`` is null.
+        What cuDF gives for a group without rows, which ``observed=False`` asks for; ``None`` is
+        null.
     power : int, optional
         For what is made of second moments: 0 is the variance, 1 the standard deviation, 2 the
         standard error of the mean.

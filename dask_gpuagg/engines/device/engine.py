@@ -1,8 +1,8 @@
 """The device engine: cuDF partitions in, cuDF results out, by our kernels.
 
 A partial has the tables and the columns of the host engine's (``engines/host/engine.py``). libcudf
-makes the states that the kernels do not make (``support.py``, ``library_states.py``); cuDF joins the
-tables of a result, sorts and casts.
+makes the states that the kernels do not make (``support.py``, ``library_states.py``); cuDF joins
+the tables of a result, sorts and casts.
 """
 
 from __future__ import annotations
