@@ -120,27 +120,31 @@ class Numbering:
 
     Parameters
     ----------
-    keys : sequence of Series
-        Of all rows.
-    groups : sequence of Series
-        The keys of the groups, in the order of their numbers.
+    n : int
+        Number of groups.
+    pairs : tuple of arrays, optional
+        The rows and the numbers of their groups.
+    of_rows : array, optional
+        In their place: the numbers of all rows' groups, -1 for rows of none.
     """
 
-    def __init__(self, keys: Sequence[Any], groups: Sequence[Any]) -> None:
-        rows, codes = matches(keys, groups)
-        order = cp.argsort(rows)
-        self._taken: tuple[cp.ndarray, cp.ndarray] | None = (rows[order], codes[order])
-        self._of_rows: cp.ndarray | None = None
-        self.n = len(groups[0])
+    def __init__(
+        self,
+        n: int,
+        pairs: tuple[cp.ndarray, cp.ndarray] | None = None,
+        of_rows: cp.ndarray | None = None,
+    ) -> None:
+        self.n = n
+        self._taken = pairs
+        self._of_rows = of_rows
         self._sorted: SortedRows | None = None
 
     @classmethod
-    def of_codes(cls, codes: cp.ndarray, n: int) -> Numbering:
-        """From the numbers of all rows' groups, -1 for rows of none."""
-        made = object.__new__(cls)
-        made._of_rows, made._taken = codes, None
-        made.n, made._sorted = n, None
-        return made
+    def of_keys(cls, keys: Sequence[Any], groups: Sequence[Any]) -> Numbering:
+        """From the keys of all rows, and those of the groups in the order of their numbers."""
+        rows, codes = matches(keys, groups)
+        order = cp.argsort(rows)
+        return cls(len(groups[0]), (rows[order], codes[order]))
 
     @property
     def rows(self) -> cp.ndarray:
@@ -171,10 +175,7 @@ class Numbering:
 
     def where(self, kept: cp.ndarray) -> Numbering:
         """The same groups, of some of the rows."""
-        fewer = object.__new__(Numbering)
-        fewer._taken, fewer._of_rows = (self.rows[kept], self.codes[kept]), None
-        fewer.n, fewer._sorted = self.n, None
-        return fewer
+        return Numbering(self.n, (self.rows[kept], self.codes[kept]))
 
     def take(self, column: Any) -> plc.Column:
         """Values of a column of all rows, for those that belong to groups."""

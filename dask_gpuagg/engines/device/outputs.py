@@ -31,7 +31,7 @@ def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numberi
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
-    return groups, None if codes is None else Numbering.of_codes(array_of(codes), len(groups))
+    return groups, None if codes is None else Numbering(len(groups), of_rows=array_of(codes))
 
 
 def with_outputs(
@@ -62,7 +62,7 @@ def with_outputs(
             paired = name in tables and name != "rows"
             name = name if paired else "rows"
             if name not in numberings:
-                numberings[name] = Numbering(keys_of(tables[name]), keys)
+                numberings[name] = Numbering.of_keys(keys_of(tables[name]), keys)
             column = tables[name]["v" if paired else f"v{output.column}"]
             values = _of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows

@@ -44,7 +44,7 @@ def states_of_rows(
     groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
-        numbering = Numbering(keys, keys_of(groups))
+        numbering = Numbering.of_keys(keys, keys_of(groups))
         for i, use in uses:
             made = library_states.update(numbering, use, [columns[c] for c in use.columns], index)
             for name, values in made.items():
@@ -146,7 +146,7 @@ def _finished_in_kernels(output: Output, plan: Plan) -> bool:
 def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
-        numbering = Numbering(keys_of(stacked), keys_of(groups))
+        numbering = Numbering.of_keys(keys_of(stacked), keys_of(groups))
         for i, use in uses:
             for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
                 groups[f"s{i}.{name}"] = values
