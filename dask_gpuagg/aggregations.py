@@ -19,7 +19,7 @@ algebraic, and holistic; the middle one is holistic but reducible):
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 from dask_gpuagg.dtypes import DTYPE_CLASSES, INTEGRAL, NUMERIC, TEMPORAL
 from dask_gpuagg.states import STATES, State
 
-__all__ = ["REGISTRY", "STATES", "Aggregation", "Kind", "State", "support_table"]
+__all__ = ["REGISTRY", "STATES", "Aggregation", "Kind", "State", "markdown", "support_table"]
 
 
 class Kind(enum.Enum):
@@ -315,13 +315,18 @@ def support_table() -> str:
         One row per aggregation: name, kind, where it may be written, one mark per dtype
         class (``yes`` where our plan runs it), and what happens to nulls.
     """
-    head = ["aggregation", "combined by", "in `.agg`", *DTYPE_CLASSES, "nulls"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    rows = []
     for agg in REGISTRY.values():
         where = "yes" if agg.in_agg else "method only"
         if agg.in_agg and not agg.stock_agg:
             where = "yes (stock Dask refuses it)"
         marks = ["yes" if cls in agg.accepts else "" for cls in DTYPE_CLASSES]
-        cells = [f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule])
+    return markdown(["aggregation", "combined by", "in `.agg`", *DTYPE_CLASSES, "nulls"], rows)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells."""
+    rule = "|" + " --- |" * len(head)
+    body = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([body[0], rule, *body[1:]])

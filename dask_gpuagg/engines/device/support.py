@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind, markdown
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import DEVICE_CLASSES, dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
@@ -128,10 +128,9 @@ def device_table() -> str:
     -------
     str
     """
-    head = ["aggregation", *DEVICE_CLASSES]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    rows = []
     for record in REGISTRY.values():
         marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]
         if any(marks):
-            lines.append("| " + " | ".join([f"`{record.name}`", *marks]) + " |")
-    return "\n".join(lines)
+            rows.append([f"`{record.name}`", *marks])
+    return markdown(["aggregation", *DEVICE_CLASSES], rows)
