@@ -13,45 +13,25 @@ algebraic, and holistic; the middle one is holistic but reducible):
 ``DISTINCT``
     partitions are reduced to their distinct (key, value) pairs, and pairs merge;
 ``WHOLE``
-    the rows of a group have to be brought together before anything can be computed.
+    nothing can be computed before all rows of a group are in one place.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
+from dask_gpuagg.dtypes import DTYPE_CLASSES, INTEGRAL, NUMERIC, TEMPORAL
 from dask_gpuagg.states import STATES, State
 
-__all__ = [
-    "DEVICE_CLASSES", "DTYPE_CLASSES", "REGISTRY", "STATES", "Aggregation", "Kind", "State",
-    "support_table",
-]  # fmt: skip
-
-# of columns that cuDF has too
-DEVICE_CLASSES: tuple[str, ...] = (
-    "bool",
-    "int",
-    "uint",
-    "float",
-    "datetime",
-    "timedelta",
-    "string",
-    "category",
-    "decimal",
-    "object",
-)
-DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
-
-_INTEGRAL = ("bool", "int", "uint")
-_NUMERIC = (*_INTEGRAL, "float")
-_TEMPORAL = ("datetime", "timedelta")
+__all__ = ["REGISTRY", "STATES", "Aggregation", "Kind", "State", "markdown", "support_table"]
 
 
 class Kind(enum.Enum):
-    """How the partial results of an aggregation can be brought together."""
+    """How the partial results of an aggregation are combined."""
 
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"
@@ -87,6 +67,14 @@ class Aggregation:
         Whether ``.agg`` accepts the name (the others are methods only).
     stock_agg : bool
         Whether stock Dask accepts the name in ``.agg``.
+    of_no_rows : object
+        What cuDF gives for a group without rows, which ``observed=False`` asks for; ``None`` is
+        null.
+    power : int, optional
+        For what is made of second moments: 0 is the variance, 1 the standard deviation, 2 the
+        standard error of the mean.
+    kernels : tuple of str
+        For the other kinds: the dtype classes of which the device kernels make it of rows.
     """
 
     name: str
@@ -99,6 +87,9 @@ class Aggregation:
     parameters: tuple[str, ...] = ()
     in_agg: bool = True
     stock_agg: bool = True
+    of_no_rows: Any = None
+    power: int | None = None
+    kernels: tuple[str, ...] = ()
     accepts: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,251 +104,206 @@ def _lookup(name: str) -> Aggregation:
     return REGISTRY[name]
 
 
+_SKIPS = "nulls are skipped; a group without values gives null"
+_NUMBERS_AND_TIMES = (*NUMERIC, *TEMPORAL)
+
+
 def _by_class(*pairs: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return {cls: states for classes, states in pairs for cls in classes}
-
-
-_SKIPS = "nulls are skipped; a group without values gives null"
-_EVERY = _by_class((DTYPE_CLASSES, ()))
 
 
 def _same(state: str, *classes: str) -> dict[str, tuple[str, ...]]:
     return _by_class((classes, (state,)))
 
 
-_MOMENTS = _by_class((_NUMERIC, ("moments",)), (("decimal",), ("moments",)))
+def _counted(name: str, null_rule: str, summary: str) -> Aggregation:
+    states = _same(name, *DTYPE_CLASSES)
+    return Aggregation(name, Kind.MERGEABLE, states, "count", null_rule, summary, of_no_rows=0)
 
-REGISTRY: Mapping[str, Aggregation] = MappingProxyType(
-    {
-        a.name: a
-        for a in (
-            Aggregation(
-                "sum",
-                Kind.MERGEABLE,
-                _by_class(
-                    (_INTEGRAL, ("isum",)),
-                    (("float",), ("fsum",)),
-                    (("timedelta", "decimal"), ("osum",)),
-                    (("string", "object"), ("concat",)),
-                ),
-                "sum",
-                "nulls are skipped; a group without values gives 0",
-                "sum; integers wrap modulo 2**64, float32 accumulates in float64",
+
+def _one_value(name: str, summary: str, order_sensitive: bool = False) -> Aggregation:
+    states = _same(name, *DTYPE_CLASSES)
+    return Aggregation(name, Kind.MERGEABLE, states, "same", _SKIPS, summary, order_sensitive)
+
+
+def _spread(name: str, power: int, summary: str, stock_agg: bool = True) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.MERGEABLE,
+        _same("moments", *NUMERIC, "decimal"),
+        "float",
+        "nulls are skipped; ddof or fewer values give null",
+        summary,
+        parameters=("ddof",),
+        stock_agg=stock_agg,
+        power=power,
+    )
+
+
+def _truth(name: str, of_no_rows: bool, summary: str) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.MERGEABLE,
+        _same(name, *NUMERIC, "string", "object"),
+        "bool",
+        f"nulls are skipped; a group without values gives {of_no_rows}",
+        summary,
+        stock_agg=False,
+        of_no_rows=of_no_rows,
+    )
+
+
+def _label(name: str, summary: str) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.MERGEABLE,
+        _same(name, *_NUMBERS_AND_TIMES),
+        "label",
+        "nulls are skipped; a group without values is an error, as in pandas",
+        summary,
+        order_sensitive=True,
+        parameters=("skipna",),
+        stock_agg=False,
+    )
+
+
+def _quantile(
+    name: str, summary: str, parameters: tuple[str, ...] = (), stock_agg: bool = True
+) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.WHOLE,
+        _by_class((_NUMBERS_AND_TIMES, ())),
+        "float",
+        _SKIPS,
+        summary,
+        parameters=parameters,
+        stock_agg=stock_agg,
+        kernels=_NUMBERS_AND_TIMES,
+    )
+
+
+def _matrix(name: str, summary: str, parameters: tuple[str, ...] = ()) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.MERGEABLE,
+        _same("comoments", *NUMERIC),
+        "float",
+        "pairs with a null are skipped",
+        summary,
+        parameters=parameters,
+        in_agg=False,
+        stock_agg=False,
+    )
+
+
+def _aggregations() -> tuple[Aggregation, ...]:
+    every = _by_class((DTYPE_CLASSES, ()))
+    return (
+        Aggregation(
+            "sum",
+            Kind.MERGEABLE,
+            _by_class(
+                (INTEGRAL, ("isum",)),
+                (("float",), ("fsum",)),
+                (("timedelta", "decimal"), ("osum",)),
+                (("string", "object"), ("concat",)),
             ),
-            Aggregation(
-                "prod",
-                Kind.MERGEABLE,
-                _by_class((_INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
-                "sum",
-                "nulls are skipped; a group without values gives 1",
-                "product; integers wrap modulo 2**64",
+            "sum",
+            "nulls are skipped; a group without values gives 0",
+            "sum; integers wrap modulo 2**64, float32 accumulates in float64",
+        ),
+        Aggregation(
+            "prod",
+            Kind.MERGEABLE,
+            _by_class((INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
+            "sum",
+            "nulls are skipped; a group without values gives 1",
+            "product; integers wrap modulo 2**64",
+        ),
+        _counted("count", "nulls are not counted", "number of non-null values"),
+        _counted("size", "nulls are counted", "number of rows"),
+        _one_value("min", "smallest value"),
+        _one_value("max", "largest value"),
+        Aggregation(
+            "mean",
+            Kind.MERGEABLE,
+            _by_class(
+                (NUMERIC, ("fsum", "count")),
+                (TEMPORAL, ("limbs", "count")),
+                (("decimal",), ("osum", "count")),
             ),
-            Aggregation(
-                "count",
-                Kind.MERGEABLE,
-                _same("count", *DTYPE_CLASSES),
-                "count",
-                "nulls are not counted",
-                "number of non-null values",
-            ),
-            Aggregation(
-                "size",
-                Kind.MERGEABLE,
-                _same("size", *DTYPE_CLASSES),
-                "count",
-                "nulls are counted",
-                "number of rows",
-            ),
-            Aggregation(
-                "min",
-                Kind.MERGEABLE,
-                _same("min", *DTYPE_CLASSES),
-                "same",
-                _SKIPS,
-                "smallest value",
-            ),
-            Aggregation(
-                "max", Kind.MERGEABLE, _same("max", *DTYPE_CLASSES), "same", _SKIPS, "largest value"
-            ),
-            Aggregation(
-                "mean",
-                Kind.MERGEABLE,
-                _by_class(
-                    (_NUMERIC, ("fsum", "count")),
-                    (_TEMPORAL, ("limbs", "count")),
-                    (("decimal",), ("osum", "count")),
-                ),
-                "float",
-                _SKIPS,
-                "arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
-            ),
-            Aggregation(
-                "var",
-                Kind.MERGEABLE,
-                _MOMENTS,
-                "float",
-                "nulls are skipped; ddof or fewer values give null",
-                "variance from centred second moments (Chan, Golub, LeVeque 1979)",
-                parameters=("ddof",),
-            ),
-            Aggregation(
-                "std",
-                Kind.MERGEABLE,
-                _MOMENTS,
-                "float",
-                "nulls are skipped; ddof or fewer values give null",
-                "standard deviation, from the same states as var",
-                parameters=("ddof",),
-            ),
-            Aggregation(
-                "sem",
-                Kind.MERGEABLE,
-                _MOMENTS,
-                "float",
-                "nulls are skipped; ddof or fewer values give null",
-                "standard error of the mean, from the same states as var",
-                parameters=("ddof",),
-                stock_agg=False,
-            ),
-            Aggregation(
-                "first",
-                Kind.MERGEABLE,
-                _same("first", *DTYPE_CLASSES),
-                "same",
-                _SKIPS,
-                "first non-null value in row order",
-                order_sensitive=True,
-            ),
-            Aggregation(
-                "last",
-                Kind.MERGEABLE,
-                _same("last", *DTYPE_CLASSES),
-                "same",
-                _SKIPS,
-                "last non-null value in row order",
-                order_sensitive=True,
-            ),
-            Aggregation(
-                "any",
-                Kind.MERGEABLE,
-                _same("any", *_NUMERIC, "string", "object"),
-                "bool",
-                "nulls are skipped; a group without values gives False",
-                "whether any value is true",
-                stock_agg=False,
-            ),
-            Aggregation(
-                "all",
-                Kind.MERGEABLE,
-                _same("all", *_NUMERIC, "string", "object"),
-                "bool",
-                "nulls are skipped; a group without values gives True",
-                "whether every value is true",
-                stock_agg=False,
-            ),
-            Aggregation(
-                "nunique",
-                Kind.DISTINCT,
-                _EVERY,
-                "count",
-                "nulls are not counted",
-                "number of distinct values",
-                stock_agg=False,
-            ),
-            Aggregation(
-                "unique",
-                Kind.DISTINCT,
-                _EVERY,
-                "object",
-                "null is a value",
-                "distinct values in order of appearance",
-                order_sensitive=True,
-                in_agg=False,
-                stock_agg=False,
-            ),
-            Aggregation(
-                "idxmin",
-                Kind.MERGEABLE,
-                _same("idxmin", *_NUMERIC, *_TEMPORAL),
-                "label",
-                "nulls are skipped; a group without values is an error, as in pandas",
-                "index label of the first smallest value",
-                order_sensitive=True,
-                parameters=("skipna",),
-                stock_agg=False,
-            ),
-            Aggregation(
-                "idxmax",
-                Kind.MERGEABLE,
-                _same("idxmax", *_NUMERIC, *_TEMPORAL),
-                "label",
-                "nulls are skipped; a group without values is an error, as in pandas",
-                "index label of the first largest value",
-                order_sensitive=True,
-                parameters=("skipna",),
-                stock_agg=False,
-            ),
-            Aggregation(
-                "median",
-                Kind.WHOLE,
-                _by_class(((*_NUMERIC, *_TEMPORAL), ())),
-                "float",
-                _SKIPS,
-                "median; whole groups are brought together",
-            ),
-            Aggregation(
-                "quantile",
-                Kind.WHOLE,
-                _by_class(((*_NUMERIC, *_TEMPORAL), ())),
-                "float",
-                _SKIPS,
-                "one quantile (0.5 unless q is given); whole groups are brought together",
-                parameters=("q", "interpolation"),
-                stock_agg=False,
-            ),
-            Aggregation(
-                "list",
-                Kind.WHOLE,
-                _EVERY,
-                "object",
-                "nulls are kept",
-                "the group's values in row order",
-                order_sensitive=True,
-            ),
-            Aggregation(
-                "cov",
-                Kind.MERGEABLE,
-                _by_class((_NUMERIC, ("comoments",))),
-                "float",
-                "pairs with a null are skipped",
-                "covariance matrix of each group, from pairwise co-moments",
-                parameters=("ddof",),
-                in_agg=False,
-                stock_agg=False,
-            ),
-            Aggregation(
-                "corr",
-                Kind.MERGEABLE,
-                _by_class((_NUMERIC, ("comoments",))),
-                "float",
-                "pairs with a null are skipped",
-                "correlation matrix of each group, from pairwise co-moments",
-                in_agg=False,
-                stock_agg=False,
-            ),
-            Aggregation(
-                "value_counts",
-                Kind.MERGEABLE,
-                _same("size", *DTYPE_CLASSES),
-                "key",
-                "nulls are not counted",
-                "number of rows of each distinct value; the value joins the index",
-                in_agg=False,
-                stock_agg=False,
-            ),
-        )
-    }
-)
+            "float",
+            _SKIPS,
+            "arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
+        ),
+        _spread("var", 0, "variance from centred second moments (Chan, Golub, LeVeque 1979)"),
+        _spread("std", 1, "standard deviation, from the same states as var"),
+        _spread("sem", 2, "standard error of the mean, from the same states as var", False),
+        _one_value("first", "first non-null value in row order", order_sensitive=True),
+        _one_value("last", "last non-null value in row order", order_sensitive=True),
+        _truth("any", False, "whether any value is true"),
+        _truth("all", True, "whether every value is true"),
+        Aggregation(
+            "nunique",
+            Kind.DISTINCT,
+            every,
+            "count",
+            "nulls are not counted",
+            "number of distinct values",
+            stock_agg=False,
+            of_no_rows=0,
+            kernels=_NUMBERS_AND_TIMES,
+        ),
+        Aggregation(
+            "unique",
+            Kind.DISTINCT,
+            every,
+            "object",
+            "null is a value",
+            "distinct values in order of appearance",
+            order_sensitive=True,
+            in_agg=False,
+            stock_agg=False,
+        ),
+        _label("idxmin", "index label of the first smallest value"),
+        _label("idxmax", "index label of the first largest value"),
+        _quantile("median", "median; needs all rows of a group"),
+        _quantile(
+            "quantile",
+            "one quantile (0.5 unless q is given); needs all rows of a group",
+            parameters=("q", "interpolation"),
+            stock_agg=False,
+        ),
+        Aggregation(
+            "list",
+            Kind.WHOLE,
+            every,
+            "object",
+            "nulls are kept",
+            "the group's values in row order",
+            order_sensitive=True,
+        ),
+        _matrix(
+            "cov",
+            "covariance matrix of each group, from pairwise co-moments",
+            parameters=("ddof",),
+        ),
+        _matrix("corr", "correlation matrix of each group, from pairwise co-moments"),
+        Aggregation(
+            "value_counts",
+            Kind.MERGEABLE,
+            _same("size", *DTYPE_CLASSES),
+            "key",
+            "nulls are not counted",
+            "number of rows of each distinct value; the value joins the index",
+            in_agg=False,
+            stock_agg=False,
+        ),
+    )
+
+
+REGISTRY: Mapping[str, Aggregation] = MappingProxyType({a.name: a for a in _aggregations()})
 
 
 def support_table() -> str:
@@ -369,13 +315,18 @@ def support_table() -> str:
         One row per aggregation: name, kind, where it may be written, one mark per dtype
         class (``yes`` where our plan runs it), and what happens to nulls.
     """
-    head = ["aggregation", "brought together by", "in `.agg`", *DTYPE_CLASSES, "nulls"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    rows = []
     for agg in REGISTRY.values():
         where = "yes" if agg.in_agg else "method only"
         if agg.in_agg and not agg.stock_agg:
             where = "yes (stock Dask refuses it)"
         marks = ["yes" if cls in agg.accepts else "" for cls in DTYPE_CLASSES]
-        cells = [f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule])
+    return markdown(["aggregation", "combined by", "in `.agg`", *DTYPE_CLASSES, "nulls"], rows)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells."""
+    rule = "|" + " --- |" * len(head)
+    body = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([body[0], rule, *body[1:]])

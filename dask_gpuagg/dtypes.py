@@ -8,6 +8,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+INTEGRAL: tuple[str, ...] = ("bool", "int", "uint")
+NUMERIC: tuple[str, ...] = (*INTEGRAL, "float")
+TEMPORAL: tuple[str, ...] = ("datetime", "timedelta")
+# cuDF's columns of dtype object hold strings
+TEXT: tuple[str, ...] = ("string", "object")
+# of columns that cuDF has too
+DEVICE_CLASSES: tuple[str, ...] = (*NUMERIC, *TEMPORAL, "string", "category", "decimal", "object")
+DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
+
 _NUMPY_KINDS = {
     "b": "bool",
     "i": "int",
@@ -29,7 +38,7 @@ def dtype_class(dtype: Any) -> str:
     Returns
     -------
     str
-        One of ``aggregations.DTYPE_CLASSES``, or ``other`` for what no aggregation of the
+        One of ``DTYPE_CLASSES``, or ``other`` for what no aggregation of the
         registry accepts (interval, sparse, complex, nested Arrow types).
     """
     if isinstance(dtype, pd.CategoricalDtype):

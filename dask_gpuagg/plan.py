@@ -6,9 +6,8 @@ way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations_with_replacement
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,36 +172,6 @@ class Plan:
         ))  # fmt: skip
         return ("dask_gpuagg.Plan", text, [d for d in described if not isinstance(d, str)], custom)
 
-    def retyped(self, dtypes: Sequence[Any]) -> Plan:
-        """The plan of the same outputs for columns of other dtypes than the promised ones.
-
-        Parameters
-        ----------
-        dtypes : sequence of dtypes
-            One per column.
-
-        Returns
-        -------
-        Plan
-            With the same columns, tables and outputs. Its states may be others: a sum of integers
-            and a sum of floats are. An aggregation that does not accept a dtype keeps its states.
-        """
-        pairs = list(zip(self.columns, dtypes, strict=True))
-        found = frozenset(i for i, (column, dtype) in enumerate(pairs) if column.dtype != dtype)
-        columns = tuple(Column(column.label, dtype) for column, dtype in pairs)
-        if not found or self.shape != "groups":  # other shapes have the same states of any dtype
-            return replace(self, columns=columns, found=found)
-        builder = _Builder(columns)
-        outputs = []
-        for output in self.outputs:
-            uses = [self.states[i] for i in output.states]
-            if output.column in found and output.custom is None:
-                known = _record(output).states.get(dtype_class(columns[output.column].dtype))
-                uses = uses if known is None else _uses(known, output.column)
-            outputs.append(replace(output, states=tuple(map(builder.state, uses))))
-        states, made = tuple(builder.states), tuple(outputs)
-        return replace(self, columns=columns, states=states, outputs=made, found=found)
-
     @property
     def pairs(self) -> tuple[int, ...]:
         """Columns whose distinct (key, value) pairs are kept."""
@@ -210,7 +179,7 @@ class Plan:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Columns whose rows are brought together whole."""
+        """Columns of which all rows are exchanged."""
         return _columns_of(self.outputs, Kind.WHOLE)
 
     @property
@@ -220,7 +189,7 @@ class Plan:
 
     @property
     def states_from_rows(self) -> bool:
-        """Whether the states are made at the end, from rows that are brought together anyway.
+        """Whether the states are made at the end, from rows that are exchanged anyway.
 
         Where every state reads columns whose rows travel whole, a second table with the
         states would only add to what travels. States of row labels or of user-defined
@@ -228,7 +197,7 @@ class Plan:
         """
         rows = set(self.rows)
         return bool(rows) and all(
-            rows.issuperset(use.columns) and use.state not in ("custom", "idxmin", "idxmax")
+            rows.issuperset(use.columns) and not STATES[use.state].by_partition
             for use in self.states
         )
 
@@ -291,139 +260,3 @@ def _output_text(output: Output, plan: Plan) -> str:
     column = "" if output.column is None else str(plan.columns[output.column].label)
     parameters = "".join(f", {k}={v}" for k, v in output.parameters)
     return f"{name}({column}{parameters})"
-
-
-def make_plan(
-    keys: Sequence[Column],
-    dtypes: Sequence[Column],
-    requested: Sequence[Requested],
-    *,
-    dropna: bool,
-    observed: bool,
-    sort: bool,
-) -> Plan:
-    """Decompose the requested outputs into shared, de-duplicated states.
-
-    Parameters
-    ----------
-    keys : sequence of Column
-    dtypes : sequence of Column
-        The columns that may be read, with their dtypes.
-    requested : sequence of Requested
-    dropna, observed, sort : bool
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    Unsupported
-        For the first output that the registry does not admit; ``reasons`` lists them all.
-    """
-    for request in requested:
-        refusal = _refusal(request, dtypes)
-        if refusal is not None:
-            raise refusal
-    builder = _Builder(tuple(dtypes))
-    outputs = [builder.output(request) for request in requested]
-    return Plan(
-        tuple(keys),
-        tuple(builder.columns),
-        tuple(builder.states),
-        tuple(outputs),
-        dropna,
-        observed,
-        sort,
-        "values" if any(o.aggregation == "value_counts" for o in outputs) else "groups",
-    )
-
-
-def make_matrix_plan(
-    keys: Sequence[Column],
-    columns: Sequence[Column],
-    aggregation: str,
-    parameters: tuple[tuple[str, Any], ...],
-    *,
-    dropna: bool,
-    observed: bool,
-    sort: bool,
-) -> Plan:
-    """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
-    for column in columns:
-        refusal = _refusal(Requested(None, aggregation, column.label), columns)
-        if refusal is not None:
-            raise refusal
-    pairs = combinations_with_replacement(range(len(columns)), 2)
-    states = tuple(StateUse("comoments", pair) for pair in pairs)
-    outputs = tuple(
-        Output(c.label, aggregation, i, parameters=parameters) for i, c in enumerate(columns)
-    )
-    return Plan(
-        tuple(keys), tuple(columns), states, outputs, dropna, observed, sort, shape="matrix"
-    )
-
-
-def reasons(dtypes: Sequence[Column], requested: Sequence[Requested]) -> list[Unsupported]:
-    """Every reason why one of the requested outputs cannot be planned."""
-    found = (_refusal(request, dtypes) for request in requested)
-    return [refusal for refusal in found if refusal is not None]
-
-
-def _refusal(request: Requested, dtypes: Sequence[Column]) -> Unsupported | None:
-    name, column = request.aggregation, request.column
-    if request.custom is not None:
-        return None
-    record = REGISTRY.get(name)
-    if record is None:
-        return Unsupported(f"the aggregation {name!r} is not in the registry", name, column)
-    unknown = {k for k, _ in request.parameters} - set(record.parameters)
-    if unknown:
-        text = ", ".join(sorted(unknown))
-        return Unsupported(f"{name} does not understand the argument {text}", name, column)
-    if name == "size":
-        return None
-    dtype = next((c.dtype for c in dtypes if c.label == column), None)
-    if dtype is None:
-        return Unsupported(f"column {column!r} is not in the frame", name, column)
-    if dtype_class(dtype) not in record.accepts:
-        return Unsupported(f"{name} of dtype {dtype} is not supported", name, column)
-    return None
-
-
-def _uses(states: Iterable[str], column: int) -> list[StateUse]:
-    # value_counts counts the rows of (key, value) groups: its state has no input
-    return [StateUse(state, () if state == "size" else (column,)) for state in states]
-
-
-class _Builder:
-    """Collects the distinct columns and states while outputs are decomposed."""
-
-    def __init__(self, dtypes: tuple[Column, ...]) -> None:
-        self.dtypes = dtypes
-        self.columns: list[Column] = []
-        self.states: list[StateUse] = []
-
-    def column(self, label: Hashable) -> int:
-        found = next(c for c in self.dtypes if c.label == label)
-        if found not in self.columns:
-            self.columns.append(found)
-        return self.columns.index(found)
-
-    def state(self, use: StateUse) -> int:
-        if use not in self.states:
-            self.states.append(use)
-        return self.states.index(use)
-
-    def output(self, request: Requested) -> Output:
-        name = request.aggregation
-        if name == "size":
-            return Output(request.label, name, None, (self.state(StateUse("size", ())),))
-        column = self.column(request.column)
-        states: tuple[int, ...] = ()
-        if request.custom is not None:
-            states = (self.state(StateUse("custom", (column,), request.custom)),)
-        else:
-            names = REGISTRY[name].states[dtype_class(self.columns[column].dtype)]
-            states = tuple(self.state(use) for use in _uses(names, column))
-        return Output(request.label, name, column, states, request.parameters, request.custom)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dask_gpuagg.dtypes import DEVICE_CLASSES, NUMERIC, TEMPORAL, TEXT
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -20,10 +22,21 @@ class State:
     identity : tuple
         The value of each field for a group without any rows; merging it changes nothing.
         ``None`` means null.
-    order_sensitive : bool
-        Whether partials have to be merged in the order of their partitions.
     summary : str
         What the fields hold.
+    order_sensitive : bool
+        Whether partials have to be merged in the order of their partitions.
+    merge : str
+        The reduction by which each field of several partials becomes one: ``sum``, ``prod``,
+        ``min``, ``max``, ``first``, ``last``, ``any``, ``all`` or ``concat``. Empty where an engine
+        merges the fields together.
+    kernels : tuple of str
+        The dtype classes of which the device kernels make it.
+    libcudf : tuple of str
+        The dtype classes of which libcudf makes it on the device.
+    by_partition : bool
+        Whether its update takes the rows of one partition, with their labels: partitions are not
+        stacked before, and it cannot be made of rows that have been exchanged.
     """
 
     name: str
@@ -31,54 +44,92 @@ class State:
     identity: tuple[int | float | None, ...]
     summary: str
     order_sensitive: bool = False
+    merge: str = ""
+    kernels: tuple[str, ...] = ()
+    libcudf: tuple[str, ...] = ()
+    by_partition: bool = False
 
 
-STATES: Mapping[str, State] = MappingProxyType(
-    {
-        s.name: s
-        for s in (
-            State("size", ("n",), (0,), "number of rows"),
-            State("count", ("n",), (0,), "number of non-null values"),
-            State("isum", ("sum",), (0,), "sum modulo 2**64 in int64 or uint64"),
-            State("fsum", ("sum",), (0.0,), "sum in float64"),
-            State("osum", ("sum",), (None,), "sum in the column's own dtype"),
-            State("concat", ("sum",), (None,), "values joined in row order", order_sensitive=True),
-            State("iprod", ("prod",), (1,), "product modulo 2**64 in int64 or uint64"),
-            State("fprod", ("prod",), (1.0,), "product in float64"),
-            State("min", ("min",), (None,), "smallest non-null value"),
-            State("max", ("max",), (None,), "largest non-null value"),
-            State("first", ("first",), (None,), "first non-null value", order_sensitive=True),
-            State("last", ("last",), (None,), "last non-null value", order_sensitive=True),
-            State("any", ("any",), (0,), "whether any non-null value is true"),
-            State("all", ("all",), (1,), "whether every non-null value is true"),
-            State(
-                "moments",
-                ("n", "mean", "m2"),
-                (0, None, 0.0),
-                "count, mean and sum of squared deviations from the mean",
-            ),
-            State("limbs", ("hi", "lo"), (0, 0), "sum of a 64-bit integer in two exact halves"),
-            State(
-                "idxmin",
-                ("value", "label", "nulls"),
-                (None, None, 0),
-                "smallest value, index label of its first row, number of nulls",
-                order_sensitive=True,
-            ),
-            State(
-                "idxmax",
-                ("value", "label", "nulls"),
-                (None, None, 0),
-                "largest value, index label of its first row, number of nulls",
-                order_sensitive=True,
-            ),
-            State(
-                "comoments",
-                ("n", "mx", "my", "cxx", "cxy", "cyy"),
-                (0, None, None, 0.0, 0.0, 0.0),
-                "pairwise complete count, means and centred second moments of two columns",
-            ),
-            State("custom", (), (), "whatever a dd.Aggregation's chunk returns", True),
-        )
-    }
-)
+def _extreme(name: str, summary: str) -> State:
+    # kernels have no atomic that orders decimal128
+    kernels = (*NUMERIC, *TEMPORAL, "decimal", "category")
+    libcudf = (*TEXT, "decimal")
+    return State(name, (name,), (None,), summary, merge=name, kernels=kernels, libcudf=libcudf)
+
+
+def _one_value(name: str, summary: str) -> State:
+    return State(name, (name,), (None,), summary, True, merge=name, kernels=DEVICE_CLASSES)
+
+
+def _truth(name: str, identity: int, summary: str) -> State:
+    return State(name, (name,), (identity,), summary, merge=name, kernels=(*NUMERIC, *TEXT))
+
+
+def _labelled(name: str, summary: str) -> State:
+    fields, classes = ("value", "label", "nulls"), (*NUMERIC, *TEMPORAL)
+    return State(name, fields, (None, None, 0), summary, True, libcudf=classes, by_partition=True)
+
+
+def _states() -> tuple[State, ...]:
+    every, modulo = DEVICE_CLASSES, "modulo 2**64 in int64 or uint64"
+    own, moments = ("timedelta", "decimal"), (*NUMERIC, "decimal")
+    return (
+        State("size", ("n",), (0,), "number of rows", merge="sum", kernels=every),
+        State("count", ("n",), (0,), "number of non-null values", merge="sum", kernels=every),
+        State("isum", ("sum",), (0,), f"sum {modulo}", merge="sum", kernels=NUMERIC),
+        State("fsum", ("sum",), (0.0,), "sum in float64", merge="sum", kernels=NUMERIC),
+        State("osum", ("sum",), (None,), "sum in the column's own dtype", merge="sum", kernels=own),
+        State(
+            name="concat",
+            fields=("sum",),
+            identity=(None,),
+            summary="values joined in row order",
+            order_sensitive=True,
+            merge="concat",
+            libcudf=TEXT,
+        ),
+        State("iprod", ("prod",), (1,), f"product {modulo}", merge="prod", kernels=NUMERIC),
+        State("fprod", ("prod",), (1.0,), "product in float64", merge="prod", kernels=NUMERIC),
+        _extreme("min", "smallest non-null value"),
+        _extreme("max", "largest non-null value"),
+        _one_value("first", "first non-null value"),
+        _one_value("last", "last non-null value"),
+        _truth("any", 0, "whether any non-null value is true"),
+        _truth("all", 1, "whether every non-null value is true"),
+        State(
+            name="moments",
+            fields=("n", "mean", "m2"),
+            identity=(0, None, 0.0),
+            summary="count, mean and sum of squared deviations from the mean",
+            kernels=moments,
+        ),
+        State(
+            name="limbs",
+            fields=("hi", "lo"),
+            identity=(0, 0),
+            summary="sum of a 64-bit integer in two exact halves",
+            merge="sum",
+            kernels=TEMPORAL,
+        ),
+        _labelled("idxmin", "smallest value, index label of its first row, number of nulls"),
+        _labelled("idxmax", "largest value, index label of its first row, number of nulls"),
+        State(
+            name="comoments",
+            fields=("n", "mx", "my", "cxx", "cxy", "cyy"),
+            identity=(0, None, None, 0.0, 0.0, 0.0),
+            summary="pairwise complete count, means and centred second moments of two columns",
+            libcudf=NUMERIC,
+        ),
+        State(
+            name="custom",
+            fields=(),
+            identity=(),
+            summary="whatever a dd.Aggregation's chunk returns",
+            order_sensitive=True,
+            libcudf=every,
+            by_partition=True,
+        ),
+    )
+
+
+STATES: Mapping[str, State] = MappingProxyType({state.name: state for state in _states()})

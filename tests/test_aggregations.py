@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.aggregations import REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.engines.host import merge
 from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
 
@@ -74,6 +75,22 @@ def test_fields_have_an_identity_each(state):
     assert len(state.identity) == len(state.fields)
     assert len(set(state.fields)) == len(state.fields)
     assert bool(state.fields) is (state.name != "custom")
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=lambda s: s.name)
+def test_a_reduction_of_one_field_merges_states(state):
+    reductions = {"sum", "prod", "min", "max", "first", "last", "any", "all", "concat"}
+    assert state.merge in reductions | {""}
+    if state.merge not in ("", "sum"):
+        assert len(state.fields) == 1
+    # rows that have been exchanged have neither labels nor partitions
+    assert not (state.by_partition and state.kernels)
+
+
+def test_aggregations_of_moments_have_a_power_each():
+    of_moments = [a for a in REGISTRY.values() if ("moments",) in a.states.values()]
+    assert sorted(a.power for a in of_moments) == [0, 1, 2]
+    assert all(a.power is None for a in REGISTRY.values() if a not in of_moments)
 
 
 def test_the_engine_merges_every_state():

@@ -7,8 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import DTYPE_CLASSES, dtype_class
 
 
 def arrow(kind: pa.DataType) -> pd.ArrowDtype:

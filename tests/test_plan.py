@@ -13,18 +13,11 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons, retyped
+from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.frontend.functions import read_function
-from dask_gpuagg.plan import (
-    Column,
-    CustomFunctions,
-    Plan,
-    Requested,
-    Unsupported,
-    make_matrix_plan,
-    make_plan,
-    reasons,
-)
+from dask_gpuagg.plan import Column, CustomFunctions, Plan, Requested, Unsupported
 from dask_gpuagg.task_settings import TaskSettings
 
 KEY = Column("k", np.dtype("int64"))
@@ -123,7 +116,7 @@ class TestTables:
         assert plan.pairs == (1,)
         assert plan.rows == (2, 3)
 
-    def test_states_of_columns_that_travel_whole_are_made_from_the_rows(self):
+    def test_states_of_exchanged_columns_are_made_from_the_rows(self):
         plan = plan_of(("float", "std"), ("float", "median"))
         assert plan.tables == ("rows",)
         assert plan.states
@@ -163,7 +156,7 @@ class TestValue:
         assert len({plan_of(*self.pairs), plan_of(*self.pairs)}) == 1
 
     @pytest.mark.parametrize("flag", FLAGS)
-    def test_every_flag_tells_plans_apart(self, flag):
+    def test_plans_that_differ_in_a_flag_differ(self, flag):
         assert plan_of(*self.pairs) != plan_of(*self.pairs, **{flag: not FLAGS[flag]})
 
     def test_pickles(self):
@@ -260,7 +253,7 @@ def test_tokens_differ_where_plans_do():
         plan(key=Column("k", pd.CategoricalDtype(range(200)))),
         plan(key=Column("k", pd.CategoricalDtype([*range(100), -1, *range(101, 200)]))),
         plan(of=[columns[0], Column("w", np.dtype("float32"))]),
-        plan().retyped([np.dtype("float64"), np.dtype("int64")]),
+        retyped(plan(), [np.dtype("float64"), np.dtype("int64")]),
         replace(plan(), settings=TaskSettings("hgb", "warn")),
     ]
     tokens = [tokenize(one) for one in several]

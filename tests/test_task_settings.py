@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg import task_settings
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.task_settings import TaskSettings, configured, current, use
 

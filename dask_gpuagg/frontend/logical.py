@@ -13,18 +13,12 @@ from typing import Any
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 
+from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
-from dask_gpuagg.plan import (
-    Column,
-    Requested,
-    Unsupported,
-    make_matrix_plan,
-    make_plan,
-    reasons,
-)
+from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.task_settings import configured
 

@@ -1,4 +1,4 @@
-"""Reading the partitions of a chunk inside of its task, some of them ahead of who takes them."""
+"""Reading the partitions of a chunk inside of its task, some of them ahead of their use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     parts : sequence
         As ``Chunks.parts`` has them.
     readers : int
-        How many are read at a time, and how many at most wait to be taken.
+        How many are read at a time, and how many at most wait to be used.
 
     Yields
     ------
@@ -59,16 +59,16 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     Raises
     ------
     ChunkCancelled
-        Between two partitions, where nobody wants the result any more.
+        Between two partitions, where the result is not needed any more.
     """
     if len(parts) == 1:
         yield iter([frame_of(parts[0], {})])
         return
-    pool = ThreadPoolExecutor(readers, "gpuagg-read", _be_like, (_state_of_task(),))
+    pool = ThreadPoolExecutor(readers, "gpuagg-read", _take_state, (_state_of_task(),))
     try:
         yield _ahead(pool, parts, readers)
     finally:
-        # what has not begun to be read is not read for nobody
+        # reads that have not begun are cancelled
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -97,13 +97,13 @@ def _task() -> tuple[Any, Any]:
 
 
 def _state_of_task() -> dict[str, Any]:
-    """What ``get_worker`` and others find of the task in this thread."""
+    """The state of this thread's task, which ``get_worker`` and others read."""
     module = sys.modules.get("distributed.worker")
     return dict(module.thread_state.__dict__) if module is not None else {}
 
 
-def _be_like(state: dict[str, Any]) -> None:
-    """Let a thread be one of the task's: readers may ask for the worker that they run on."""
+def _take_state(state: dict[str, Any]) -> None:
+    """Give a thread the state of the task: readers may ask for the worker that they run on."""
     if state:
         sys.modules["distributed.worker"].thread_state.__dict__.update(state)
 

@@ -16,17 +16,17 @@ import pyarrow as pa
 from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.tasks.parts import (
-    Part,
+from dask_gpuagg.tasks.partials import (
+    Inputs,
     Partial,
     combined,
     finalized,
     finished_of,
+    inputs_of,
     labelled,
-    part_of,
     partial_of,
     partials_of,
-    partials_of_read,
+    partials_of_stream,
 )
 from dask_gpuagg.tasks.reading import frame_of, reading
 from dask_gpuagg.tasks.unify import DTYPES
@@ -50,20 +50,16 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     ValueError
         When a key Series is not aligned with the frame.
     """
-    part = part_of(frame, by, plan)
+    part = inputs_of(frame, by, plan)
     with task(plan, "partial"):
         return partial_of(part, plan, engine_of(frame))
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
-    part, engine = part_of(frame, by, plan), engine_of(frame)
+    part = inputs_of(frame, by, plan)
     with task(plan, "direct"):
-        if part.dtypes is None:
-            return engine.direct(part.keys, part.columns, plan, shape)
-        own = plan.retyped(part.dtypes)
-        partial = engine.partial(part.keys, part.columns, part.index, own)
-        return engine.finalize([partial], own, shape)
+        return finished_of([part], plan, shape)
 
 
 def gpuagg_chunk(
@@ -88,7 +84,7 @@ def gpuagg_chunk(
             found = _there(parts, keys, values, plan)
             return combined(partials_of(found, plan), plan)
         with reading(parts, readers) as frames:
-            return combined(partials_of_read(frames, plan), plan)
+            return combined(partials_of_stream(frames, plan), plan)
 
 
 def gpuagg_chunk_split(
@@ -112,7 +108,7 @@ def gpuagg_chunk_direct(
         if not readers:
             return finished_of(_there(parts, keys, values, plan), plan, meta)
         with reading(parts, readers) as frames:
-            return finalized(partials_of_read(frames, plan), plan, meta)
+            return finalized(partials_of_stream(frames, plan), plan, meta)
 
 
 def gpuagg_chunk_outputs(
@@ -133,9 +129,9 @@ def gpuagg_chunk_outputs(
 
 def _there(
     parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
-) -> list[Part]:
+) -> list[Inputs]:
     given = dict(zip(keys, values, strict=True))
-    return [part_of(*frame_of(part, given), plan) for part in parts]
+    return [inputs_of(*frame_of(part, given), plan) for part in parts]
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
@@ -170,7 +166,7 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     them. So a piece travels as bytes.
     """
     pieces = gpuagg_split(partial, plan, buckets)
-    # a piece without rows still tells the categories of its keys
+    # a piece without rows still has the categories of its keys
     kept = [i for i, piece in enumerate(pieces) if not plan.observed or _has_rows(piece)]
     data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
     return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
@@ -195,12 +191,12 @@ def gpuagg_merge(table: Any, plan: Plan, meta: Any, bucket: tuple[int, int]) -> 
 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Task: finished outputs to one, sorted by key if the plan says so."""
-    return engine_of(outputs[0]).gather(outputs, plan, meta)
+    return engine_of(outputs[0]).concatenated_outputs(outputs, plan, meta)
 
 
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
-    return engine_of(whole).select(whole, plan, bucket)
+    return engine_of(whole).output_of_bucket(whole, plan, bucket)
 
 
 def _has_rows(piece: Partial) -> bool:

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.aggregations import DTYPE_CLASSES, REGISTRY
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.dtypes import DTYPE_CLASSES, dtype_class
 from tests.comparison import compare, pandas_answers
 from tests.data import ROWS, VALUES, partitioned
 

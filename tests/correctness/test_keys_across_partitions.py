@@ -153,7 +153,7 @@ def test_equal_numbers_of_several_dtypes_are_one_group(promised: str, forms: lis
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("query", ["partials", "distinct", "rows", "two keys"])
 @pytest.mark.parametrize("promised", ["int64", "int8", "Int64", "int64[pyarrow]", "bool"])
-def test_a_partition_of_null_keys_tells_no_dtype(promised: str, query: str, plan: str):
+def test_a_partition_of_null_keys_has_no_dtype(promised: str, query: str, plan: str):
     """Its rows leave; floats, which hold the nulls, would make floats of the other keys."""
     pieces = [
         pd.DataFrame({"j": 1, "k": pd.Series([0, 1, 1]).astype(promised), "x": [1, 2, 4]}),

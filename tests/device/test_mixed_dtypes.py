@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.tasks.unify import replanned
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -61,7 +63,7 @@ def run(
         else cudf.MultiIndex.from_frame(cudf.DataFrame(empty))
     )
     partials = [
-        engine.retyped(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
+        replanned(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
         for f, p in zip(frames, plans, strict=True)
     ]
     if how == "finalize":
@@ -72,7 +74,7 @@ def run(
     outputs = [
         engine.finalize([piece[i] for piece in pieces], common, meta, (i, 3)) for i in range(3)
     ]
-    return engine.gather(outputs, common, meta)
+    return engine.concatenated_outputs(outputs, common, meta)
 
 
 HOW = pytest.mark.parametrize("how", ["finalize", "combine", "exchange"])

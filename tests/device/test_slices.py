@@ -117,8 +117,9 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
     """cuDF looks for a frequency in what it concatenates, and meets nothing but nulls."""
     import cudf
 
+    from dask_gpuagg.decomposition import make_plan
     from dask_gpuagg.engines.device import engine
-    from dask_gpuagg.plan import Column, Requested, make_plan
+    from dask_gpuagg.plan import Column, Requested
 
     columns = [Column("t", np.dtype(f"M8[{unit}]")), Column("x", np.dtype("int64"))]
     for sort in (False, True):
@@ -132,7 +133,7 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
             output = cudf.DataFrame({"x": [i]}, index=index)
             outputs.append(output if form == "frame" else output["x"])
         outputs.append(outputs[0].iloc[:0])
-        made = engine.gather(outputs, plan, outputs[0].iloc[:0])
+        made = engine.concatenated_outputs(outputs, plan, outputs[0].iloc[:0])
         assert type(made) is type(outputs[0])
         assert isinstance(made.index, cudf.DatetimeIndex)
         assert made.index.dtype == f"datetime64[{unit}]"
@@ -204,8 +205,9 @@ def test_a_key_hashes_alike_whatever_its_dtype() -> None:
 def test_pieces_keep_no_other_rows_in_memory() -> None:
     import cudf
 
+    from dask_gpuagg.decomposition import make_plan
     from dask_gpuagg.engines.device import engine
-    from dask_gpuagg.plan import Column, Requested, make_plan
+    from dask_gpuagg.plan import Column, Requested
 
     frame = cudf.DataFrame({"k": cudf.Series(range(10_000)), "x": cudf.Series(range(10_000))})
     columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("int64"))]

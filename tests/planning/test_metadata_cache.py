@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.plan import Column, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning import metadata_cache
 from dask_gpuagg.planning.metadata_cache import pickled, remembered
 from dask_gpuagg.planning.promised import Promised

@@ -11,8 +11,9 @@ import pandas as pd
 from dask_gpuagg.cuda.aggregate import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.runs import last_runs, note_run, rehearsal, subject, task
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))

@@ -17,9 +17,10 @@ from dask._task_spec import Task
 from distributed import Client, get_worker, wait
 
 import dask_gpuagg
-from dask_gpuagg.plan import Column, Requested, make_plan
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
-from dask_gpuagg.tasks import parts as module
+from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import reading
 from tests.planning.test_chunks import QUERIES, frame, nodes, same
 
@@ -106,7 +107,7 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
     assert most <= readers
 
 
-def test_at_most_so_many_are_read_ahead() -> None:
+def test_reading_ahead_is_bounded() -> None:
     started: list[int] = []
     with reading(parts(started.append, 20), 3) as frames:
         next(frames)
@@ -178,7 +179,7 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     # every partition has rows of its own
     whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
     frames = ((whole.iloc[i : i + 100], ["k"]) for i in range(0, 3200, 100))
-    (merged,) = [combined(module.partials_of_read(frames, plan), plan)]
+    (merged,) = [combined(module.partials_of_stream(frames, plan), plan)]
     got = merged["groups"].set_index("k0")["s0.sum"]
     same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
     assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows

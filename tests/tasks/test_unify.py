@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
 from dask_gpuagg.engines.host import engine
-from dask_gpuagg.engines.host.found_dtypes import as_found, common_dtype, nullable
-from dask_gpuagg.plan import Column, Plan, Requested, make_matrix_plan, make_plan
-from dask_gpuagg.tasks.unify import DTYPES, unify
+from dask_gpuagg.engines.host.found_dtypes import common_dtype, nullable
+from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.tasks.unify import DTYPES, as_found, rescaled, sources, unify
 
 DECIMAL = {p: pd.ArrowDtype(pa.decimal128(*p)) for p in ((12, 2), (14, 3), (15, 3))}
 
@@ -31,14 +34,14 @@ def plan_of(dtype: Any, *names: str) -> Plan:
 
 class TestAsFound:
     def check(self, values: pd.Series, promised: Any, dtype: Any, reported: Any) -> None:
-        got, found = as_found(values, Column("v", dtype_of(promised)))
+        got, found = as_found(values, dtype_of(promised), engine)
         assert got.dtype == dtype_of(dtype)
         assert found == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
         values = pd.Series([1, 2])
-        assert as_found(values, Column("v", np.dtype("int64")))[0] is values
+        assert as_found(values, np.dtype("int64"), engine)[0] is values
 
     @pytest.mark.parametrize("found", ["float64", "int32", "Int64", "string", "datetime64[s]"])
     def test_another_dtype_is_kept(self, found: str):
@@ -100,7 +103,7 @@ class TestAsFound:
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = pd.Series([make(1, unit="s"), None, make(5, unit="ms")], dtype=object)
-        got, found = as_found(values, Column("v", dtype_of(promised)))
+        got, found = as_found(values, dtype_of(promised), engine)
         assert got.dtype == found != dtype_of(promised)  # milliseconds do not fit the promise
         assert found.kind == dtype_of(promised).kind
 
@@ -152,22 +155,52 @@ class TestRetypedPlans:
     def test_states_are_those_of_the_dtype(self):
         plan = plan_of("int64", "sum", "mean")
         assert [s.state for s in plan.states] == ["isum", "fsum", "count"]
-        retyped = plan.retyped([np.dtype("float64")])
-        assert [s.state for s in retyped.states] == ["fsum", "count"]
-        assert [o.states for o in retyped.outputs] == [(0,), (0, 1)]
-        assert retyped.found == {0}
+        floats = retyped(plan, [np.dtype("float64")])
+        assert [s.state for s in floats.states] == ["fsum", "count"]
+        assert [o.states for o in floats.outputs] == [(0,), (0, 1)]
+        assert floats.found == {0}
 
     def test_as_promised_nothing_changes(self):
         plan = plan_of("int64", "sum", "mean")
-        assert plan.retyped([np.dtype("int64")]) == plan
+        assert retyped(plan, [np.dtype("int64")]) == plan
 
     def test_what_an_aggregation_does_not_accept_keeps_its_states(self):
         plan = plan_of("int64", "mean")
-        assert plan.retyped([np.dtype(object)]).states == plan.states
+        assert retyped(plan, [np.dtype(object)]).states == plan.states
+
+
+class TestSources:
+    def test_states_are_found_by_the_outputs_that_they_serve(self):
+        names = ("sum", "mean", "min", "var", "count")
+        own, together = plan_of("int64", *names), plan_of("float64", *names)
+        source = sources(own, together)
+        states = {own.states[i].state: together.states[j].state for j, i in source.items()}
+        # the sum of floats serves sum and mean
+        assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
+        assert sources(plan_of("int64", "sum"), plan_of("float64", "sum")) == {0: 0}
+
+    @pytest.mark.parametrize("other", ["int64", "m8[s]"])
+    def test_states_of_other_fields_or_units_do_not_merge(self, other: str):
+        with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
+            sources(plan_of(other, "mean"), plan_of("M8[s]", "mean"))
+
+
+@given(
+    ticks=st.integers(-(2**62), 2**62),
+    ratio=st.sampled_from([1, 10**3, 10**6, 10**9]),
+    more=st.integers(0, 2**20),
+)
+def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
+    total = ticks // ratio
+    # the lower half of several partials together has more than 32 bits
+    high = pd.Series([(total >> 32) - more])
+    low = pd.Series([(total & (2**32 - 1)) + (more << 32)])
+    made = rescaled(high, low, ratio)
+    assert (int(made["hi"][0]) << 32) + int(made["lo"][0]) == total * ratio
 
 
 def partial_of(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:
-    own = plan.retyped([values.dtype])
+    own = retyped(plan, [values.dtype])
     frame = pd.DataFrame({"k": keys, "v": values})
     tables = engine.partial([frame.k], [frame.v], frame.index, own)
     return tables if own == plan else tables | {DTYPES: (values.dtype,)}
@@ -198,7 +231,7 @@ class TestUnify:
         assert got.loc[1].tolist() == [1.5, 0.75, 1.0]
         assert got.loc[2].tolist() == [2.0, 2.0, 2.0]
 
-    def test_a_partial_without_rows_has_no_say(self):
+    def test_dtypes_of_partials_without_rows_do_not_count(self):
         plan = plan_of("int64", "sum")
         empty = partial_of(plan, [], pd.Series([], dtype="float64"))
         tables, together, dtypes = unify(
@@ -207,7 +240,7 @@ class TestUnify:
         assert (together, dtypes) == (plan, None)
         assert list(tables[0]["groups"].columns) == list(tables[1]["groups"].columns)
 
-    def test_sums_of_ticks_are_brought_to_one_unit(self):
+    def test_sums_of_ticks_get_one_unit(self):
         plan = plan_of("datetime64[s]", "mean")
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")
         near = pd.Series(pd.to_datetime(["2200-01-01T00:00:00.000000004"])).astype("datetime64[ns]")
@@ -219,7 +252,15 @@ class TestUnify:
         # a mean in nanoseconds is rounded to a float64 of as many
         assert abs(got["mean"].iloc[0] - far.iloc[0]) < pd.Timedelta(2048, "ns")
 
-    def test_what_cannot_be_brought_together_is_said(self):
+    def test_sums_of_signed_and_unsigned_integers_are_exact(self):
+        plan = plan_of("int64", "sum")
+        unsigned = pd.Series([2**32 - 1], dtype="uint32")
+        partials = [partial_of(plan, [1], pd.Series([2**60])), partial_of(plan, [1], unsigned)]
+        tables, together, _ = unify(partials, plan, engine)
+        got = engine.finalize(tables, together, pd.DataFrame({"sum": [0]})[:0])
+        assert got["sum"].tolist() == [2**60 + 2**32 - 1]
+
+    def test_dtypes_without_a_common_state_raise(self):
         plan = plan_of("datetime64[ns]", "mean")
         partials = [
             partial_of(plan, [1], pd.Series(pd.to_datetime(["2020"])).astype("datetime64[ns]")),

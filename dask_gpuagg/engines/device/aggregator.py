@@ -35,8 +35,9 @@ from dask_gpuagg.engines.device.layout import (
     view_of,
     wide,
 )
+from dask_gpuagg.engines.device.operations import reinterpreted
 
-# The query that was met first has worked out much of what a call needs.
+# An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
 
 
@@ -82,7 +83,7 @@ class Aggregator:
     # ---- inputs and states -------------------------------------------------------------------
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
-        # the inputs keep their columns alive, so no other takes the place of one
+        # the inputs keep their columns alive, so no other column gets the identity of one
         place = self._places.get((id(column), present))
         if place is not None:
             return place
@@ -287,7 +288,7 @@ class Aggregator:
     # ---- the pass ----------------------------------------------------------------------------
 
     def encode(self, in_order: bool = False) -> None:
-        """Let the pass leave ``codes`` behind, unless it ends up as libcudf's.
+        """Let the pass make ``codes``, unless libcudf runs it.
 
         Parameters
         ----------
@@ -347,7 +348,7 @@ class Aggregator:
             )
         except KernelsUnavailable as error:
             made, why = None, libcudf.cause_of(error)
-        if made is None:  # not above, where the error holds on to what the call had allocated
+        if made is None:  # not in the handler, in which the error keeps the allocations alive
             inputs = [c for c, _ in self._inputs]
             keys, plain, run = libcudf.aggregate(self.query, self.keys, inputs, why)
         else:
@@ -357,10 +358,10 @@ class Aggregator:
             plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
-            output = libcudf.retyped(column, dtype)
+            output = reinterpreted(column, dtype)
             outputs.append(output if of is None else gather([of], output)[0])
         if self._encoded and made is not None:
-            # codes that are there already follow the order of the keys
+            # codes that the pass made already follow the order of the keys
             order = sorted_order(keys) if self._in_order and made.codes is None else None
             codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
             self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])

@@ -41,8 +41,9 @@ class Experiment:
     five: bool = True
 
 
-# Each constant decides the time of some: few groups bandwidth, thousands the updates, random keys
-# the crowd, many partitions the runs, many groups in a global table the cache misses.
+# Each constant determines the time of some of these: bandwidth that of few groups, updates that of
+# thousands, crowding that of random keys, runs that of many partitions, and cache misses that of
+# many groups in a global table.
 EXPERIMENTS = tuple(
     Experiment(kernel, groups, dense, five)
     for groups, dense, kernels in (
@@ -118,15 +119,15 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
             held = kind, _columns(rows, *kind)
         aggregator = _aggregator(held[1], experiment.five)
         run = aggregator.run(experiment.kernel)[2]
-        laps: list[dict[str, float]] = []
+        repeats: list[dict[str, float]] = []
         for _ in range(_REPEATS):
             stopwatch = Stopwatch()
             run = aggregator.run(experiment.kernel, stopwatch)[2]
-            laps.append(stopwatch.milliseconds())
+            repeats.append(stopwatch.milliseconds())
         if run.restarted or run.decision.kernel != experiment.kernel:
             # a table or a tile of it does not fit this device: the other experiments must do
             continue
-        times = {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+        times = {name: statistics.median(each[name] for each in repeats) for name in repeats[0]}
         tile = partitions.tile_of(aggregator.query, device, run.decision)
         yield Observation(
             aggregator.query,
@@ -181,7 +182,7 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
     if not dense:
         key = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[key]
     arrays = (key, rng.random(rows), rng.random(rows, dtype="float32"))
-    # the kernels run on a stream of their own
+    # the kernels run on their own stream
     cp.cuda.get_current_stream().synchronize()
     key, v, w = (plc.Column.from_cuda_array_interface(array) for array in arrays)
     return key, v, w

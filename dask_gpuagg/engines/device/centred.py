@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Losses of more than four of sixteen digits are made good.
+# Losses of more than four of sixteen digits are repaired.
 LOSS_AT_MOST = 1e4
 
 

@@ -1,4 +1,4 @@
-"""Partials divided by key hash, and finished outputs brought together again."""
+"""Partials divided by key hash, and finished outputs divided and concatenated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import pylibcudf as plc
 from dask.dataframe.dispatch import hash_object_dispatch
 
-from dask_gpuagg.dtypes import dtype_class, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     column_of,
     like,
-    nans_to_nulls,
     table,
     view,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.stacking import of_categories, stack
 from dask_gpuagg.plan import Plan
@@ -37,24 +37,24 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     """
     columns: list[Any] = []
     for key in keys:
-        columns += _hashed(cudf.Series(key).reset_index(drop=True))
+        columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
     hashes = hash_object_dispatch(frame, index=False)
     return (hashes.astype("uint64") % buckets).astype("int64")
 
 
-def _hashed(key: Any) -> list[Any]:
+def _hash_columns(key: Any) -> list[Any]:
     """Columns that have the same values for the same keys."""
     if dtype_class(key.dtype) == "category":
         # partitions may number their categories differently
         key = of_categories(key)
     cls = dtype_class(key.dtype)
-    if cls in ("bool", "int", "uint", "float"):
-        # large integers that are one float go to one output, which does no harm
+    if cls in NUMERIC:
+        # large integers that are equal as floats share an output, which is correct
         key = key.astype("float64")
         # NaN and null are one key, and so are -0.0 and 0.0
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
-    if cls not in ("datetime", "timedelta"):
+    if cls not in TEMPORAL:
         return [key]
     per_second = ticks_of(key.dtype)
     ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
@@ -88,8 +88,8 @@ def _taken(whole: Any, rows: cp.ndarray) -> Any:
     return table({name: like(column, whole[name].dtype) for name, column in pairs})
 
 
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so; see ``host.gather``.
+def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so; see the host engine's.
 
     The keys travel as columns. cuDF's own concatenation looks for a frequency in an index of
     datetimes, and fails where few rows surround a null; and it factorizes every level of a
@@ -124,9 +124,9 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
     return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
 
 
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several; see ``host.select``."""
-    # not by level: a number may be the name of another one
+def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several; see the host's."""
+    # not by level: the number of a level may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
 

@@ -18,7 +18,9 @@ from cudf.core.column import ColumnBase
 
 from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
+from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.whole_groups import SortedRows
 from dask_gpuagg.reporting.runs import note_run, subject
 
@@ -50,12 +52,12 @@ class Grouping:
         self._views = [view(k) for k in keys]
         self._keep_nulls = keep_nulls
         self._passes = [Aggregator(self._views, keep_nulls)]
-        # libcudf knows no categories and no time zones: such keys are gathered by cuDF. Strings are
-        # one to it, whatever their missing value, and so they are to the kernels.
-        self.gathered = not all(
+        # libcudf has no categories and no time zones: such keys are gathered by cuDF. All strings
+        # have one type in libcudf and in the kernels, whatever their missing value.
+        self.keys_by_row = not all(
             is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
         )
-        if self.gathered:
+        if self.keys_by_row:
             self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
 
     @property
@@ -88,7 +90,7 @@ class Grouping:
         """
         keys, outputs = self.run()
         names = [f"k{i}" for i in range(len(self._keys))]
-        if self.gathered:
+        if self.keys_by_row:
             rows = outputs.pop(0)
             series = [take(k, rows) for k in self._keys]
         else:
@@ -118,27 +120,31 @@ class Numbering:
 
     Parameters
     ----------
-    keys : sequence of Series
-        Of all rows.
-    groups : sequence of Series
-        The keys of the groups, in the order of their numbers.
+    n : int
+        Number of groups.
+    pairs : tuple of arrays, optional
+        The rows and the numbers of their groups.
+    of_rows : array, optional
+        In their place: the numbers of all rows' groups, -1 for rows of none.
     """
 
-    def __init__(self, keys: Sequence[Any], groups: Sequence[Any]) -> None:
-        rows, codes = matches(keys, groups)
-        order = cp.argsort(rows)
-        self._taken: tuple[cp.ndarray, cp.ndarray] | None = (rows[order], codes[order])
-        self._of_rows: cp.ndarray | None = None
-        self.n = len(groups[0])
+    def __init__(
+        self,
+        n: int,
+        pairs: tuple[cp.ndarray, cp.ndarray] | None = None,
+        of_rows: cp.ndarray | None = None,
+    ) -> None:
+        self.n = n
+        self._taken = pairs
+        self._of_rows = of_rows
         self._sorted: SortedRows | None = None
 
     @classmethod
-    def of_codes(cls, codes: cp.ndarray, n: int) -> Numbering:
-        """From the numbers of all rows' groups, -1 for rows of none."""
-        made = object.__new__(cls)
-        made._of_rows, made._taken = codes, None
-        made.n, made._sorted = n, None
-        return made
+    def of_keys(cls, keys: Sequence[Any], groups: Sequence[Any]) -> Numbering:
+        """From the keys of all rows, and those of the groups in the order of their numbers."""
+        rows, codes = matches(keys, groups)
+        order = cp.argsort(rows)
+        return cls(len(groups[0]), (rows[order], codes[order]))
 
     @property
     def rows(self) -> cp.ndarray:
@@ -151,14 +157,14 @@ class Numbering:
         return self._pairs()[1]
 
     def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
-        if self._taken is None:  # not before it is asked for: a sort needs the codes of all rows
+        if self._taken is None:  # only when asked for: a sort needs the codes of all rows
             assert self._of_rows is not None
             rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
             self._taken = (rows, self._of_rows[rows])
         return self._taken
 
     def sorted(self, rows: int) -> SortedRows:
-        """All rows, of which there are so many, for the kernels that select and sort."""
+        """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
             codes = self._of_rows
             if codes is None:
@@ -169,10 +175,7 @@ class Numbering:
 
     def where(self, kept: cp.ndarray) -> Numbering:
         """The same groups, of some of the rows."""
-        fewer = object.__new__(Numbering)
-        fewer._taken, fewer._of_rows = (self.rows[kept], self.codes[kept]), None
-        fewer.n, fewer._sorted = self.n, None
-        return fewer
+        return Numbering(self.n, (self.rows[kept], self.codes[kept]))
 
     def take(self, column: Any) -> plc.Column:
         """Values of a column of all rows, for those that belong to groups."""
@@ -191,7 +194,7 @@ class Numbering:
         return self.spread(array_of(keys.columns()[0]), made[0].columns()[0])
 
     def spread(self, codes: cp.ndarray, values: plc.Column) -> plc.Column:
-        """Values of some groups, brought to all of them; null for the others."""
+        """Values of some groups in a column of all groups; null for the others."""
         if len(codes) == 0:
             return plc.Column.all_null_like(values, self.n)
         places = cp.full(self.n, NOWHERE, dtype=cp.int32)
@@ -268,8 +271,7 @@ def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
 
 def gather_rows(column: plc.Column, rows: plc.Column) -> plc.Column:
     """The same, of row numbers in a column."""
-    made = plc.copying.gather(plc.Table([column]), rows, plc.copying.OutOfBoundsPolicy.NULLIFY)
-    return made.columns()[0]
+    return layout.gather([column], rows)[0]
 
 
 def column_of(array: cp.ndarray) -> plc.Column:
@@ -293,14 +295,6 @@ def floats_of(column: plc.Column) -> cp.ndarray:
 def present(column: plc.Column) -> cp.ndarray:
     """Which values are not null."""
     return array_of(plc.unary.is_valid(column))
-
-
-def nans_to_nulls(column: plc.Column) -> plc.Column:
-    """The column with nulls for NaN."""
-    floats = (plc.TypeId.FLOAT32, plc.TypeId.FLOAT64)
-    if column.type().id() not in floats:
-        return column
-    return plc.transform.column_nans_to_nulls(column)
 
 
 def is_own(dtype: Any) -> bool:

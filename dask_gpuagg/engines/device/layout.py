@@ -53,7 +53,7 @@ def identity(column: plc.Column) -> tuple[int, ...]:
     """What views of the same memory have in common: a Series gives a new view at each request."""
     spans = (column.data(), column.null_mask())
     addresses = (span.ptr if span is not None else 0 for span in spans)
-    # empty columns share address 0; they have nothing to tell them apart but themselves
+    # empty columns share address 0: their identity distinguishes them
     own = id(column) if column.size() == 0 else 0
     return (*addresses, column.offset(), int(column.type().id()), own)
 
@@ -118,7 +118,7 @@ def view_of(column: plc.Column) -> DeviceColumn:
 
 
 def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
-    """The rows of some key columns in ascending order, nulls behind."""
+    """The rows of some key columns in ascending order, nulls last."""
     ascending = [plc.types.Order.ASCENDING] * len(keys)
     nulls = [plc.types.NullOrder.AFTER] * len(keys)
     return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import (
@@ -28,28 +27,30 @@ from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.engines.device.layout import BOOL8, CTYPES, FLOAT64, INT64
+from dask_gpuagg.engines.device.operations import (
+    as_key,
+    binary,
+    fill_nulls,
+    is_positive,
+    keep_where,
+    limb_mean,
+    lower_half,
+    nans_to_nulls,
+    reinterpreted,
+    scalar,
+    spread_of,
+    take_rows,
+    upper_half,
+)
 from dask_gpuagg.reporting.fallbacks import warn_user
 
 KERNEL = "libcudf"
 
-_PLAIN: dict[str, TypeId] = {
-    "i8": TypeId.INT8,
-    "i16": TypeId.INT16,
-    "i32": TypeId.INT32,
-    "i64": TypeId.INT64,
-    "u8": TypeId.UINT8,
-    "u16": TypeId.UINT16,
-    "u32": TypeId.UINT32,
-    "u64": TypeId.UINT64,
-    "f32": TypeId.FLOAT32,
-    "f64": TypeId.FLOAT64,
-}
+# the type of plain numbers for each ctype: the first of those that share it
+_PLAIN: dict[str, TypeId] = {ctype: kind for kind, ctype in reversed(CTYPES.items())}
 _NO_ROW = 0x7FFFFFFF
-_INT64 = DataType(TypeId.INT64)
-_FLOAT64 = DataType(TypeId.FLOAT64)
-_BOOL8 = DataType(TypeId.BOOL8)
 _DECIMAL128 = DataType(TypeId.DECIMAL128, 0)
-_LIMB = 1 << 32
 
 
 def aggregate(
@@ -113,7 +114,7 @@ def _warn(cause: str) -> None:
 
 
 class _Groups:
-    """The rows of a query, brought into the order of their groups.
+    """The rows of a query, in the order of their groups.
 
     Sorted once by the number of their group, every reduction gives one row per group in the order
     of the keys, whatever its type.
@@ -126,7 +127,7 @@ class _Groups:
         self._inputs = list(inputs)
         self._columns: dict[int, plc.Column] = {}
         self._states: dict[int, tuple[plc.Column, ...]] = {}
-        table = plc.Table([_as_key(key) for key in keys])
+        table = plc.Table([as_key(key) for key in keys])
         every = list(range(len(keys)))
         kept = table
         if not query.keep_nulls:
@@ -153,34 +154,34 @@ class _Groups:
 
     def _sorted(self, i: int) -> plc.Column:
         if i not in self._columns:
-            self._columns[i] = _taken(self._inputs[i], self._rows)
+            self._columns[i] = take_rows(self._inputs[i], self._rows)
         return self._columns[i]
 
     def _plain(self, i: int) -> plc.Column:
         """The values of an input as the numbers that they are made of."""
-        return retyped(self._sorted(i), DataType(_PLAIN[self._query.inputs[i].ctype]))
+        return reinterpreted(self._sorted(i), DataType(_PLAIN[self._query.inputs[i].ctype]))
 
     def _integers(self, i: int) -> plc.Column:
-        return plc.unary.cast(self._plain(i), _INT64)
+        return plc.unary.cast(self._plain(i), INT64)
 
     def _floats(self, i: int) -> plc.Column:
-        return plc.unary.cast(self._plain(i), _FLOAT64)
+        return plc.unary.cast(self._plain(i), FLOAT64)
 
     def _wide(self, i: int) -> plc.Column:
         """Integers, durations and decimals as integers of 128 bits."""
         if self._query.inputs[i].ctype == "i128":
-            return retyped(self._sorted(i), _DECIMAL128)
+            return reinterpreted(self._sorted(i), _DECIMAL128)
         return plc.unary.cast(self._plain(i), _DECIMAL128)
 
     def _truths(self, i: int) -> plc.Column:
-        return retyped(plc.unary.cast(self._plain(i), _BOOL8), DataType(TypeId.UINT8))
+        return reinterpreted(plc.unary.cast(self._plain(i), BOOL8), DataType(TypeId.UINT8))
 
     def _row_numbers(self, i: int) -> plc.Column:
         """Numbers of the rows, null where the input is: its own type may be one of no numbers."""
         column = self._inputs[i]
         if not column.null_count():
             return self._rows
-        return _where(self._rows, _taken(plc.unary.is_valid(column), self._rows))
+        return keep_where(self._rows, take_rows(plc.unary.is_valid(column), self._rows))
 
     def _reduced(self, column: plc.Column, how: plc.aggregation.Aggregation) -> plc.Column:
         requests = [plc.groupby.GroupByRequest(column, [how])]
@@ -200,11 +201,11 @@ class _Groups:
     @cached_property
     def _size(self) -> plc.Column:
         count = plc.aggregation.count(NullPolicy.INCLUDE)
-        return plc.unary.cast(self._reduced(self._numbers, count), _INT64)
+        return plc.unary.cast(self._reduced(self._numbers, count), INT64)
 
     def _count(self, column: plc.Column) -> plc.Column:
         count = plc.aggregation.count(NullPolicy.EXCLUDE)
-        return plc.unary.cast(self._reduced(column, count), _INT64)
+        return plc.unary.cast(self._reduced(column, count), INT64)
 
     def _made(self, state: KernelState) -> tuple[plc.Column, ...]:
         of, agg = state.inputs, plc.aggregation
@@ -224,13 +225,13 @@ class _Groups:
             case "FloatProduct":
                 return (self._reduced(self._floats(*of), agg.product()),)
             case "Min":
-                return (self._reduced(_without_nan(self._plain(*of)), agg.min()),)
+                return (self._reduced(nans_to_nulls(self._plain(*of)), agg.min()),)
             case "Max":
-                return (self._reduced(_without_nan(self._plain(*of)), agg.max()),)
+                return (self._reduced(nans_to_nulls(self._plain(*of)), agg.max()),)
             case "Any":
-                return (_filled(self._reduced(self._truths(*of), agg.max()), 0),)
+                return (fill_nulls(self._reduced(self._truths(*of), agg.max()), 0),)
             case "All":
-                return (_filled(self._reduced(self._truths(*of), agg.min()), 1),)
+                return (fill_nulls(self._reduced(self._truths(*of), agg.min()), 1),)
             case "FirstRow":
                 return (self._reduced(self._row_numbers(*of), agg.min()),)
             case "LastRow":
@@ -244,34 +245,35 @@ class _Groups:
     def _moments(self, i: int) -> tuple[plc.Column, ...]:
         values = self._floats(i)
         n = self._count(values)
-        mean = _of("TRUE_DIV", self._sum(values), n)
-        off = _of("SUB", values, _taken(mean, self._numbers))
-        return n, mean, self._sum(_of("MUL", off, off))
+        mean = binary("TRUE_DIV", self._sum(values), n)
+        off = binary("SUB", values, take_rows(mean, self._numbers))
+        return n, mean, self._sum(binary("MUL", off, off))
 
     def _limbs(self, i: int) -> tuple[plc.Column, plc.Column]:
         """Sums of 64-bit integers in two halves."""
         values = self._integers(i)
-        low = self._sum(_lower(values))
-        high = _of("ADD", self._sum(_upper(values)), _upper(low), _INT64)
-        return _filled(high, 0), _filled(_lower(low), 0)
+        low = self._sum(lower_half(values))
+        high = binary("ADD", self._sum(upper_half(values)), upper_half(low), INT64)
+        return fill_nulls(high, 0), fill_nulls(lower_half(low), 0)
 
     def _exact_mean(self, i: int, n: plc.Column) -> plc.Column:
         ctype = self._query.inputs[i].ctype
         if ctype == "i128":
             count = plc.unary.cast(n, _DECIMAL128)
-            mean = _of("DIV", self._sum(self._wide(i)), count, _DECIMAL128)
-            return _where(mean, _positive(n))
-        return plc.unary.cast(_limb_mean(*self._limbs(i), n), DataType(_PLAIN[ctype]))
+            mean = binary("DIV", self._sum(self._wide(i)), count, _DECIMAL128)
+            return keep_where(mean, is_positive(n))
+        return plc.unary.cast(limb_mean(*self._limbs(i), n), DataType(_PLAIN[ctype]))
 
     def _merged_moments(self, n: int, mean: int, m2: int) -> tuple[plc.Column, ...]:
         weights = self._floats(n)
         total = self._sum(self._integers(n))
         # partials of no values have a mean of NaN
-        means = _where(self._floats(mean), _of("NOT_EQUAL", weights, _scalar(0, weights), _BOOL8))
-        merged = _of("TRUE_DIV", self._sum(_of("MUL", weights, means)), total)
-        off = _of("SUB", means, _taken(merged, self._numbers))
-        between = self._sum(_of("MUL", weights, _of("MUL", off, off)))
-        return total, merged, _of("ADD", self._sum(self._floats(m2)), _filled(between, 0))
+        some = binary("NOT_EQUAL", weights, scalar(0, weights), BOOL8)
+        means = keep_where(self._floats(mean), some)
+        merged = binary("TRUE_DIV", self._sum(binary("MUL", weights, means)), total)
+        off = binary("SUB", means, take_rows(merged, self._numbers))
+        between = self._sum(binary("MUL", weights, binary("MUL", off, off)))
+        return total, merged, binary("ADD", self._sum(self._floats(m2)), fill_nulls(between, 0))
 
     # ---- outputs -----------------------------------------------------------------------------
 
@@ -285,7 +287,7 @@ class _Groups:
             case "Extreme":
                 return self._extreme(state[0], arguments[2])
             case "RowNumber":
-                return _filled(state[0], _NO_ROW)
+                return fill_nulls(state[0], _NO_ROW)
             case "WideUpper" | "WideLower":
                 (i,) = self._query.states[int(arguments[0])].inputs
                 return self._limbs(i)[policy == "WideLower"]
@@ -294,128 +296,29 @@ class _Groups:
                 return self._exact_mean(i, self._state(int(arguments[1]))[0])
             case "LimbMean":
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
-                return _limb_mean(upper, lower, n)
+                return limb_mean(upper, lower, n)
             case "MomentRows":
                 return state[0]
             case "MomentMean":
-                return _filled(state[1], float("nan"))
+                return fill_nulls(state[1], float("nan"))
             case "MomentM2":
-                return _filled(state[2], 0)
+                return fill_nulls(state[2], 0)
             case "MomentLoss":  # its sums are of distances from the mean
-                n = plc.unary.cast(state[0], _FLOAT64)
-                return _of("MUL", n, _scalar(0, n))
+                n = plc.unary.cast(state[0], FLOAT64)
+                return binary("MUL", n, scalar(0, n))
             case "Mean":
                 (n,) = self._state(int(arguments[1]))
-                return _where(_of("TRUE_DIV", state[0], n), _positive(n))
+                return keep_where(binary("TRUE_DIV", state[0], n), is_positive(n))
             case "Spread":
                 n, _, m2 = state
-                return _spread(n, m2, int(arguments[1]), int(arguments[2]))
+                return spread_of(n, m2, int(arguments[1]), int(arguments[2]))
         raise NotImplementedError(f"{KERNEL} does not make {policy}")
 
     def _extreme(self, found: plc.Column, count: str) -> plc.Column:
         if found.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
             return found
         # null where there is no value but NaN; that is NaN, unless there is no value at all
-        filled = _filled(found, float("nan"))
+        filled = fill_nulls(found, float("nan"))
         if count == "NO_STATE":
             return filled
-        return _where(filled, _positive(self._state(int(count))[0]))
-
-
-def retyped(column: plc.Column, dtype: DataType) -> plc.Column:
-    """The same bits as values of another type of the same width."""
-    if column.type() == dtype:
-        return column
-    return plc.Column(
-        dtype,
-        column.size(),
-        column.data(),
-        column.null_mask(),
-        column.null_count(),
-        column.offset(),
-        [],
-    )
-
-
-def _as_key(column: plc.Column) -> plc.Column:
-    """A key of which NaN is null, and -0.0 is 0.0."""
-    if column.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
-        return column
-    return _without_nan(plc.replace.normalize_nans_and_zeros(column))
-
-
-def _without_nan(column: plc.Column) -> plc.Column:
-    """NaN replaced by null, in a column of floats."""
-    if column.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
-        return column
-    return plc.transform.column_nans_to_nulls(column)
-
-
-def _taken(column: plc.Column, rows: plc.Column) -> plc.Column:
-    policy = plc.copying.OutOfBoundsPolicy.DONT_CHECK
-    return plc.copying.gather(plc.Table([column]), rows, policy).columns()[0]
-
-
-def _of(operator: str, left: Any, right: Any, dtype: DataType = _FLOAT64) -> plc.Column:
-    """A binary operation by the name that libcudf has for it."""
-    chosen = getattr(plc.binaryop.BinaryOperator, operator)
-    return plc.binaryop.binary_operation(left, right, chosen, dtype)
-
-
-def _scalar(value: float, like: plc.Column) -> plc.Scalar:
-    return plc.Scalar.from_py(value, like.type())
-
-
-def _upper(column: plc.Column) -> plc.Column:
-    return _of("SHIFT_RIGHT", column, _scalar(32, column), _INT64)
-
-
-def _lower(column: plc.Column) -> plc.Column:
-    return _of("BITWISE_AND", column, _scalar(_LIMB - 1, column), _INT64)
-
-
-def _limb_mean(upper: plc.Column, lower: plc.Column, n: plc.Column) -> plc.Column:
-    """Quotients rounded towards zero of sums in two halves, by long division."""
-    first, rest = _of("FLOOR_DIV", upper, n, _INT64), _of("PYMOD", upper, n, _INT64)
-    lower = _of("ADD", _shifted(rest), lower, _INT64)
-    second, rest = _of("FLOOR_DIV", lower, n, _INT64), _of("PYMOD", lower, n, _INT64)
-    quotient = _of("ADD", _shifted(first), second, _INT64)
-    negative = _of("LESS", quotient, _scalar(0, quotient), _BOOL8)
-    inexact = _of("NOT_EQUAL", rest, _scalar(0, rest), _BOOL8)
-    up = plc.unary.cast(_of("LOGICAL_AND", negative, inexact, _BOOL8), _INT64)
-    return _where(_of("ADD", quotient, up, _INT64), _positive(n))
-
-
-def _shifted(column: plc.Column) -> plc.Column:
-    return _of("MUL", column, _scalar(_LIMB, column), _INT64)
-
-
-def _filled(column: plc.Column, value: float) -> plc.Column:
-    if not column.null_count():
-        return column
-    return plc.replace.replace_nulls(column, _scalar(value, column))
-
-
-def _positive(column: plc.Column) -> plc.Column:
-    return _of("GREATER", column, _scalar(0, column), _BOOL8)
-
-
-def _where(column: plc.Column, condition: plc.Column) -> plc.Column:
-    """Null where a condition does not hold."""
-    if not column.size():
-        return column
-    if column.null_count():
-        condition = _of("LOGICAL_AND", condition, plc.unary.is_valid(column), _BOOL8)
-    mask, nulls = plc.transform.bools_to_mask(condition)
-    return column.with_mask(mask, nulls)
-
-
-def _spread(n: plc.Column, m2: plc.Column, ddof: int, power: int) -> plc.Column:
-    free = _of("SUB", n, _scalar(ddof, n))
-    made = _of("TRUE_DIV", m2, free)
-    if power:
-        made = plc.unary.unary_operation(made, plc.unary.UnaryOperator.SQRT)
-    if power == 2:
-        root = plc.unary.unary_operation(plc.unary.cast(n, _FLOAT64), plc.unary.UnaryOperator.SQRT)
-        made = _of("TRUE_DIV", made, root)
-    return _where(made, _positive(free))
+        return keep_where(filled, is_positive(self._state(int(count))[0]))

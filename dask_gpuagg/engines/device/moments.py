@@ -1,8 +1,8 @@
-"""Where the kernels' moments lost digits, and what they are then; see ``moments.py``."""
+"""Moments that lost digits in the kernels, made again; see ``centred.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cupy as cp
@@ -21,6 +21,9 @@ from dask_gpuagg.engines.device.groups import (
     view,
 )
 from dask_gpuagg.plan import Plan
+
+# rows or partials of the groups, and their counts, means and second moments
+Parts = tuple[Numbering, list[cp.ndarray]]
 
 # labels of the columns of losses are ``l<number of the state>``
 _LOSS = "l"
@@ -42,7 +45,7 @@ def is_lost(losses: Sequence[plc.Column]) -> bool:
 
 
 def losses_of(groups: Any) -> list[plc.Column]:
-    """The columns that say what was lost."""
+    """The columns of losses."""
     return [view(groups[name]) for name in groups.columns if name.startswith(_LOSS)]
 
 
@@ -54,31 +57,38 @@ def without_losses(groups: Any) -> Any:
 
 def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], plan: Plan) -> Any:
     """The states of rows, the moments that lost digits made again."""
-    found = _lost_groups(groups, plan)
-    if len(found) == 0:
-        return without_losses(groups)
-    numbering = _numbering(groups, keys, found)
-    for i in _moments(groups, plan):
-        (c,) = plan.states[i].columns
-        taken = numbering.take(columns[c])
-        some = numbering.where(present(taken))
+
+    def parts(state: int, numbering: Numbering) -> Parts:
+        (c,) = plan.states[state].columns
+        some = numbering.where(present(numbering.take(columns[c])))
         values = floats_of(some.take(columns[c]))
-        ones, zeros = cp.ones(len(values)), cp.zeros(len(values))
-        _repair(groups, i, found, some, ones, values, zeros)
-    return without_losses(groups)
+        return some, [cp.ones(len(values)), values, cp.zeros(len(values))]
+
+    return _repaired(groups, keys, plan, parts)
 
 
 def repaired_partials(groups: Any, stacked: Any, keys: Sequence[Any], plan: Plan) -> Any:
     """The states of partials, the moments that lost digits made again."""
-    found = _lost_groups(groups, plan)
-    if len(found) == 0:
-        return without_losses(groups)
-    numbering = _numbering(groups, keys, found)
-    for i in _moments(groups, plan):
-        counts = floats_of(numbering.take(stacked[f"s{i}.n"]))
+
+    def parts(state: int, numbering: Numbering) -> Parts:
+        counts = floats_of(numbering.take(stacked[f"s{state}.n"]))
         some = numbering.where(counts > 0)
-        parts = [floats_of(some.take(stacked[f"s{i}.{f}"])) for f in ("n", "mean", "m2")]
-        _repair(groups, i, found, some, *parts)
+        return some, [floats_of(some.take(stacked[f"s{state}.{f}"])) for f in ("n", "mean", "m2")]
+
+    return _repaired(groups, keys, plan, parts)
+
+
+def _repaired(
+    groups: Any, keys: Sequence[Any], plan: Plan, parts: Callable[[int, Numbering], Parts]
+) -> Any:
+    found = _lost_groups(groups, plan)
+    if len(found):
+        own = [groups[f"k{i}"] for i in range(len(keys))]
+        lost = [like(gather(view(key), found), key.dtype) for key in own]
+        numbering = Numbering.of_keys(keys, lost)
+        for i in _moments(groups, plan):
+            some, values = parts(i, numbering)
+            _repair(groups, i, found, some, *values)
     return without_losses(groups)
 
 
@@ -94,12 +104,6 @@ def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
     for loss in losses[1:]:
         worst = cp.fmax(worst, loss)
     return cp.flatnonzero(worst > LOSS_AT_MOST).astype(cp.int32)
-
-
-def _numbering(groups: Any, keys: Sequence[Any], found: cp.ndarray) -> Numbering:
-    """The rows that belong to some of the groups."""
-    own = [groups[f"k{i}"] for i in range(len(keys))]
-    return Numbering(keys, [like(gather(view(key), found), key.dtype) for key in own])
 
 
 def _repair(

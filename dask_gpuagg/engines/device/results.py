@@ -16,6 +16,7 @@ import pylibcudf as plc
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
@@ -24,16 +25,15 @@ from dask_gpuagg.engines.device.groups import (
     gather,
     like,
     matches,
-    nans_to_nulls,
     plain,
     table,
     view,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.
 _OWN_MEANS = ("datetime", "timedelta", "decimal")
-_POWERS = ("var", "std", "sem")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if output.column is None or output.custom is not None:
         return promised
     source = plan.columns[output.column].dtype
-    cls, rule = dtype_class(source), REGISTRY[output.aggregation].result
+    cls, record = dtype_class(source), REGISTRY[output.aggregation]
+    rule = record.result
     if rule == "same":
         return source
     if rule == "sum":
@@ -112,7 +113,7 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
         if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
             return source
     if rule == "float":
-        if cls in _OWN_MEANS and output.aggregation not in _POWERS:
+        if cls in _OWN_MEANS and record.power is None:
             # the promised precision of decimals is cuDF's; it is kept where values fit it
             return promised if cls == dtype_class(promised) == "decimal" else source
         # quantiles that are one of the values are of their class
@@ -162,20 +163,19 @@ def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shap
     return result
 
 
-# Labels of several levels as cuDF has them, who looks for duplicates in them each time.
-_accessors: dict[Any, Any] = {}
-_ACCESSORS = 256
+# Labels of several levels as cuDF has them: it would look for duplicates in them each time.
+_accessors: Cache[tuple[Any, ...], Any] = Cache(256)
 
 
 def _accessor_of(labels: pd.MultiIndex) -> Any:
     key = (tuple(labels), tuple(labels.names), tuple(level.dtype for level in labels.levels))
-    if key not in _accessors:
+
+    def make() -> Any:
         frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
         frame.columns = labels
-        if len(_accessors) >= _ACCESSORS:
-            _accessors.clear()
-        _accessors[key] = frame._data
-    return _accessors[key]
+        return frame._data
+
+    return _accessors.of(key, make)
 
 
 def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:

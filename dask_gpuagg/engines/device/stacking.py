@@ -1,4 +1,4 @@
-"""Tables of several partitions one behind the other, whose columns may differ in dtype.
+"""Tables of several partitions, concatenated, whose columns may differ in dtype.
 
 A partition's dtypes need not be those of the metadata, nor those of the next partition. cuDF
 concatenates numbers of several dtypes, and refuses all other mixtures: these are cast before.
@@ -19,19 +19,14 @@ from cudf.utils.dtypes import find_common_type
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.runtime.driver import copy
-from dask_gpuagg.dtypes import TICKS, dtype_class, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TEXT, TICKS, dtype_class
 from dask_gpuagg.engines.device.groups import (
     NOWHERE,
-    array_of,
-    column_of,
     gather_rows,
     like,
-    plain,
     view,
 )
 from dask_gpuagg.engines.device.layout import CTYPES, masked
-from dask_gpuagg.plan import Column, Plan
-from dask_gpuagg.states import STATES
 
 # One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
 _ROWS_OF_A_CALL = (1 << 31) - 1
@@ -40,10 +35,8 @@ _SHARE_OF_A_CALL = 6
 # Mean bytes of a piece from which on the time of a copy is above that of starting it.
 _BYTES_OF_A_COPY = 1 << 20
 
-_TEXT = {"string", "object"}
-_NUMBERS = {"bool", "int", "uint", "float", "decimal"}
-_LIMB = 32
-_LOWER = (1 << _LIMB) - 1
+_TEXT = frozenset(TEXT)
+_NUMBERS = frozenset((*NUMERIC, "decimal"))
 
 
 def stack(tables: Sequence[Any]) -> Any:
@@ -65,7 +58,7 @@ def stack(tables: Sequence[Any]) -> Any:
 
 
 def _concatenated(tables: list[Any]) -> Any:
-    """Tables one behind the other. cuDF forgets that categories are ordered."""
+    """Tables concatenated. cuDF forgets that categories are ordered."""
     stacked = cudf.concat(tables, ignore_index=True)
     for name, dtype in _dtypes_of(tables[0]).items():
         if dtype_class(dtype) != "category" or not dtype.ordered:
@@ -113,7 +106,7 @@ def bytes_of(part: Any) -> int:
 
 def _bytes(column: Any) -> int:
     dtype = column.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without a look at the column itself
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without reading the column's buffers
         return int(len(column) * dtype.itemsize)
     return _bytes_of(view(column))
 
@@ -208,7 +201,7 @@ def _is_null(column: Any) -> bool:
 
 
 def common_dtype(dtypes: Sequence[Any]) -> Any:
-    """The dtype of columns of these dtypes one behind the other.
+    """The dtype of a concatenation of columns of these dtypes.
 
     Parameters
     ----------
@@ -263,14 +256,14 @@ def cast(column: Any, dtype: Any) -> Any:
     return column.astype(dtype)
 
 
-def as_found(values: Any, column: Column) -> tuple[Any, Any]:
-    """A column of a partition, and the dtype under which its partial is merged.
+def compatible(values: Any, promised: Any) -> tuple[Any, Any]:
+    """A column that has another dtype than the promised one, as its partial takes it.
 
     Parameters
     ----------
     values : Series
-    column : Column
-        What the metadata promised.
+        Not of categories, unless it has no rows.
+    promised : dtype
 
     Returns
     -------
@@ -278,20 +271,13 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
         In the promised dtype where no value depends on it: a column without rows or without
         values.
     dtype : dtype
+        The promised one where the values can be merged with those of that dtype.
     """
-    found, promised = values.dtype, column.dtype
-    if found == promised:
-        return values, promised
-    classes = {dtype_class(found), dtype_class(promised)}
-    if classes == {"category"}:
-        return values, promised  # categories may differ from partition to partition
-    if classes <= _TEXT:
+    if {dtype_class(values.dtype), dtype_class(promised)} <= _TEXT:
         return values, promised  # one to libcudf, whatever their missing value
     if len(values) == 0 or _is_null(values):
         return cast(values, promised), promised
-    if "category" in classes and dtype_class(found) == "category":
-        return as_found(of_categories(values), column)
-    return values, found
+    return values, values.dtype
 
 
 def of_categories(column: Any) -> Any:
@@ -308,76 +294,3 @@ def of_categories(column: Any) -> Any:
     if rows.null_count():
         rows = plc.replace.replace_nulls(rows, plc.Scalar.from_py(NOWHERE, rows.type()))
     return like(gather_rows(view(values), rows), values.dtype)
-
-
-def retyped(partial: dict[str, Any], own: Plan, common: Plan) -> dict[str, Any]:
-    """A partial as if it had been made by another plan of the same outputs.
-
-    Parameters
-    ----------
-    partial : dict of str to DataFrame
-    own : Plan
-        By which it was made, with the dtypes of its partition.
-    common : Plan
-        With the dtypes that all partitions have in common: a sum of integers in one partition
-        may be one of floats in all of them, and then the number of a state may be another.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        Columns still have the dtypes of the partition: stacking brings them together.
-    """
-    if "groups" not in partial or own == common:
-        return partial
-    groups = partial["groups"]
-    columns = {n: groups[n] for n in groups.columns if not n.startswith("s")}
-    for i, j in _same_states(own, common):
-        fields = {n: groups[n] for n in groups.columns if n.startswith(f"s{i}.")}
-        if own.states[i].state == "limbs":
-            (c,), (d,) = own.states[i].columns, common.states[j].columns
-            factor = ticks_of(common.columns[d].dtype) // ticks_of(own.columns[c].dtype)
-            fields = _rescaled(fields, f"s{i}.", factor)
-        for name, values in fields.items():
-            field = name.partition(".")[2]
-            columns[f"s{j}.{field}"] = _as_state(values, common, j)
-    return partial | {"groups": cudf.DataFrame(columns)}
-
-
-def _same_states(own: Plan, common: Plan) -> list[tuple[int, int]]:
-    """Numbers of the states of one plan, with those of another that serve the same outputs."""
-    if own.shape != "groups":  # of which the outputs name no states
-        return [(i, i) for i in range(len(own.states))]
-    pairs = {}
-    for mine, theirs in zip(own.outputs, common.outputs, strict=True):
-        for i, j in zip(mine.states, theirs.states, strict=True):
-            fields = STATES[own.states[i].state].fields, STATES[common.states[j].state].fields
-            if fields[0] != fields[1]:
-                raise TypeError(
-                    f"{mine.aggregation} of {own.columns[own.states[i].columns[0]].dtype} and of "
-                    f"{common.columns[common.states[j].columns[0]].dtype} have no common state"
-                )
-            pairs[j] = i
-    return [(i, j) for j, i in sorted(pairs.items())]
-
-
-def _as_state(values: Any, plan: Plan, state: int) -> Any:
-    """A field of a state; sums of integers modulo 2**64 with the sign that the plan gives them.
-
-    cuDF would bring signed and unsigned ones together as floats.
-    """
-    use = plan.states[state]
-    if use.state not in ("isum", "iprod"):
-        return values
-    unsigned = dtype_class(plan.columns[use.columns[0]].dtype) == "uint"
-    return values.astype("uint64" if unsigned else "int64")
-
-
-def _rescaled(fields: dict[str, Any], prefix: str, factor: int) -> dict[str, Any]:
-    """A sum in two halves times a factor of at most 2**30: the lower half stays one of 32 bits."""
-    if factor == 1:
-        return fields
-    high, low = array_of(view(fields[prefix + "hi"])), array_of(view(fields[prefix + "lo"]))
-    # a partial of several partitions may hold more in its lower half
-    high, low = (high + (low >> _LIMB)) * factor, (low & _LOWER) * factor
-    high, low = high + (low >> _LIMB), low & _LOWER
-    return {prefix + "hi": plain(column_of(high)), prefix + "lo": plain(column_of(low))}

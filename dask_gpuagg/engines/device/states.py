@@ -9,19 +9,19 @@ import pylibcudf as plc
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 from pylibcudf.types import DataType, TypeId
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.groups import view
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
 
-_POWERS = {"var": 0, "std": 1, "sem": 2}
 _DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
 
 
-def selects(name: str) -> bool:
+def keeps_values(name: str) -> bool:
     """Whether a state or an aggregation is one of the values, in their own dtype."""
-    return name in ("min", "max", "first", "last")
+    return name in REGISTRY and REGISTRY[name].result == "same"
 
 
 def _numbers(column: plc.Column) -> plc.Column:
@@ -52,11 +52,15 @@ def _is_exact(output: Output, plan: Plan) -> bool:
 
 def is_spread(output: Output) -> bool:
     """Whether an output is made of second moments."""
-    return output.aggregation in _POWERS
+    return _power(output) is not None
+
+
+def _power(output: Output) -> int | None:
+    return None if output.custom else REGISTRY[output.aggregation].power
 
 
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
-    """One state of rows: the outputs are its fields, and behind those of moments their loss."""
+    """One state of rows: the outputs are its fields, and for moments then their loss."""
     if use.state == "size":
         aggregator.size()
         return
@@ -84,24 +88,15 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
     """One state of partials: the outputs are its fields again, and the loss of moments."""
-    match use.state:
-        case "size" | "count":
-            aggregator.sum(view(table[prefix + "n"]))
-        case "isum" | "osum" | "fsum":
-            aggregator.sum(view(table[prefix + "sum"]))
-        case "iprod" | "fprod":
-            aggregator.prod(view(table[prefix + "prod"]))
-        case "min" | "max" | "first" | "last" | "any" | "all":
-            getattr(aggregator, use.state)(view(table[prefix + use.state]))
-        case "limbs":
-            aggregator.sum(view(table[prefix + "hi"]))
-            aggregator.sum(view(table[prefix + "lo"]))
-        case "moments":
-            fields = [view(table[prefix + f]) for f in ("n", "mean", "m2")]
-            aggregator.merged_moments(*fields)
-            aggregator.merged_loss(*fields)
-        case other:
-            raise AssertionError(f"the planner let {other!r} through to the device")
+    record = STATES[use.state]
+    fields = [view(table[prefix + name]) for name in record.fields]
+    if use.state == "moments":
+        aggregator.merged_moments(*fields)
+        aggregator.merged_loss(*fields)
+        return
+    assert record.kernels, f"the planner let {use.state!r} through to the kernels"
+    for field in fields:
+        getattr(aggregator, record.merge)(field)
 
 
 def finish(
@@ -118,11 +113,11 @@ def finish(
             aggregator.merged_exact_mean(fields["sum"], fields["n"])
         else:
             aggregator.merged_mean(fields["sum"], fields["n"])
-    elif output.aggregation in _POWERS:
+    elif (power := _power(output)) is not None:
         (i,) = output.states
         n, mean, m2 = (view(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
         ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.merged_spread(n, mean, m2, ddof, _POWERS[output.aggregation])
+        aggregator.merged_spread(n, mean, m2, ddof, power)
         if watched:
             aggregator.merged_loss(n, mean, m2)
     else:
@@ -148,10 +143,10 @@ def finish_rows(
         aggregator.exact_mean(column)
     elif output.aggregation == "mean":
         aggregator.mean(column)
-    elif output.aggregation in _POWERS:
+    elif (power := _power(output)) is not None:
         ddof = dict(output.parameters).get("ddof", 1)
         numbers = _numbers(column)
-        aggregator.spread(numbers, ddof, _POWERS[output.aggregation])
+        aggregator.spread(numbers, ddof, power)
         if watched:
             aggregator.loss(numbers)
     else:

@@ -4,60 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_gpuagg.aggregations import DEVICE_CLASSES, REGISTRY, Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind, markdown
 from dask_gpuagg.cuda.runtime.driver import unavailable
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import DEVICE_CLASSES, dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
+from dask_gpuagg.states import STATES
 
-_NUMERIC = ("bool", "int", "uint", "float")
-_TEMPORAL = ("datetime", "timedelta")
-# cuDF's columns of dtype object hold strings
-_TEXT = ("string", "object")
-_FIXED = (*_NUMERIC, *_TEMPORAL, "decimal")
-
-# The states that our kernels make, by the classes of the columns that they make them of.
-KERNEL_STATES: dict[str, tuple[str, ...]] = {
-    "size": DEVICE_CLASSES,
-    "count": DEVICE_CLASSES,
-    "isum": _NUMERIC,
-    "fsum": _NUMERIC,
-    "osum": ("timedelta", "decimal"),
-    "iprod": _NUMERIC,
-    "fprod": _NUMERIC,
-    "min": (*_FIXED, "category"),
-    "max": (*_FIXED, "category"),
-    "first": DEVICE_CLASSES,
-    "last": DEVICE_CLASSES,
-    "any": (*_NUMERIC, *_TEXT),
-    "all": (*_NUMERIC, *_TEXT),
-    "moments": (*_NUMERIC, "decimal"),
-    "limbs": _TEMPORAL,
-}
-# Those that libcudf makes. Kernels have no atomic that orders decimal128.
-LIBRARY_STATES: dict[str, tuple[str, ...]] = {
-    "min": (*_TEXT, "decimal"),
-    "max": (*_TEXT, "decimal"),
-    "concat": _TEXT,
-    "idxmin": (*_NUMERIC, *_TEMPORAL),
-    "idxmax": (*_NUMERIC, *_TEMPORAL),
-    "comoments": _NUMERIC,
-    "custom": DEVICE_CLASSES,
-}
-# Outputs of whole groups that our kernels make of rows as they are, and of which classes.
-_OF_ROWS = ("median", "quantile", "nunique")
-_AS_WORDS = (*_NUMERIC, *_TEMPORAL)
 # The most digits of a decimal of 64 bits.
 _DIGITS_OF_64_BITS = 18
 
 
 def in_kernels(use: StateUse, plan: Plan) -> bool:
     """Whether our kernels make a state; else libcudf does."""
-    if use.state not in KERNEL_STATES:
-        return False
+    classes, library = STATES[use.state].kernels, STATES[use.state].libcudf
     dtypes = [plan.columns[c].dtype for c in use.columns]
-    if use.state in ("min", "max") and any(_is_decimal128(dtype) for dtype in dtypes):
+    if any(_is_decimal128(dtype) and "decimal" in library for dtype in dtypes):
         return False
-    return all(dtype_class(dtype) in KERNEL_STATES[use.state] for dtype in dtypes)
+    return bool(classes) and all(dtype_class(dtype) in classes for dtype in dtypes)
 
 
 def _is_decimal128(dtype: Any) -> bool:
@@ -85,9 +48,10 @@ def of_rows(plan: Plan) -> bool:
         and not plan.states
         and not _has_unobserved(plan)
         and all(
-            output.aggregation in _OF_ROWS
-            and output.column is not None
-            and dtype_class(plan.columns[output.column].dtype) in _AS_WORDS
+            output.column is not None
+            and output.custom is None
+            and dtype_class(plan.columns[output.column].dtype)
+            in REGISTRY[output.aggregation].kernels
             for output in plan.outputs
         )
         and not plan.grouped
@@ -104,16 +68,13 @@ def _classes(name: str) -> tuple[str, ...]:
     record = REGISTRY[name]
     if record.kind is not Kind.MERGEABLE:
         return tuple(c for c in DEVICE_CLASSES if c in record.accepts)
-    if name == "value_counts":  # the values become an index
-        return tuple(c for c in DEVICE_CLASSES if c in record.accepts and c != "decimal")
-    return tuple(
+    classes = tuple(
         cls
         for cls, states in record.states.items()
-        if all(
-            cls in (*KERNEL_STATES.get(state, ()), *LIBRARY_STATES.get(state, ()))
-            for state in states
-        )
+        if all(cls in (*STATES[s].kernels, *STATES[s].libcudf) for s in states)
     )
+    # cuDF has no index of decimals
+    return tuple(c for c in classes if record.result != "key" or c != "decimal")
 
 
 def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
@@ -167,10 +128,9 @@ def device_table() -> str:
     -------
     str
     """
-    head = ["aggregation", *DEVICE_CLASSES]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    rows = []
     for record in REGISTRY.values():
         marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]
         if any(marks):
-            lines.append("| " + " | ".join([f"`{record.name}`", *marks]) + " |")
-    return "\n".join(lines)
+            rows.append([f"`{record.name}`", *marks])
+    return markdown(["aggregation", *DEVICE_CLASSES], rows)

@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.choice import selection_costs
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.layout import (
     FLOAT64,
@@ -29,8 +29,6 @@ from dask_gpuagg.engines.device.layout import (
 )
 from dask_gpuagg.plan import Output
 
-_RANKED = ("bool", "int", "uint", "float")
-_CHRONO = ("datetime", "timedelta")
 # The types of which whole groups are reduced here; the others are cuDF's.
 _SORTED = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
 # Of which quantiles are whole ticks.
@@ -51,7 +49,7 @@ def _parameters(output: Output, ticks: bool = False) -> dict[str, Any]:
 
 def is_chrono(dtype: Any) -> bool:
     """Whether values are ticks, and so are their quantiles."""
-    return dtype_class(dtype) in _CHRONO
+    return dtype_class(dtype) in TEMPORAL
 
 
 def serves(output: Output, dtype: Any, rows: int) -> bool:
@@ -71,14 +69,14 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
     if rows > sgb.ROWS_AT_MOST:
         return False
     if output.aggregation == "list":
-        # lists of categories and of times in a zone are more to cuDF than to libcudf
+        # libcudf has no lists of categories, nor of times in a zone
         return isinstance(dtype, np.dtype | pd.StringDtype)
     parameters = _parameters(output)
     q = parameters.pop("q")
     between = parameters.pop("interpolation")
     return (
         output.aggregation in ("median", "quantile")
-        and dtype_class(dtype) in (*_RANKED, *_CHRONO)
+        and dtype_class(dtype) in (*NUMERIC, *TEMPORAL)
         and isinstance(q, int | float)
         and 0 <= q <= 1
         and between in sgb.BETWEEN
@@ -88,7 +86,7 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
 
 def counts(dtype: Any, rows: int) -> bool:
     """Whether distinct values of this dtype are counted here."""
-    return rows <= sgb.ROWS_AT_MOST and dtype_class(dtype) in (*_RANKED, *_CHRONO)
+    return rows <= sgb.ROWS_AT_MOST and dtype_class(dtype) in (*NUMERIC, *TEMPORAL)
 
 
 def can_sort() -> bool:

@@ -17,20 +17,20 @@ import pandas as pd
 _MOST_VALUES = 1 << 20
 
 
-def joins(dtype: Any) -> bool:
+def is_batched(dtype: Any) -> bool:
     """Whether columns of this dtype are reduced together: plain integers, float32 and float64."""
     if not isinstance(dtype, np.dtype):
         return False
     return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
 
 
-def together(values: pd.Series, others: Iterable[pd.Series]) -> list[pd.Series]:
+def batch_of(values: pd.Series, others: Iterable[pd.Series]) -> list[pd.Series]:
     """The column, and those of the others that are reduced along with it.
 
     Parameters
     ----------
     values : Series
-        Of a dtype that ``joins``.
+        Of a dtype that :func:`is_batched` accepts.
     others : iterable of Series
         Of as many rows; the column may be among them.
 

@@ -22,11 +22,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_gpuagg.dtypes import TICKS, dtype_class, ticks_of
+from dask_gpuagg.dtypes import NUMERIC, TICKS, dtype_class, ticks_of
 
 Hashes = npt.NDArray[np.uint64]
 
-_NUMERIC = ("bool", "int", "uint", "float")
 _DAY = 24 * 60 * 60
 
 
@@ -66,7 +65,7 @@ def hashed_by_dask(dtype: Any) -> bool:
     cls = dtype_class(dtype)
     if isinstance(dtype, pd.ArrowDtype):
         return cls in ("int", "uint", "float", "string")
-    return cls in (*_NUMERIC, "string", "datetime", "timedelta")
+    return cls in (*NUMERIC, "string", "datetime", "timedelta")
 
 
 def _together(columns: Sequence[Hashes]) -> Hashes:
@@ -96,10 +95,10 @@ def _hashes(values: pd.Series, promised: Any) -> Hashes:
 def _of_null(promised: Any) -> np.uint64:
     if (
         isinstance(promised, pd.CategoricalDtype)
-        and dtype_class(promised.categories.dtype) in _NUMERIC
+        and dtype_class(promised.categories.dtype) in NUMERIC
     ):
         promised = promised.categories.dtype
-    if dtype_class(promised) in _NUMERIC:
+    if dtype_class(promised) in NUMERIC:
         return np.uint64(_of_array(np.array([np.nan]))[0])
     if dtype_class(promised) in ("datetime", "timedelta"):
         return np.uint64(_of_array(np.array([np.iinfo(np.int64).min]))[0])
@@ -119,7 +118,7 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         of_objects = _is_object(promised.categories.dtype)
         promised = np.dtype("float64") if of_objects else promised.categories.dtype
     cls = dtype_class(found)
-    if cls in _NUMERIC:
+    if cls in NUMERIC:
         return _of_numbers(values.to_numpy(dtype=np.float64), promised)
     if cls == "decimal":
         # through text: both conversions are exact or correctly rounded, as float() of a Decimal is
@@ -179,7 +178,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
         # nanoseconds since 1970, of any size
         int: lambda some: _of_ticks(_wrapped(some), TICKS["ns"], promised),
         tuple: lambda some: np.array([_of_tuple(each, promised) for each in some], np.uint64),
-        # objects whose text does not tell whether they are equal
+        # objects that may be equal without having the same text
         type(None): lambda some: np.zeros(len(some), np.uint64),
     }
     tokens = [_token(value) for value in objects]
@@ -192,7 +191,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
 
 
 def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
-    """Text, number, nanoseconds or parts that equal objects have in common; else ``None``."""
+    """Text, number, nanoseconds or parts that equal objects share; else ``None``."""
     match value:
         case str():
             return str(value)
@@ -213,7 +212,7 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
 
 
 def _nanoseconds(time: Any) -> int:
-    # in the unit of its own: years that nanoseconds do not reach are held in coarser ones
+    # in its own unit: years that nanoseconds do not reach are held in coarser ones
     ticks = time.asm8.view("int64")
     return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
 

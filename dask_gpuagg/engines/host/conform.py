@@ -10,7 +10,7 @@ import pandas as pd
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.dtypes import TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.plan import Output
 
 # a decimal256 has at most 76 digits; as many again keep a quotient exact enough to round
@@ -62,6 +62,27 @@ def list_dtype(dtype: Any) -> Any:
     return row.groupby([0]).agg(list).dtype
 
 
+def series_of(values: Any) -> pd.Series:
+    """An array as a Series: Python objects may become text, but not times, periods or intervals.
+
+    pandas takes the dtype of objects from what they are, which may differ between partitions.
+
+    Parameters
+    ----------
+    values : array
+    """
+    series = pd.Series(values)
+    if dtype_class(series.dtype) in ("object", "string") or not holds_objects(values):
+        return series
+    return pd.Series(values, dtype=object)
+
+
+def holds_objects(values: Any) -> bool:
+    """Whether an array holds Python objects."""
+    plain = isinstance(values, np.ndarray | pd.arrays.NumpyExtensionArray)
+    return plain and values.dtype.kind == "O"
+
+
 def conform(values: Any, dtype: Any, output: Output) -> Any:
     """Give an output the dtype that the metadata promises, where no value is lost by it.
 
@@ -70,14 +91,18 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     plain = isinstance(values, np.ndarray) and isinstance(dtype, np.dtype) and dtype.kind in "iuf"
     if plain and values.dtype == dtype:
         return values
-    series = pd.Series(values)
+    series = series_of(values)
     if dtype is None or series.dtype == dtype:
         return series.array
     if series.dtype == object and dtype_class(dtype) == "decimal":
         return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
     rule = "same" if output.custom else REGISTRY[output.aggregation].result
-    if rule == "same" and dtype_class(series.dtype) == "object" and not output.custom:
-        return series.array  # truths beside numbers, of several partitions
+    if rule == "same" and not output.custom:
+        found = dtype_class(series.dtype)
+        if found == "object":
+            return series.array  # truths beside numbers, of several partitions
+        if found in TEMPORAL and dtype_class(dtype) == "object":
+            return series.array  # extremes of objects that all are times: pandas' dtype of times
     narrow = dtype_class(dtype) in ("int", "uint", "bool")
     if rule == "sum" and narrow:
         # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit

@@ -9,20 +9,25 @@ appears in every table. Partials combine in the order of their partitions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.dtypes import dtype_class, is_plain
-from dask_gpuagg.engines.host.buckets import bucket_of
-from dask_gpuagg.engines.host.conform import categories_of
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows
-from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values, sort_order
-from dask_gpuagg.engines.host.found_dtypes import as_found, common_dtype, retyped, unmasked
+from dask_gpuagg.engines.host.exchange import (
+    concatenated_outputs,
+    divided_outputs,
+    keys_of,
+    output_of_bucket,
+    split,
+)
+from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
+from dask_gpuagg.engines.host.found_dtypes import common_dtype, compatible, of_categories, unmasked
 from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
@@ -36,21 +41,20 @@ from dask_gpuagg.engines.host.stacking import (
 )
 from dask_gpuagg.engines.host.unobserved import complete, expected_groups
 from dask_gpuagg.engines.host.update import update
-from dask_gpuagg.plan import Column, CustomFunctions, Plan
+from dask_gpuagg.plan import Column, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "as_found", "bytes_of", "combine", "common_dtype", "divided", "divided_outputs", "finalize",
-    "gather", "partial", "retyped", "select", "split", "stacked",
+    "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
+    "divided_outputs", "finalize", "of_categories", "output_of_bucket", "partial", "split",
+    "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
 
-# from so many columns of a table on, they are joined in memory by their dtypes
+# from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# NumPy sorts integers of 16 bits by radix
-_RADIX_SORTED = 1 << 16
 
 
 def partial(
@@ -98,22 +102,13 @@ def partial(
         groups = replace(groups, keys=[key.array for key in keys])
     tables: Partial = {}
     if plan.grouped:
-        reducer = Reducer(groups.codes, groups.n)
-        _expect(reducer, plan, columns)
-        fields: Fields = {}
-        for i, use in enumerate(plan.states):
-            inputs = [columns[c] for c in use.columns]
-            if use.custom is None:
-                state = update(reducer, use.state, inputs, index)
-            else:
-                state = _chunk_custom(use.custom, inputs[0], groups)
-            fields |= {f"s{i}.{name}": values for name, values in state.items()}
+        fields = _states(Reducer(groups.codes, groups.n), dict(enumerate(columns)), index, plan)
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
-        rows = _key_columns([k.array for k in keys]) | whole
+        rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
         tables["rows"] = pd.DataFrame(rows, copy=False)
     return tables
 
@@ -133,7 +128,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     tables: Partial = {}
     for name in plan.tables:
         stacked = stack([p[name] for p in partials])
-        keys = _keys_of(stacked)
+        keys = keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
             fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
@@ -181,7 +176,7 @@ def finalize(
         keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
     n = groups.n
     if expected:
-        keys = complete(keys, expected, bucket, _dtypes(plan))
+        keys = complete(keys, expected, bucket, [key.dtype for key in plan.keys])
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
     codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
@@ -195,7 +190,8 @@ def finalize(
     if plan.grouped:
         fields = _merge_states(reducers["groups"], stacked["groups"], plan)
     elif plan.states:
-        fields = _states_of_rows(reducers["rows"], stacked["rows"], plan)
+        rows = stacked["rows"]
+        fields = _states(reducers["rows"], {c: rows[f"v{c}"] for c in plan.rows}, rows.index, plan)
     if plan.shape == "values":
         return finish_values(keys, fields, plan, meta)
     if plan.shape == "matrix":
@@ -203,43 +199,27 @@ def finalize(
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
 
 
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
-    """Divide a partial by key hash into one partial per output.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    plan : Plan
-    buckets : int
-
-    Returns
-    -------
-    list of partials, of length ``buckets``
-    """
-    parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, table in tables.items():
-        keys = [k.array for k in _keys_of(table)[: len(plan.keys)]]
-        if name == "groups":
-            of_row = bucket_of(keys, _dtypes(plan), buckets)
-        else:  # hashing a row costs more than numbering it
-            groups = group([pd.Series(k) for k in keys], dropna=False)
-            of_row = bucket_of(groups.keys, _dtypes(plan), buckets).take(groups.codes)
-        if buckets <= _RADIX_SORTED:
-            of_row = of_row.astype(np.uint16)
-        order = np.argsort(of_row, kind="stable")
-        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
-        starts = [0, *ends[:-1]]
-        for part, start, end in zip(parts, starts, ends, strict=True):
-            part[name] = table.take(order[start:end])
-    return parts
-
-
-def _chunk_custom(functions: CustomFunctions, values: pd.Series, groups: Groups) -> Fields:
-    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
-    return _custom_fields(functions.chunk(values.groupby(groups.codes, sort=True)), groups.n)
+def _states(
+    reducer: Reducer, columns: Mapping[int, pd.Series], index: pd.Index, plan: Plan
+) -> Fields:
+    """The states of rows, named as merged ones are."""
+    for use in plan.states:  # so that each column is read once for all of its states
+        for c in use.columns:
+            reducer.expect(use.state, columns[c])
+    fields: Fields = {}
+    for i, use in enumerate(plan.states):
+        inputs = [columns[c] for c in use.columns]
+        if use.custom is None:
+            state = update(reducer, use.state, inputs, index)
+        else:
+            grouped = inputs[0].groupby(reducer.codes, sort=True)
+            state = _custom_fields(use.custom.chunk(grouped), reducer.n)
+        fields |= {f"s{i}.{name}": values for name, values in state.items()}
+    return fields
 
 
 def _custom_fields(returned: Any, n: int) -> Fields:
+    """Fields of a ``dd.Aggregation``: one for each Series that its function returns."""
     series = returned if isinstance(returned, tuple) else (returned,)
     return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
 
@@ -265,24 +245,6 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     return merged
 
 
-def _states_of_rows(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    """The states of whole rows, named as merged ones are."""
-    columns = {c: table[f"v{c}"] for c in plan.rows}
-    _expect(reducer, plan, columns)
-    fields: Fields = {}
-    for i, use in enumerate(plan.states):
-        state = update(reducer, use.state, [columns[c] for c in use.columns], table.index)
-        fields |= {f"s{i}.{name}": values for name, values in state.items()}
-    return fields
-
-
-def _expect(reducer: Reducer, plan: Plan, columns: Any) -> None:
-    """Announce all states, so that each column is read once for those of its own."""
-    for use in plan.states:
-        for c in use.columns:
-            reducer.expect(use.state, columns[c])
-
-
 def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
     """Distinct (key, value) pairs in order of appearance; a null value is a value."""
     rows = first_rows(groups.codes, groups.n, values)
@@ -295,7 +257,7 @@ def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> p
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
-    """A key of a partition that has no group: objects or NaN without a value tell no dtype."""
+    """A key of a partition without groups: objects or NaN without a value have no dtype."""
     found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
     nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
     if not nothing or wanted in (found, "category"):
@@ -332,17 +294,13 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
-    """The keys of all tables, one behind the other."""
-    parts = [_keys_of(table) for table in tables.values()]
+    """The keys of all tables, stacked."""
+    parts = [keys_of(table) for table in tables.values()]
     return [stack_series(columns) for columns in zip(*parts, strict=True)]
 
 
 def _complete_keys(table: pd.DataFrame) -> Any:
-    return np.logical_and.reduce([k.notna() for k in _keys_of(table)])
-
-
-def _keys_of(table: pd.DataFrame) -> list[pd.Series]:
-    return [table[c] for c in table.columns if c.startswith("k")]
+    return np.logical_and.reduce([k.notna() for k in keys_of(table)])
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
@@ -353,68 +311,10 @@ def _table(columns: dict[str, Any]) -> pd.DataFrame:
     # columns of one dtype next to each other are stacked, and sent, by one call
     rows = len(next(iter(columns.values())))
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
-    return pd.DataFrame(columns, copy=joined)
+    held = {n: c if n.startswith("k") else _held(c) for n, c in columns.items()}
+    return pd.DataFrame(held, copy=joined)
 
 
-def _dtypes(plan: Plan) -> list[Any]:
-    return [key.dtype for key in plan.keys]
-
-
-def gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so.
-
-    Parameters
-    ----------
-    outputs : sequence of DataFrame or Series
-        With disjoint groups.
-    plan : Plan
-    meta : DataFrame or Series
-
-    Returns
-    -------
-    DataFrame or Series
-    """
-    filled = [o for o in outputs if len(o)] or list(outputs[:1])
-    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
-    if not plan.sort:
-        return whole
-    return whole.take(sort_order(_index_keys(whole, plan)))
-
-
-def select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several outputs.
-
-    Parameters
-    ----------
-    whole : DataFrame or Series
-    plan : Plan
-    bucket : (int, int)
-        Number of the output and number of outputs.
-
-    Returns
-    -------
-    DataFrame or Series
-    """
-    return whole[bucket_of(_index_keys(whole, plan), _dtypes(plan), bucket[1]) == bucket[0]]
-
-
-def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
-    """The groups of a finished output divided by key hash.
-
-    Parameters
-    ----------
-    whole : DataFrame or Series
-    plan : Plan
-    outputs : int
-
-    Returns
-    -------
-    list of DataFrame or Series, of length ``outputs``
-    """
-    of_row = bucket_of(_index_keys(whole, plan), _dtypes(plan), outputs)
-    return [whole[of_row == i] for i in range(outputs)]
-
-
-def _index_keys(result: Any, plan: Plan) -> list[Any]:
-    levels = [result.index.get_level_values(i) for i in range(len(plan.keys))]
-    return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]
+def _held(values: Any) -> Any:
+    """A field or value column of a partial: Python objects stay what they are."""
+    return series_of(values) if holds_objects(values) else values

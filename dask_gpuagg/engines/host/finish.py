@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import (
     DECIMAL_DIGITS,
     categories_of,
     conform,
+    holds_objects,
     natural_dtype,
+    series_of,
 )
 from dask_gpuagg.engines.host.found_dtypes import complex_objects
 from dask_gpuagg.engines.host.grouping import group
@@ -69,10 +71,9 @@ def finish_groups(
         if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
             columns[i] = column
             continue
-        columns[i] = pd.Series(column, index=index)
-        if dtype_class(columns[i].dtype) == "string" and dtype_class(column.dtype) == "object":
-            # Python objects that all are strings stay objects
-            columns[i] = pd.Series(column, index=index, dtype=object)
+        # Python objects stay objects, also where all are strings or times
+        held = object if holds_objects(column) else None
+        columns[i] = pd.Series(column, index=index, dtype=held)
         if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
             # or outputs could not be concatenated
             columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
@@ -110,7 +111,7 @@ def _every_category(
     groups = group([pd.Series(k) for k in keys[:-1]], dropna=False)
     size = len(keys[-1].categories)
     dense = np.zeros(groups.n * size, np.int64)
-    some = keys[-1].codes >= 0  # a null value only tells that there is such a group
+    some = keys[-1].codes >= 0  # a null value only shows that the group exists
     places = groups.codes.astype(np.int64) * size + keys[-1].codes
     dense[places[some]] = counts[some]
     values = pd.Categorical.from_codes(np.tile(np.arange(size), groups.n), dtype=keys[-1].dtype)
@@ -180,7 +181,7 @@ def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
-    sums = pd.Series(state["sum"])
+    sums = series_of(state["sum"])
     kind = dtype_class(sums.dtype)
     if kind in ("object", "string"):
         sums = sums.where(sums.notna(), 0 if kind == "object" else "")
@@ -215,20 +216,18 @@ def _mean_of_limbs(state: Fields) -> npt.NDArray[np.int64]:
     return np.where(n == 0, np.iinfo(np.int64).min, ticks)  # the pattern of NaT
 
 
-def _var(state: Fields, parameters: dict[str, Any]) -> Floats:
-    freedom = state["n"] - parameters.get("ddof", 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(freedom > 0, state["m2"] / freedom, np.nan)
+def _spread(power: int) -> Callable[[Fields, dict[str, Any]], Floats]:
+    """Variance, standard deviation or standard error, by ``Aggregation.power``."""
 
+    def spread(state: Fields, parameters: dict[str, Any]) -> Floats:
+        freedom = state["n"] - parameters.get("ddof", 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            made: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
+            if power:
+                made = np.sqrt(made)
+            return made / np.sqrt(state["n"]) if power == 2 else made
 
-def _std(state: Fields, parameters: dict[str, Any]) -> Floats:
-    return np.sqrt(_var(state, parameters))
-
-
-def _sem(state: Fields, parameters: dict[str, Any]) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sem: Floats = _std(state, parameters) / np.sqrt(state["n"])
-    return sem
+    return spread
 
 
 def _label(name: str) -> Callable[[Fields, dict[str, Any]], Any]:
@@ -286,9 +285,7 @@ def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 _FINISH: dict[str, Callable[[Fields, dict[str, Any]], Any]] = {
     "sum": _sum,
     "mean": _mean,
-    "var": _var,
-    "std": _std,
-    "sem": _sem,
+    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
     "idxmin": _label("idxmin"),
     "idxmax": _label("idxmax"),
 }

@@ -14,43 +14,33 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class, is_complex, ticks_of
-from dask_gpuagg.plan import Column, Plan
-from dask_gpuagg.states import STATES
+from dask_gpuagg.dtypes import NUMERIC, TEXT, dtype_class, is_complex
 
-_NUMERIC = frozenset(("bool", "int", "uint", "float"))
-# what may hold anything, or nothing
-_OF_NOTHING = frozenset(("object", "string"))
+_NUMERIC = frozenset(NUMERIC)
 
 
-def as_found(values: Any, column: Column) -> tuple[Any, Any]:
-    """A column of a partition, and the dtype under which its partial is merged.
+def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
+    """A column that has another dtype than the promised one, as its partial takes it.
 
     Parameters
     ----------
     values : Series
-    column : Column
-        What the metadata promised.
+        Not of categories, unless it has no rows.
+    promised : dtype
 
     Returns
     -------
     values : Series
-        Unchanged, unless that loses nothing and saves a dtype: empty columns, categories where
-        plain values were promised, Python objects that all are of the promised class.
+        Unchanged, unless that loses nothing and saves a dtype: empty columns, and Python objects
+        that all are of the promised class.
     dtype : dtype
         The promised one where the values can be merged with those of that dtype.
     """
-    found, promised = values.dtype, column.dtype
-    if found == promised:
-        return values, promised
+    found = values.dtype
     cls, wanted = dtype_class(found), dtype_class(promised)
-    if cls == wanted == "category":
-        return values, promised  # categories may differ from partition to partition
     if len(values) == 0:
         return values.astype(promised), promised
-    if cls == "category":
-        return as_found(values.astype(found.categories.dtype), column)
-    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in _OF_NOTHING:
+    if cls == wanted or {cls, wanted} <= _NUMERIC or wanted in TEXT:
         return values, found
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing
@@ -58,6 +48,11 @@ def as_found(values: Any, column: Column) -> tuple[Any, Any]:
     if cls == "object":
         return _of_objects(values, promised)
     return values, found
+
+
+def of_categories(values: pd.Series) -> pd.Series:
+    """A column of categories as the values that they stand for."""
+    return values.astype(values.dtype.categories.dtype)
 
 
 def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
@@ -102,7 +97,7 @@ def nullable(dtype: Any) -> Any:
 
 
 def unmasked(values: Any, dtype: Any) -> Any:
-    """Values without a null in their plain dtype, where ``as_found`` gave them a mask.
+    """Values without a null in their plain dtype, where ``compatible`` gave them a mask.
 
     Parameters
     ----------
@@ -112,68 +107,6 @@ def unmasked(values: Any, dtype: Any) -> Any:
     """
     masked = isinstance(dtype, np.dtype) and values.dtype == nullable(dtype) != dtype
     return values.astype(dtype) if masked and not values.isna().any() else values
-
-
-def retyped(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
-    """A partial as if it had been made by another plan of the same outputs.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    own : Plan
-        By which it was made.
-    together : Plan
-        Of the dtypes that all partitions have together.
-
-    Returns
-    -------
-    dict of str to DataFrame
-        With the columns that the common plan names, in the dtypes of the partition.
-    """
-    same = (own.states, own.columns) == (together.states, together.columns)
-    if "groups" not in tables or same or own.shape != "groups":  # others' outputs name no states
-        return tables
-    source: dict[int, int] = {}
-    for a, b in zip(own.outputs, together.outputs, strict=True):
-        for i, j in zip(a.states, b.states, strict=True):
-            _require_alike(own, i, together, j)
-            # of several states that serve, the one that is the same
-            if j not in source or own.states[i] == together.states[j]:
-                source[j] = i
-    groups = tables["groups"]
-    columns = {name: groups[name] for name in groups.columns if not name.startswith("s")}
-    for j, i in sorted(source.items()):
-        prefix = f"s{i}."
-        fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
-        if own.states[i].state == "limbs":
-            ticks = [
-                ticks_of(p.columns[p.states[i].columns[0]].dtype)
-                for p, i in ((own, i), (together, j))
-            ]
-            if ticks[0] != ticks[1]:
-                fields = _rescaled(groups, prefix, ticks[1] // ticks[0])
-        columns |= {f"s{j}.{name}": values for name, values in fields.items()}
-    return tables | {"groups": type(groups)(columns)}
-
-
-def _rescaled(groups: Any, source: str, ratio: int) -> dict[str, Any]:
-    """The two halves of sums of ticks, in a finer unit. Python's integers do not overflow."""
-    hi, lo = (groups[f"{source}{half}"].astype(object) for half in ("hi", "lo"))
-    total = (hi * 2**32 + lo) * ratio
-    return {"hi": (total // 2**32).astype("int64"), "lo": (total % 2**32).astype("int64")}
-
-
-def _require_alike(own: Plan, i: int, together: Plan, j: int) -> None:
-    a, b = own.states[i], together.states[j]
-    if a.custom is not None or not a.columns:
-        return
-    column, other = own.columns[a.columns[0]], together.columns[b.columns[0]]
-    same = STATES[a.state].fields == STATES[b.state].fields
-    if not same or (a.state == "limbs" and dtype_class(column.dtype) != dtype_class(other.dtype)):
-        raise TypeError(
-            f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
-            f"aggregated with those of dtype {other.dtype} in all"
-        )
 
 
 def common_dtype(dtypes: Sequence[Any]) -> Any:

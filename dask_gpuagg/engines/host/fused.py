@@ -183,7 +183,7 @@ def _folded(acc: Array, sums: bool, extremes: bool, spread: bool) -> Array:
     n, lanes, width = acc.shape
     folded = np.zeros((n, width))
     if sums:
-        # compensated as well: what the lanes have lost is added behind their sums
+        # compensated as well: the losses of the lanes are added after their sums
         parts = acc[:, :, [loops.SUM, loops.LOST]] * (1.0, -1.0)
         codes = frozen(np.repeat(np.arange(n), 2 * lanes), np.int32)
         values = frozen(parts.transpose(0, 2, 1).ravel(), np.float64)

@@ -33,6 +33,8 @@ _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
+# of three keys and more, the first two are numbered before the others where they have few pairs
+_ROWS_PER_PAIR = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]
         return _combine_wide(columns, radix)
     if len(columns) > 1:
         slots, rows = radix[0] * radix[1], len(columns[0])
-        if fused.usable(rows, slots) and _addresses(slots, rows):
+        few = len(columns) == 2 or slots * _ROWS_PER_PAIR <= rows
+        if few and fused.usable(rows, slots) and _addresses(slots, rows):
             return _combine_pair(columns, radix)
     combined = columns[0]
     for column, size in zip(columns[1:], radix[1:], strict=True):

@@ -1,9 +1,10 @@
 """The compiled loops of the host engine: one read of the rows for everything that is wanted.
 
 Every array comes in one dtype and read-only where it is only read, so that each function is
-compiled for one signature (``reduce_integers`` for two). Machine code is kept on disk: beside
-this file, or in the user's cache directory where that cannot be written. ``fused.py`` is the
-only caller; importing this module imports Numba.
+compiled for one signature (``reduce_integers`` for two). Steps that write to arrays are repeated in
+each loop: a call with arrays for every row takes a hundred times as long. Machine code is kept on
+disk: beside this file, or in the user's cache directory where that cannot be written. Importing
+this module imports Numba.
 """
 
 from __future__ import annotations

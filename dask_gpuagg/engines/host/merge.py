@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dask_gpuagg.dtypes import dtype_class, is_complex
+from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_complex
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.update import UPDATES, extreme, products
-from dask_gpuagg.states import STATES
+from dask_gpuagg.states import STATES, State
+
+Merge = Callable[[Reducer, dict[str, pd.Series]], Fields]
 
 
 def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
@@ -35,16 +37,17 @@ def merge(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> Fields:
 
 def expect(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> None:
     """Announce a merge, so that fields of several states are merged together."""
-    if state in _EXTREMES:
+    if state in ("min", "max"):
         reducer.expect(state, fields[state])
     elif state == "moments":
         reducer.expect("isum", fields["n"])
-    elif state in _SUMS:
-        reducer.expect("isum", fields[STATES[state].fields[0]])
+    elif STATES[state].merge == "sum":
+        for field in fields.values():
+            reducer.expect("isum", field)
 
 
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
-    numbers = dtype_class(values.dtype) in ("bool", "int", "uint", "float")
+    numbers = dtype_class(values.dtype) in NUMERIC
     if not (numbers or is_complex(values.dtype)):
         # sums of decimals beside sums of floats
         values = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -52,16 +55,13 @@ def _sums(reducer: Reducer, values: pd.Series) -> Any:
     return reducer.sum(values, skipna=False)
 
 
-def _merge_sum(field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    return lambda reducer, fields: {field: _sums(reducer, fields[field])}
-
-
 def _merge_prod(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
     return {"prod": products(reducer, fields["prod"], skipna=False)}
 
 
-def _merge_like_update(state: str, field: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
-    return lambda reducer, fields: UPDATES[state](reducer, fields[field])
+def _merge_like_update(state: State) -> Merge:
+    (field,) = state.fields
+    return lambda reducer, fields: UPDATES[state.name](reducer, fields[field])
 
 
 def _weighted_mean(
@@ -103,11 +103,7 @@ def _merge_comoments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
     return result
 
 
-def _merge_limbs(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    return {name: _sums(reducer, fields[name]) for name in ("hi", "lo")}
-
-
-def _merge_extreme(state: str) -> Callable[[Reducer, dict[str, pd.Series]], Fields]:
+def _merge_extreme(state: str) -> Merge:
     def merge_extreme(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
         nulls = _sums(reducer, fields["nulls"])
         return extreme(reducer, state, fields["value"], fields["label"], nulls)
@@ -115,18 +111,19 @@ def _merge_extreme(state: str) -> Callable[[Reducer, dict[str, pd.Series]], Fiel
     return merge_extreme
 
 
-_SUMS = ("size", "count", "isum", "fsum")
-_EXTREMES = ("min", "max")
+def _merge_of(state: State) -> Merge:
+    """The merge of a state whose fields merge one by one."""
+    if state.merge == "sum":
+        return lambda reducer, fields: {f: _sums(reducer, fields[f]) for f in state.fields}
+    if state.merge == "prod":
+        return _merge_prod
+    return _merge_like_update(state)
 
-_MERGES: dict[str, Callable[[Reducer, dict[str, pd.Series]], Fields]] = {
-    **{name: _merge_sum(STATES[name].fields[0]) for name in _SUMS},
-    "osum": _merge_like_update("osum", "sum"),
-    "concat": _merge_like_update("concat", "sum"),
-    "iprod": _merge_prod,
-    "fprod": _merge_prod,
-    **{n: _merge_like_update(n, n) for n in ("min", "max", "first", "last", "any", "all")},
+
+_MERGES: dict[str, Merge] = {
+    **{state.name: _merge_of(state) for state in STATES.values() if state.merge},
+    "osum": _merge_like_update(STATES["osum"]),
     "moments": _merge_moments,
-    "limbs": _merge_limbs,
     "idxmin": _merge_extreme("idxmin"),
     "idxmax": _merge_extreme("idxmax"),
     "comoments": _merge_comoments,

@@ -31,7 +31,7 @@ class Reducer:
     def __init__(self, codes: Codes, n: int) -> None:
         self.codes = codes
         self.n = n
-        # by identity of the column, which is kept so that its identity is not given away again
+        # by identity of the column, which is kept alive so that no other column gets its identity
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._fused: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
         self._expected: dict[int, tuple[Any, set[str]]] = {}
@@ -72,13 +72,13 @@ class Reducer:
 
     def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
         """``by(values)`` reduced, along with the other columns of which the same is expected."""
-        if not batches.joins(values.dtype):
+        if not batches.is_batched(values.dtype):
             return getattr(self.by(values), how)(**options).array
         key = how, *options.items()
         if (*key, id(values)) not in self._batched:
             field = "m2" if how == "var" else how
             others = [v for v, fields in self._expected.values() if field in fields]
-            columns = batches.together(values, others)
+            columns = batches.batch_of(values, others)
             made = batches.reduce(columns, self._grouper, how, options)
             for column, result in zip(columns, made, strict=True):
                 self._batched[*key, id(column)] = column, result

@@ -1,4 +1,4 @@
-"""Tables of several partitions of pandas one behind the other."""
+"""Tables and columns of several pandas partitions, concatenated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
         return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     columns = {
         # keys have the dtype of all partitions, and the categories of all
-        name: _telling([t[name] for t in (tables if name.startswith("k") else filled)])
+        name: _of_known_dtype([t[name] for t in (tables if name.startswith("k") else filled)])
         for name in filled[0].columns
     }
     kinds = [{c.dtype for c in parts} for parts in columns.values()]
@@ -39,8 +39,8 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(stacked, copy=False)
 
 
-def _telling(columns: list[pd.Series]) -> list[pd.Series]:
-    """The columns but those without rows whose dtype tells nothing."""
+def _of_known_dtype(columns: list[pd.Series]) -> list[pd.Series]:
+    """The columns, without those that have no rows and only the dtype of objects."""
     return [c for c in columns if len(c) or dtype_class(c.dtype) != "object"] or columns[:1]
 
 
@@ -59,7 +59,7 @@ def _stack_categories(columns: list[pd.Series]) -> Any:
     text = any(dtype_class(c.dtype) == "string" for c in columns)
     if all(map(is_categorical, filled)) and not text:
         categorical = [c for c in columns if is_categorical(c)]
-        # the metadata's placeholder for unknown categories, and other dtypes, unite with nothing
+        # the metadata's placeholder for unknown categories does not unite with other dtypes
         of = {c.cat.categories.dtype for c in filled}
         if len(of) == 1:
             same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]
@@ -110,5 +110,5 @@ def bytes_of(part: Any) -> int:
 
 
 def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
-    """Columns of several partitions one behind the other, of equal dtypes by position."""
+    """Columns of several partitions, concatenated by position; dtypes are equal by position."""
     return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]

@@ -189,7 +189,7 @@ def _arrow_compares(dtype: Any) -> bool:
     return arrow or (isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow")
 
 
-def _selects(function: str) -> Callable[[Reducer, pd.Series], Fields]:
+def _one_row(function: str) -> Callable[[Reducer, pd.Series], Fields]:
     def select(reducer: Reducer, values: pd.Series) -> Fields:
         valid = _valid(values)
         choose = reducer.first_row if function == "first" else reducer.last_row
@@ -272,7 +272,7 @@ def extreme(
     of_group = pd.Series(best.array.take(reducer.codes))
     is_best = pd.Series(values.array).eq(of_group).to_numpy(dtype=bool, na_value=False)
     first = reducer.first_row(np.flatnonzero(is_best))
-    # a group without values takes any label, which its null value never lets through: a null
+    # a group without values takes any label, which is never returned as its value is null: a null
     # label would turn integers into floats
     label = take(labels.array, np.maximum(first, 0) if len(labels) else first)
     return {"value": best.array, "label": label, "nulls": nulls}
@@ -312,5 +312,5 @@ UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "moments": _update_moments,
     "limbs": _limbs,
     **{name: _extremum(name) for name in ("min", "max")},
-    **{name: _selects(name) for name in ("first", "last")},
+    **{name: _one_row(name) for name in ("first", "last")},
 }

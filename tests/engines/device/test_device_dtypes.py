@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -13,10 +14,10 @@ from unittest.mock import MagicMock
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+import dask_gpuagg
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cudf") is not None, reason="cuDF itself is there: see tests/device"
@@ -24,8 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 MISSING = [
     "cudf", "cudf.core", "cudf.core.column", "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
-    "pylibcudf.types", "pylibcudf.utils",
+    "pylibcudf.types", "pylibcudf.utils", "rmm",
 ]  # fmt: skip
+FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"
 STRING = pd.StringDtype(na_value=np.nan)
 
 
@@ -39,13 +41,16 @@ def engine() -> Iterator[Any]:
         stacking = importlib.import_module("dask_gpuagg.engines.device.stacking")
         results = importlib.import_module("dask_gpuagg.engines.device.results")
         patch.setattr(stacking, "find_common_type", lambda dtypes: np.result_type(*dtypes))
-        for name in ("view", "array_of", "column_of", "plain"):
-            patch.setattr(stacking, name, lambda column: column)
         yield SimpleNamespace(stacking=stacking, results=results)
     # they hold on to the stand-ins
     for name in set(sys.modules) - set(before):
         if name.startswith("dask_gpuagg.engines."):
             del sys.modules[name]
+
+
+def test_modules_import_what_others_define(engine: Any) -> None:
+    for file in FOLDER.glob("*.py"):
+        importlib.import_module(f"dask_gpuagg.engines.device.{file.stem}")
 
 
 def plan_of(dtype: Any, *names: str) -> Plan:
@@ -114,38 +119,3 @@ def test_categories_stay_categories(engine: Any) -> None:
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
         engine.stacking.common_dtype([np.dtype(d) for d in dtypes])
-
-
-def test_states_are_found_by_the_outputs_that_they_serve(engine: Any) -> None:
-    names = ("sum", "mean", "min", "var", "count")
-    own, common = plan_of(np.dtype("int64"), *names), plan_of(np.dtype("float64"), *names)
-    pairs = dict(engine.stacking._same_states(own, common))
-    states = {own.states[i].state: common.states[j].state for i, j in pairs.items()}
-    # the sum of floats serves sum and mean
-    assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
-    alone = engine.stacking._same_states(
-        plan_of(np.dtype("int64"), "sum"), plan_of(np.dtype("float64"), "sum")
-    )
-    assert alone == [(0, 0)]
-    with pytest.raises(TypeError, match="no common state"):
-        engine.stacking._same_states(
-            plan_of(np.dtype("int64"), "mean"), plan_of(np.dtype("M8[s]"), "mean")
-        )
-
-
-@given(
-    ticks=st.integers(-(2**62), 2**62),
-    factor=st.sampled_from([10**3, 10**6, 10**9]),
-    more=st.integers(0, 2**20),
-)
-def test_sums_in_halves_take_another_unit(ticks: int, factor: int, more: int, engine: Any) -> None:
-    total = ticks // factor
-    # the lower half of several partials together has more than 32 bits
-    halves = {
-        "s0.hi": np.array([(total >> 32) - more]),
-        "s0.lo": np.array([(total & (2**32 - 1)) + (more << 32)]),
-    }
-    made = engine.stacking._rescaled(halves, "s0.", factor)
-    high, low = int(made["s0.hi"][0]), int(made["s0.lo"][0])
-    assert (high << 32) + low == total * factor
-    assert 0 <= low < 2**32

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.aggregations import DEVICE_CLASSES, REGISTRY
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.dtypes import DEVICE_CLASSES
 from dask_gpuagg.engines.device import support
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 
 KEY = [Column("k", np.dtype("int64"))]
 

@@ -164,7 +164,7 @@ def test_any_objects_under_any_promise(values: list[Any], promised: str):
             assert a != b or found[i] == found[j], (a, b)
 
 
-def test_objects_that_tell_nothing_of_their_equality_stay_together():
+def test_objects_that_cannot_be_compared_by_text_share_an_output():
     class Box:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Box)

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.finish import conform
 from dask_gpuagg.frontend.functions import read_function
-from dask_gpuagg.plan import Column, Plan, Requested, make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
 
 KEYS = ["k", "c"]
 MINE = dd.Aggregation(
@@ -125,7 +126,7 @@ class TestSteps:
             for j in range(3)
         ]
         assert sum(map(len, outputs)) == len(expected)
-        same(engine.gather(outputs, plan, expected.iloc[:0]), expected)
+        same(engine.concatenated_outputs(outputs, plan, expected.iloc[:0]), expected)
 
 
 def test_sorting_is_the_plans():
@@ -152,7 +153,7 @@ def test_unobserved_categories_appear_in_one_output():
     pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
     outputs = [engine.finalize([p[j] for p in pieces], plan, meta, (j, 3)) for j in range(3)]
     assert sum(map(len, outputs)) == 3
-    same(engine.gather(outputs, plan, meta), expected)
+    same(engine.concatenated_outputs(outputs, plan, meta), expected)
 
 
 def test_null_keys_are_kept_where_asked():

@@ -212,7 +212,7 @@ def test_numbers_of_strings(words, cut):
     assert codes.tolist() == pd.factorize(column)[0].tolist()
 
 
-def test_strings_of_several_lengths_are_told_apart():
+def test_strings_of_different_lengths_are_different_groups():
     column = pd.Series(["ab", "a", "abc"] * fused.LEAST_ROWS, dtype="str")
     assert strings.pack(column) is None
 

@@ -270,16 +270,16 @@ class TestReducer:
         assert [len(call.args[0]) for call in reduce.call_args_list] == [3, 1]
         assert sums == [[2.0 + i, 0, 4] for i in range(3)] + [[6, 0, 4]]
 
-    def test_a_batch_holds_so_many_values_only(self, monkeypatch):
+    def test_the_values_of_a_batch_are_bounded(self, monkeypatch):
         monkeypatch.setattr(batches, "_MOST_VALUES", 8)
         columns = [pd.Series([1.0, 2.0, 3.0, 4.0]) for _ in range(3)]
-        assert len(batches.together(columns[2], columns)) == 2
-        assert batches.together(columns[2], columns)[0] is columns[2]
+        assert len(batches.batch_of(columns[2], columns)) == 2
+        assert batches.batch_of(columns[2], columns)[0] is columns[2]
         monkeypatch.setattr(batches, "_MOST_VALUES", 1)
-        assert len(batches.together(columns[2], columns)) == 1
+        assert len(batches.batch_of(columns[2], columns)) == 1
 
     @pytest.mark.parametrize("function", ["first", "last"])
-    def test_columns_with_nulls_choose_rows_of_their_own(self, function):
+    def test_columns_with_nulls_have_their_own_rows(self, function):
         columns = [pd.Series([1.0, 2.0, 3.0, 4.0]), pd.Series([np.nan, 2.0, 3.0, np.nan])]
         reducer = Reducer(self.codes, 3)
         got = [update(reducer, function, [c], c.index)[function].tolist() for c in columns]

@@ -1,6 +1,6 @@
-"""From partitions to partials: one at a time, or several that are stacked before.
+"""From partitions to partials, one partition at a time or several stacked ones, and to outputs.
 
-What is common to the tasks, apart from how partitions and partials come to them.
+All tasks share this. They differ in how partitions and partials reach them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Any
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
 
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.states import STATES
 from dask_gpuagg.tasks.unify import DTYPES, differing, unify
 
 Partial = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a plan reads of one partition, or of several one behind the other.
+class Inputs:
+    """What a plan reads of one partition, or of several stacked ones.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class Part:
         return len(self.keys[0])
 
 
-def part_of(frame: Any, by: Sequence[Any], plan: Plan) -> Part:
+def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
     """What a plan reads of a partition.
 
     Parameters
@@ -59,18 +61,19 @@ def part_of(frame: Any, by: Sequence[Any], plan: Plan) -> Part:
     ValueError
         When a key Series is not aligned with the frame.
     """
-    keys, columns = _inputs_of(frame, by, plan)
+    keys, columns = _columns_of(frame, by, plan)
     columns, dtypes = differing(columns, plan, engine_of(frame))
-    return Part(keys, columns, frame.index, dtypes)
+    return Inputs(keys, columns, frame.index, dtypes)
 
 
-def partial_of(part: Part, plan: Plan, engine: Any) -> Partial:
-    """The partial of one part."""
-    own = plan if part.dtypes is None else plan.retyped(part.dtypes)
-    return labelled(engine.partial(part.keys, part.columns, part.index, own), part.dtypes)
+def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
+    """The partial of the inputs of one or several partitions."""
+    own = plan if inputs.dtypes is None else retyped(plan, inputs.dtypes)
+    made = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
+    return labelled(made, inputs.dtypes)
 
 
-def partials_of(parts: Sequence[Part], plan: Plan) -> list[Partial]:
+def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     engine = engine_of(parts[0].keys[0])
     made: list[Partial] = []
@@ -79,11 +82,11 @@ def partials_of(parts: Sequence[Part], plan: Plan) -> list[Partial]:
     return made
 
 
-def partials_of_read(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) -> list[Partial]:
-    """The partials of partitions that come one after the other.
+def partials_of_stream(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) -> list[Partial]:
+    """The partials of partitions that are read one by one.
 
-    Small ones are gathered before they are reduced, and partials are merged when they have grown to
-    twice what the last merge left: neither the rows nor the partials of all are held at once.
+    Small partitions are collected and reduced together, and partials are merged when they have
+    grown to twice the rows of the last merge: neither all rows nor all partials are held at once.
 
     Parameters
     ----------
@@ -92,40 +95,42 @@ def partials_of_read(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) ->
     plan : Plan
     """
     made: list[Partial] = []
-    gathered: list[Part] = []
+    waiting: list[Inputs] = []
     left = size = 0
     for frame, by in frames:
-        gathered.append(part_of(frame, by, plan))
-        size += engine_of(frame).bytes_of(gathered[-1])
+        waiting.append(inputs_of(frame, by, plan))
+        size += engine_of(frame).bytes_of(waiting[-1])
         del frame, by
         if size < _BYTES_OF_A_CALL:
             continue
-        made += partials_of(gathered, plan)
-        gathered.clear()
+        made += partials_of(waiting, plan)
+        waiting.clear()
         size = 0
         rows = sum(map(_rows, made))
         if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
             made = [combined(made, plan)]
             left = _rows(made[0])
-    return [*made, *(partials_of(gathered, plan) if gathered else [])]
+    return [*made, *(partials_of(waiting, plan) if waiting else [])]
 
 
 def _rows(partial: Partial) -> int:
     return len(partial["groups"]) if "groups" in partial else 0
 
 
-# of partitions that are gathered before they are reduced; they are in memory twice meanwhile
+# of partitions that are collected before they are reduced; stacking holds them twice
 _BYTES_OF_A_CALL = 128 << 20
 # of partials that are merged at the end only
 _FEW_ROWS = 1 << 22
 
 
-def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[Part]]:
-    """Runs of parts that are stacked: of those that follow each other and have equal dtypes."""
+def _stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
+    """Runs of partitions that are stacked: consecutive ones of equal dtypes."""
+    if len(parts) == 1:
+        return [parts]
     filled = [part for part in parts if len(part)] or parts[:1]
-    if any(use.state in _BY_PARTITION for use in plan.states):
+    if any(STATES[use.state].by_partition for use in plan.states):
         return [[part] for part in filled]
-    runs: list[list[Part]] = []
+    runs: list[list[Inputs]] = []
     before: list[Any] = []
     for part in filled:
         found = [column.dtype for column in (*part.keys, *part.columns)]
@@ -137,36 +142,32 @@ def _stackable(parts: Sequence[Part], plan: Plan, engine: Any) -> list[Sequence[
     return [piece for run in runs for piece in engine.divided(run)]
 
 
-# row labels would have to be stacked as well, and users' functions are given partitions
-_BY_PARTITION = ("idxmin", "idxmax", "custom")
-
-
 def _is_alike(dtype: Any, other: Any) -> bool:
     # categories are united later, group by group instead of row by row
     return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
 
 
-def _of_run(run: Sequence[Part], plan: Plan, engine: Any) -> list[Partial]:
+def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
     try:
         return [partial_of(stacked(run, engine), plan, engine)]
     except MemoryError:
         if len(run) == 1:
             raise
-    # outside of the handler, where the error holds on to what the attempt had allocated
+    # outside of the handler, in which the error keeps the attempt's allocations alive
     half = len(run) // 2
     return [*_of_run(run[:half], plan, engine), *_of_run(run[half:], plan, engine)]
 
 
-def stacked(run: Sequence[Part], engine: Any) -> Part:
-    """Parts of equal dtypes one behind the other."""
+def stacked(run: Sequence[Inputs], engine: Any) -> Inputs:
+    """Inputs of equal dtypes, stacked."""
     if len(run) == 1:
         return run[0]
     columns = engine.stacked([(*part.keys, *part.columns) for part in run])
     keys = len(run[0].keys)
-    return Part(columns[:keys], columns[keys:], columns[0].index, run[0].dtypes)
+    return Inputs(columns[:keys], columns[keys:], columns[0].index, run[0].dtypes)
 
 
-def finished_of(parts: Sequence[Part], plan: Plan, meta: Any) -> Any:
+def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     """The output of all partitions."""
     engine = engine_of(parts[0].keys[0])
     runs = _stackable(parts, plan, engine)
@@ -205,7 +206,7 @@ def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
     return tables if dtypes is None else tables | {DTYPES: dtypes}
 
 
-def _inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
+def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
     """The key and value columns of a partition."""
     if not all(_is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
@@ -222,7 +223,7 @@ def _resolve(frame: Any, by: Any) -> Any:
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
-    # asking the frame itself: cuDF would make a pandas index of its labels first
+    # the frame itself is asked: cuDF would make a pandas index of its labels
     if frame.ndim == 2 and by in frame:
         return column_of(frame, by)
     return frame.index.get_level_values(by).to_series()

@@ -22,11 +22,11 @@ from dask_gpuagg.engines.device.groups import (
     floats_of,
     gather,
     like,
-    nans_to_nulls,
     plain,
     present,
     view,
 )
+from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.stacking import of_categories
 from dask_gpuagg.plan import CustomFunctions, StateUse
 from dask_gpuagg.states import STATES

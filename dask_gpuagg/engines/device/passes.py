@@ -1,0 +1,158 @@
+"""Passes of the kernels for a plan: states of rows, merged and finished states of partials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from dask_gpuagg.engines.device import library_states
+from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.groups import Grouping, Numbering, is_own, view
+from dask_gpuagg.engines.device.moments import (
+    is_lost,
+    loss_label,
+    losses_of,
+    repaired_partials,
+    repaired_rows,
+    without_losses,
+)
+from dask_gpuagg.engines.device.states import finish, is_spread, keeps_values, merge, update
+from dask_gpuagg.engines.device.support import in_kernels
+from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.states import STATES
+
+
+def states_of_rows(
+    keys: Sequence[Any], columns: Mapping[int, Any], index: Any, plan: Plan, keep_nulls: bool
+) -> Any:
+    """One row per group of some rows: the keys, then the fields of every state."""
+    grouping = Grouping(keys, keep_nulls)
+    labels, dtypes = [], {}
+    # several states read the same column
+    seen = cache(lambda c: view(columns[c]))
+    for i, use in enumerate(plan.states):
+        if not in_kernels(use, plan):
+            continue
+        update(grouping.aggregator, use, [seen(c) for c in use.columns])
+        fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
+        labels += fields
+        if use.state == "moments":
+            labels.append(loss_label(i))
+        if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
+            dtypes[fields[0]] = columns[use.columns[0]].dtype
+    groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
+    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
+    if uses:
+        numbering = Numbering.of_keys(keys, keys_of(groups))
+        for i, use in uses:
+            made = library_states.update(numbering, use, [columns[c] for c in use.columns], index)
+            for name, values in made.items():
+                groups[f"s{i}.{name}"] = values
+    return groups
+
+
+def merged(stacked: Any, plan: Plan) -> Any:
+    """One row per group of several partials: the keys, then the fields of every state."""
+    grouping = Grouping(keys_of(stacked), keep_nulls=True)
+    labels: list[str] = []
+    for i, use in enumerate(plan.states):
+        if not in_kernels(use, plan):
+            continue
+        merge(grouping.aggregator, use, stacked, f"s{i}.")
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if use.state == "moments":
+            labels.append(loss_label(i))
+    dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
+    groups = grouping.table(labels, dtypes)
+    groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
+    return _with_library_states(groups, stacked, plan)
+
+
+def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
+    """Outputs that the kernels finish, and the merged states of all others.
+
+    Parameters
+    ----------
+    stacked : DataFrame
+        The rows of partials.
+    plan : Plan
+    merges : bool
+        Whether partials are merged first where moments lost digits.
+    """
+    grouping = Grouping(keys_of(stacked), keep_nulls=True)
+    if plan.shape == "values":
+        merge(grouping.aggregator, plan.states[0], stacked, "s0.")
+        return grouping.table(["n"])
+    chosen = [i for i, o in enumerate(plan.outputs) if _finished_in_kernels(o, plan)]
+
+    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
+        finish(aggregator, output, plan, stacked, watched)
+
+    labels = add_outputs(grouping, plan, chosen, add)
+    dtypes = {}
+    for i in chosen:
+        output = plan.outputs[i]
+        if keeps_values(output.aggregation):
+            dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
+    groups = grouping.table(labels, dtypes)
+    if merges and is_lost(losses_of(groups)):
+        # merged first, which restores what was lost; one part of a group has nothing to lose
+        return finished(merged(stacked, plan), plan, merges=False)
+    return _with_library_states(without_losses(groups), stacked, plan)
+
+
+def add_outputs(
+    grouping: Grouping,
+    plan: Plan,
+    chosen: Iterable[int],
+    add: Callable[[Aggregator, Output, bool], None],
+) -> list[str]:
+    """Add outputs to the passes over some rows, and the loss of each state of moments once.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    plan : Plan
+    chosen : iterable of int
+        Numbers of the outputs.
+    add : callable
+        Adds an output to an aggregator, followed by its loss if the last argument is true.
+
+    Returns
+    -------
+    list of str
+        Labels of what the passes make.
+    """
+    labels: list[str] = []
+    watched: set[tuple[Aggregator, tuple[int, ...]]] = set()
+    for i in chosen:
+        output, aggregator = plan.outputs[i], grouping.aggregator
+        moments = (aggregator, output.states)
+        first = is_spread(output) and moments not in watched
+        add(aggregator, output, first)
+        labels.append(f"o{i}")
+        if first:
+            watched.add(moments)
+            labels.append(loss_label(i))
+    return labels
+
+
+def _finished_in_kernels(output: Output, plan: Plan) -> bool:
+    # the outputs of a matrix name no states
+    return bool(output.states) and all(in_kernels(plan.states[i], plan) for i in output.states)
+
+
+def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
+    if uses:
+        numbering = Numbering.of_keys(keys_of(stacked), keys_of(groups))
+        for i, use in uses:
+            for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
+                groups[f"s{i}.{name}"] = values
+    return groups
+
+
+def keys_of(groups: Any) -> list[Any]:
+    """The key columns of a table."""
+    return [groups[c] for c in groups.columns if c.startswith("k")]

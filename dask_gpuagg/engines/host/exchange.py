@@ -1,0 +1,121 @@
+"""Partials divided by key hash, and finished outputs divided and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.dataframe.dispatch import concat as dask_concat
+
+from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.engines.host.buckets import bucket_of
+from dask_gpuagg.engines.host.finish import sort_order
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.plan import Plan
+
+Partial = dict[str, pd.DataFrame]
+
+# NumPy sorts integers of 16 bits by radix
+_RADIX_SORTED = 1 << 16
+
+
+def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    plan : Plan
+    buckets : int
+
+    Returns
+    -------
+    list of partials, of length ``buckets``
+    """
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, table in tables.items():
+        keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
+        if name == "groups":
+            of_row = bucket_of(keys, _key_dtypes(plan), buckets)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            of_row = bucket_of(groups.keys, _key_dtypes(plan), buckets).take(groups.codes)
+        if buckets <= _RADIX_SORTED:
+            of_row = of_row.astype(np.uint16)
+        order = np.argsort(of_row, kind="stable")
+        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
+        starts = [0, *ends[:-1]]
+        for part, start, end in zip(parts, starts, ends, strict=True):
+            part[name] = table.take(order[start:end])
+    return parts
+
+
+def keys_of(table: pd.DataFrame) -> list[pd.Series]:
+    """The key columns of a table of a partial."""
+    return [table[c] for c in table.columns if c.startswith("k")]
+
+
+def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so.
+
+    Parameters
+    ----------
+    outputs : sequence of DataFrame or Series
+        With disjoint groups.
+    plan : Plan
+    meta : DataFrame or Series
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
+    if not plan.sort:
+        return whole
+    return whole.take(sort_order(_index_keys(whole, plan)))
+
+
+def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
+    """The groups of a finished output that belong to one of several outputs.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    bucket : (int, int)
+        Number of the output and number of outputs.
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    return whole[bucket_of(_index_keys(whole, plan), _key_dtypes(plan), bucket[1]) == bucket[0]]
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash.
+
+    Parameters
+    ----------
+    whole : DataFrame or Series
+    plan : Plan
+    outputs : int
+
+    Returns
+    -------
+    list of DataFrame or Series, of length ``outputs``
+    """
+    of_row = bucket_of(_index_keys(whole, plan), _key_dtypes(plan), outputs)
+    return [whole[of_row == i] for i in range(outputs)]
+
+
+def _index_keys(result: Any, plan: Plan) -> list[Any]:
+    levels = [result.index.get_level_values(i) for i in range(len(plan.keys))]
+    return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]
+
+
+def _key_dtypes(plan: Plan) -> list[Any]:
+    return [key.dtype for key in plan.keys]
