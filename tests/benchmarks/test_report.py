@@ -14,7 +14,7 @@ import pytest
 import benchmarks
 from benchmarks import report
 from benchmarks.kernels import decision_fields
-from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.decision import Pgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 
 ROOT = Path(benchmarks.__file__).parent
@@ -67,7 +67,19 @@ def test_one_file_for_each_benchmark() -> None:
 
 def test_hot_keys_stay_out() -> None:
     estimate = KeySummary(1_000, 1_000, 0.0, 0.0, hot=((7, 0.5),))
-    made = decision_fields(Decision("pgb", "", estimate, 500, 1, 1, 132, 2048, hot=(7,)))
+    decision = Pgb(
+        why="",
+        estimate=estimate,
+        partitions=500,
+        capacity=1,
+        shared_slots=1,
+        slices=1,
+        blocks=132,
+        global_slots=2048,
+        base=None,
+        hot=(7,),
+    )
+    made = decision_fields(decision)
     assert made["kernel"] == "pgb"
     assert made["estimate"]["groups"] == 1_000
     assert '"hot"' not in json.dumps(made)
