@@ -25,10 +25,8 @@ from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
 # methods for which Dask's metadata of cuDF frames is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
-METHODS = _METHODS_OF_OURS | {
-    "sum", "prod", "count", "size", "min", "max", "first", "last", "mean", "var", "std", "nunique",
-    "median",
-}  # fmt: skip
+# methods that are wrapped, if Dask has them
+METHODS = frozenset(REGISTRY)
 
 # methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
 # say so: its medians are in no order, and labels that are text are lost with numeric_only
