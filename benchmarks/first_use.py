@@ -75,7 +75,7 @@ class Compilations:
         self.compiled: list[float] = []
         original = compiler.compile_source
 
-        def timed(source: str, architecture: str) -> bytes:
+        def timed(source: Any, architecture: str) -> Any:
             start = time.perf_counter()
             code = original(source, architecture)
             self.compiled.append(time.perf_counter() - start)

@@ -101,6 +101,12 @@ struct Query {
     static constexpr bool untransformed = UNTRANSFORMED;
 };
 
+// The columns of a query Q, as a kernel's parameter.
+template <class Q> struct Columns {
+    Column column[Q::columns];
+    GPUAGG_INLINE operator const Column*() const { return column; }
+};
+
 // The slot of a key that has one of its own behind the table, or none.
 GPUAGG_INLINE u32 find_extra(u64* words, u32 slots, Kind kind) {
     if (kind == Kind::drop) return NONE;

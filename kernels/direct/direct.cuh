@@ -84,8 +84,10 @@ GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* column
 
 // In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
 // window are listed. FAR: whether extremes of float64 lie in the global table.
-template <class Q, class Space, bool FAR, u32 UNROLL>
-__device__ void direct(const Args& a, const Window& w, const Column* columns) {
+template <class Q, class Space, bool FAR, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    direct(const __grid_constant__ Args a, const __grid_constant__ Window w,
+           const __grid_constant__ Columns<Q> columns) {
     extern __shared__ u64 shared[];
     if (called_off(a)) return;
     u32* present = reinterpret_cast<u32*>(shared);
@@ -115,12 +117,6 @@ __device__ void direct(const Args& a, const Window& w, const Column* columns) {
         for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
             if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
     }
-}
-
-// Gives the slots of the keys that have occurred their words: then the table is like any other.
-GPUAGG_INLINE void name_slots(const Args& a, const Window& w) {
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < w.keys; i += gridDim.x * blockDim.x)
-        if (w.present[i / 32] >> i % 32 & 1u) a.table.words[i << w.shift] = mix(w.base + i);
 }
 
 }  // namespace gpuagg

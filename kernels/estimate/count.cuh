@@ -16,7 +16,8 @@ constexpr u32 COUNTED_OF = 4;
 // The host clears the registers before. The number of blocks is a multiple of that of the parts, so
 // that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
-__device__ void count_keys(const Column* columns, u32 rows, u32* registers) {
+__global__ void __launch_bounds__(512)
+    count_keys(const __grid_constant__ Columns<Q> columns, u32 rows, u32* registers) {
     constexpr u32 UNROLL = 8;
     __shared__ u32 own[REGISTERS];
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x) own[i] = 0;

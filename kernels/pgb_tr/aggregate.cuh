@@ -83,9 +83,11 @@ template <class Q, class W> struct HashedTable {
 };
 
 // `moved` are the partitions' copies, or the input's own columns where values are gathered.
-template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 UNROLL>
-__device__ void aggregate(const Args& a, const Partitions& p, const Column* moved,
-                          const Target* to) {
+template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    aggregate(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+              const __grid_constant__ Columns<Q> moved,
+              const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     extern __shared__ u64 shared[];
     __shared__ u32 partition, full, groups, first;
     if (not_final(a)) return;

@@ -18,8 +18,10 @@ constexpr u32 ROOM_SIGMAS = 5;
 constexpr u32 ROOM_MORE = 64;
 
 template <class Q>
-__device__ void count_partitions(const Args& a, const Partitions& p, const Column* columns,
-                                 const HotKeys& keys, u32* counts) {
+__global__ void __launch_bounds__(1024)
+    count_partitions(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                     const __grid_constant__ Columns<Q> columns,
+                     const __grid_constant__ HotKeys keys, u32* counts) {
     constexpr u32 UNROLL = 8;
     extern __shared__ u64 room_memory[];
     if (called_off(a)) return;
@@ -54,7 +56,8 @@ __device__ void count_partitions(const Args& a, const Partitions& p, const Colum
 
 // One partition behind the other, as far as there are places: by one block.
 template <u32 THREADS>
-__device__ void lay_out(const Partitions& p, const u32* counts, u32* begins, u32 places) {
+__global__ void __launch_bounds__(THREADS)
+    lay_out(const __grid_constant__ Partitions p, const u32* counts, u32* begins, u32 places) {
     __shared__ u64 upto[THREADS];
     const u32 each = p.count / THREADS + 1;  // one more than there are: where the last one ends
     const auto room = [&](u32 i) -> u64 {

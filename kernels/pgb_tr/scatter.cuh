@@ -120,8 +120,8 @@ GPUAGG_INLINE void stage_codes(const Partitions& p, const Column* columns, typen
 // the others, and those of the two keys that have a slot behind every table, unless a table of hot
 // keys takes them.
 template <class Q, u32 THREADS, u32 ITEMS, bool HOT, class W>
-__device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
-                        const Column* to, const HotKeys& keys) {
+GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column* columns,
+                                const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
     using Copied = typename Moved<Q>::Columns;
     using Code = typename W::Code;
@@ -246,6 +246,22 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         __syncthreads();
     }
     if constexpr (HOT) hot.merge(a, columns);
+}
+
+template <class Q, u32 THREADS, u32 ITEMS, class W>
+__global__ void __launch_bounds__(THREADS, 1)
+    scatter(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+            const __grid_constant__ Columns<Q> columns, const __grid_constant__ Columns<Q> to) {
+    scatter_rows<Q, THREADS, ITEMS, false, W>(a, p, columns, to, HotKeys{});
+}
+
+// With a table of hot keys beside the tile.
+template <class Q, u32 THREADS, u32 ITEMS, class W>
+__global__ void __launch_bounds__(THREADS, 1)
+    scatter_hot(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                const __grid_constant__ Columns<Q> columns, const __grid_constant__ Columns<Q> to,
+                const __grid_constant__ HotKeys hot) {
+    scatter_rows<Q, THREADS, ITEMS, true, W>(a, p, columns, to, hot);
 }
 
 }  // namespace gpuagg

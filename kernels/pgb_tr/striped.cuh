@@ -74,9 +74,11 @@ GPUAGG_INLINE void take_striped(const Args& a, const Partitions& p, const Column
 
 // `replicas` threads in a row each have a copy of the states. A partition's slots come in
 // a.slices parts where they exceed the table.
-template <class Q, class O, u32 KEY_TARGETS, u32 UNROLL>
-__device__ void aggregate_striped(const Args& a, const Partitions& p, const Column* moved,
-                                  const Target* to) {
+template <class Q, class O, u32 KEY_TARGETS, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    aggregate_striped(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                      const __grid_constant__ Columns<Q> moved,
+                      const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     extern __shared__ u64 shared[];
     __shared__ u32 ticket, groups, first;
     if (not_final(a)) return;

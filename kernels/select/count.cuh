@@ -74,8 +74,8 @@ GPUAGG_INLINE u64 place_of(u32 mine, u32* of_block, u32* all, u32& base) {
 }
 
 template <class T, u32 THREADS, u32 ITEMS, class C>
-__device__ void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
-                            C counts, const Kept<typename Sortable<T>::Word>& kept) {
+GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
+                               C counts, const Kept<typename Sortable<T>::Word>& kept) {
     using W = typename Sortable<T>::Word;
     constexpr u32 TILE = THREADS * ITEMS;
     __shared__ u32 of_block, base;
@@ -113,6 +113,25 @@ __device__ void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Wor
     }
     __syncthreads();
     counts.end();
+}
+
+// BLOCKS: of an SM, which the registers must suffice for.
+template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    count_in_blocks(const __grid_constant__ Chunk a,
+                    const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
+                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept, u32 copies) {
+    extern __shared__ u64 memory[];
+    const InBlock in{reinterpret_cast<u32*>(memory), counts, a.groups, copies};
+    count_sides<T, THREADS, ITEMS>(a, brackets, in, kept);
+}
+
+template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    count_in_memory(const __grid_constant__ Chunk a,
+                    const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
+                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept) {
+    count_sides<T, THREADS, ITEMS>(a, brackets, InMemory{counts, a.groups}, kept);
 }
 
 }  // namespace gpuagg

@@ -38,7 +38,8 @@ template <class W> GPUAGG_INLINE u32 digit_of(W word, u32 shift) {
 
 // Rows of every value of the first `digits` digits.
 template <class W>
-__device__ void count_digits(const W* words, u32 rows, u32 digits, u32* counts) {
+__global__ void __launch_bounds__(512)
+    count_digits(const W* words, u32 rows, u32 digits, u32* counts) {
     constexpr u32 ALL = sizeof(W) * DIGITS;
     __shared__ u32 mine[ALL];
     for (u32 i = threadIdx.x; i < ALL; i += blockDim.x) mine[i] = 0;
@@ -68,7 +69,8 @@ GPUAGG_INLINE u32 digits_before(u32 value, u32* warp_sums) {
 
 // Counts to starts, one block of DIGITS threads for each digit; `same` tells the digits that all
 // rows share, which need no pass.
-__device__ __forceinline__ void scan_digits(u32* counts, u32 rows, u32* same) {
+__global__ void __launch_bounds__(DIGITS)
+    scan_digits(u32* counts, u32 rows, u32* same) {
     __shared__ u32 warp_sums[DIGITS / WARP];
     u32* mine = counts + blockIdx.x * DIGITS + threadIdx.x;
     const u32 n = *mine;
@@ -126,7 +128,9 @@ GPUAGG_INLINE void rank(const W (&word)[SORT_ITEMS], u32 shift, u32* counts,
 
 // One digit of one tile a block, tiles by ticket so that those looked back at have begun. P is what
 // moves along; its place in the tile's order of digits is that of its word.
-template <class W, class P> __device__ void sort_pass(const Pass& a) {
+template <class W, class P>
+__global__ void __launch_bounds__(SORT_THREADS, SORT_BLOCKS)
+    sort_pass(const __grid_constant__ Pass a) {
     extern __shared__ u64 buffer[];
     __shared__ u32 counts[SORT_WARPS * DIGITS];
     __shared__ u32 offset[DIGITS], warp_sums[DIGITS / WARP], ticket;

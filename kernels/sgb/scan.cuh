@@ -6,7 +6,8 @@
 namespace gpuagg {
 
 // One block of WARP * WARP threads: each count becomes the sum of those before it.
-__device__ __forceinline__ void scan_tiles(u32* counts, u32 tiles, u32* all) {
+__global__ void __launch_bounds__(1024)
+    scan_tiles(u32* counts, u32 tiles, u32* all) {
     __shared__ u32 of_warps[WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     u32 total = 0;

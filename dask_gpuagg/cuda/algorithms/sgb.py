@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
-from dask_gpuagg.cuda.query.instantiations import CORE
+from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import (
     Device,
@@ -23,7 +23,6 @@ from dask_gpuagg.cuda.runtime.driver import (
     read_back,
 )
 
-SOURCE = '#include "sgb/entry.cuh"\n'
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).
 ROWS_AT_MOST = (1 << 30) - 1
 BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -40,9 +39,9 @@ class Sorting:
 
     units = (CORE,)
 
-    def source(self, *units: str) -> str:
+    def source(self, *units: str) -> TranslationUnit:
         """All of it."""
-        return SOURCE
+        return sorting()
 
 
 @cache

@@ -12,6 +12,7 @@ from dask_gpuagg.cuda.query.instantiations import (
     SLOTS,
     UNITS,
     WHOLE_WORDS,
+    TranslationUnit,
 )
 from dask_gpuagg.cuda.query.types import (
     CODED_COLUMNS,
@@ -225,11 +226,6 @@ class Query:
         heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
         return 1024 if heavy <= 8 and self.family != "ByRow" else 512
 
-    @property
-    def blocks(self) -> int:
-        """Blocks of an SM that the registers must suffice for."""
-        return 1
-
     @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
@@ -317,25 +313,67 @@ class Query:
             missing.add("direct_far")
         return tuple(u for u in UNITS if u not in missing)
 
-    def source(self, *units: str) -> str:
-        """The translation unit, of some of ``units`` or of all."""
+    def source(self, *units: str) -> TranslationUnit:
+        """The translation unit of some of ``units``, or of all."""
+        units = units or self.units
+        headers = ["core/query.cuh", "output/output.cuh"]
+        kernels: dict[str, str] = {}
+        for unit in units:
+            headers += [h for h in UNITS[unit].headers if h not in headers]
+            for name, expression in UNITS[unit].kernels.items():
+                kernels[name] = expression.format(**self._numbers)
+        key, row, columns = self._columns
+        includes = "".join(f'#include "{header}"\n' for header in headers)
+        fixed, replica = self.slot_bytes
+        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if all(unit.startswith("scatter") for unit in units):
+            flags += "#define GPUAGG_READS_TWICE\n"
+        source = f"""{flags}{includes}
+namespace gpuagg {{
+using Key = {key};
+using Kept = States<{", ".join(s.code for s in self.kept)}>;
+using Read = Row<{row}>;
+struct Asked : Query<Key, Kept, Read, {columns}, {_literal(self.untransformed)}> {{}};
+using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
+static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
+              "the host assumes other sizes");
+}}
+using namespace gpuagg;
+"""
+        return TranslationUnit(source, kernels)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of the kernels' name expressions."""
+        threads, items, wide_items = self.scatter
+        return {
+            "keys": self.key_outputs,
+            "threads": self.threads,
+            "unroll": self.unroll,
+            "crowds": self.crowds,
+            "scatter_threads": threads,
+            "items": items,
+            "wide_items": wide_items,
+        }
+
+    @property
+    def _columns(self) -> tuple[str, str, int]:
+        """C++ types of the keys and of the inputs of a row, and how many columns there are."""
         keys, column = [], 0
         for key in self.keys:
-            masked = str(key.masked).lower()
             kind = "StringColumn" if key.string else "KeyColumn"
             if self._short and not self.by_row:
                 kind = "ShortString"
-            keys.append(f"{kind}<{key.ctype}, {column}, {masked}>")
+            keys.append(f"{kind}<{key.ctype}, {column}, {_literal(key.masked)}>")
             column += 2 if key.string else 1
         inputs = []
         for value in self.read:
-            masked = str(value.masked).lower()
             if value.ctype == PRESENT:
-                inputs.append(f"Presence<{column}, {masked}>")
+                inputs.append(f"Presence<{column}, {_literal(value.masked)}>")
             else:
-                inputs.append(f"Input<{value.ctype}, {column}, {masked}>")
+                inputs.append(f"Input<{value.ctype}, {column}, {_literal(value.masked)}>")
             column += 1
-        arguments = [str(self.keep_nulls).lower()]
+        arguments = [_literal(self.keep_nulls)]
         if self.made_words:
             # the words come last of all columns, the witness is the last input
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
@@ -344,36 +382,9 @@ class Query:
         if self.family == "Ranged":
             arguments.append(str(column))
             column += len(self.keys)
-        fixed, replica = self.slot_bytes
-        scatter = ""
-        if self.family != "ByRow":
-            names = ("THREADS", "ITEMS", "WIDE_ITEMS")
-            for name, number in zip(names, self.scatter, strict=True):
-                scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
-        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
-        if units and all(u.startswith("scatter") for u in units):
-            head += "#define GPUAGG_READS_TWICE\n"
-        numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
-        return f"""{head}
-#include "core/query.cuh"
-#include "output/output.cuh"
-namespace gpuagg {{
-using Key = {self.family}<{", ".join(arguments + keys)}>;
-using Kept = States<{", ".join(s.code for s in self.kept)}>;
-using Read = Row<{", ".join(inputs)}>;
-static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
-              "the host reckons with other sizes");
-}}
-using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {numbers}>;
-namespace gpuagg {{
-using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
-}}
-using GPUAGG_OUTPUTS = gpuagg::Made;
-#define GPUAGG_KEY_TARGETS {self.key_outputs}
-#define GPUAGG_THREADS {self.threads}
-#define GPUAGG_BLOCKS {self.blocks}
-#define GPUAGG_UNROLL {self.unroll}
-#define GPUAGG_CROWDS {self.crowds}
-{scatter}{wanted}#include "entry.cuh"
-"""
+        key_type = f"{self.family}<{', '.join(arguments + keys)}>"
+        return key_type, ", ".join(inputs), max(column, 1)
+
+
+def _literal(value: bool) -> str:
+    return str(value).lower()

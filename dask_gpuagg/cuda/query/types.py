@@ -33,7 +33,8 @@ TYPE_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "u64": 8,
     "f32": 4, "f64": 8, "i128": 16,
 }  # fmt: skip
-
+# Those that are sorted: a word has 8 bytes at most.
+SORTED_TYPES = tuple(ctype for ctype in TYPE_BYTES if ctype != "i128")
 
 # Bytes that fit two words together with their number (kernels/key/made_word.cuh).
 SHORT_STRING = 15
