@@ -21,7 +21,7 @@ struct Counters {
     u32 spilled;   // rows listed for the next stage
     u32 surprise;  // not 0: the rows are unlike what was expected, so nothing is to be done
     u32 groups;
-    u32 nulls[60];  // of each output
+    u32 nulls[OUTPUTS_AT_MOST];  // of each output
     u32 extras;     // of a dense area: which of the two slots behind it hold a group, as bits
     u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
 };

@@ -15,7 +15,7 @@ struct Expected {
 };
 
 // The work of one thread.
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(WARP)
     check(const Summary* summary, const __grid_constant__ Expected e, Counters* counters) {
     if (threadIdx.x != 0) return;
     const Summary& s = *summary;

@@ -7,16 +7,14 @@
 
 namespace gpuagg {
 
-constexpr u32 REGISTERS_BITS = 13;
 constexpr u32 REGISTERS = 1u << REGISTERS_BITS;
-constexpr u32 COUNTED_PARTS = 4;
 // One in so many tiles is counted.
 constexpr u32 COUNTED_OF = 4;
 
 // The host clears the registers before. The number of blocks is a multiple of that of the parts, so
 // that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(COUNT_KEYS_THREADS)
     count_keys(const __grid_constant__ Columns<Q> columns, u32 rows, u32* registers) {
     constexpr u32 UNROLL = 8;
     __shared__ u32 own[REGISTERS];

@@ -8,25 +8,17 @@
 
 namespace gpuagg {
 
-constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
 constexpr u32 SEGMENT_SLOTS = 512;
 constexpr u64 OTHER = EMPTY - 1;
-constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
 
 // The host fills everything with ones before: words are then EMPTY, and all counts are one less
 // than what they count.
 // A count has the rows in its low bits and the segments above them: where equal keys lie side by
 // side, rows of one segment are no independent draws, but segments are.
-constexpr u32 SEGMENTS_FROM_BIT = 20;
 struct Sample {
     u64 words[SAMPLE_SLOTS];
     u32 counts[SAMPLE_SLOTS];
 };
-
-// Keys that are seen so often, in so many segments, are hot; so many of them are told.
-constexpr u32 HOT_ROWS = 8;
-constexpr u32 HOT_SEGMENTS = 4;
-constexpr u32 HOT_TOLD = 1024;
 
 struct Summary {
     u64 pairs;     // of segments that share a key, both ways round and for every key

@@ -5,7 +5,7 @@
 
 namespace gpuagg {
 
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     summarise(const Sample* table, Summary* summary, HotSeen* hot) {
     const u32 lane = threadIdx.x % WARP;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;

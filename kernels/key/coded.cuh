@@ -9,10 +9,6 @@
 
 namespace gpuagg {
 
-// Words of eight bytes that a string may have, and key columns.
-constexpr u32 PIECES = 8;
-constexpr u32 CODED_COLUMNS = 4;
-
 // Four bytes of all strings of a column. Bytes past a string's end are 0.
 struct Quad {
     u32 least, greatest;  // of each byte

@@ -12,7 +12,7 @@ struct OffsetOf<Hashed<KEEP_NULLS, WORDS, STATE, C, Rest...>> {
 };
 
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     longest(const __grid_constant__ Columns<Q> columns, u32 rows, u32* most) {
     const Column& strings = columns[0];
     using Offset = typename OffsetOf<typename Q::Key>::Type;

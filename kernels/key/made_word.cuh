@@ -39,7 +39,6 @@ struct ShortString : StringColumn<Offset, COLUMN, MASKED> {
     static constexpr u32 bits = 128;
     static constexpr bool nullable = false;  // a null has a length of its own
 };
-constexpr u32 SHORT_STRING = 15;
 template <class C> struct IsText { static constexpr bool value = false; };
 template <class Offset, u32 COLUMN, bool MASKED>
 struct IsText<ShortString<Offset, COLUMN, MASKED>> {

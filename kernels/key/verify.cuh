@@ -6,7 +6,7 @@
 namespace gpuagg {
 
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     make_words(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     bool sure = true;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     make_codes(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
                const __grid_constant__ Codes codes) {
     bool sure = true;
@@ -49,7 +49,7 @@ GPUAGG_INLINE Indexed look(const Index& index, u32 i) {
 // The words of the groups, and the first row and key of each, in a table to look them up in, all of
 // whose bits are set before.
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     index_groups(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
                  const __grid_constant__ Index index) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(256)
 
 // Compares every row with the key of its group, which the index has.
 template <class Q, u32 UNROLL>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     verify(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
            const __grid_constant__ Index index) {
     using K = typename Q::Key;

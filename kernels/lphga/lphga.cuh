@@ -16,7 +16,7 @@ template <class Q> __device__ void clear_table(const Table& t) {
     }
 }
 
-template <class Q> __global__ void __launch_bounds__(256) clear(const __grid_constant__ Args a) {
+template <class Q> __global__ void __launch_bounds__(SMALL_BLOCK) clear(const __grid_constant__ Args a) {
     clear_table<Q>(a.table);
     if (blockIdx.x == 0) {
         auto* words = reinterpret_cast<u32*>(a.counters);
@@ -25,7 +25,7 @@ template <class Q> __global__ void __launch_bounds__(256) clear(const __grid_con
 }
 
 template <class Q>
-__global__ void __launch_bounds__(256) clear_target(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(SMALL_BLOCK) clear_target(const __grid_constant__ Args a) {
     clear_table<Q>(a.target);
 }
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 // Moves the groups of one table into a larger one.
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     transfer(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const u32 all = a.table.slots + EXTRA_SLOTS;

@@ -6,9 +6,6 @@
 
 namespace gpuagg {
 
-// Groups whose strings a block lays out together, one a thread.
-constexpr u32 TEXT_TILE = 256;
-
 // The last digit, which is taken away. Most numbers fit 32 bits, which divide several times as fast.
 GPUAGG_INLINE u64 last_digit(u64& number, u64 values) {
     const u64 before = number;
@@ -51,7 +48,7 @@ __global__ void __launch_bounds__(TEXT_TILE)
 
 // One block of WARP * WARP threads: each tile's characters become those of the tiles before it, and
 // behind them all stands their sum.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(SCAN_THREADS)
     scan_texts(u64* starts, u32 tiles) {
     __shared__ u64 of_warps[WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -154,7 +151,7 @@ GPUAGG_INLINE void write_integers_as(const u64* words, u32 groups, const ColumnC
         put(to, group, static_cast<T>(code.base + made), valid, is_group);
     }
 }
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     write_integers(const u64* words, u32 groups, const __grid_constant__ ColumnCode code,
                    const __grid_constant__ Target to, u32 bytes) {
     if (bytes == 8) write_integers_as<u64>(words, groups, code, to);

@@ -65,7 +65,7 @@ GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L:
 // Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
 // tells the host all it needs to make the columns.
 template <class Q, class O>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     collect(const __grid_constant__ Args a) {
     constexpr u32 STEPS = 8;  // one atomic for so many times 32 slots
     const u32 all = a.table.slots + EXTRA_SLOTS;
@@ -184,7 +184,7 @@ GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to,
 constexpr u32 COUNTED = 0xffffffffu;
 
 template <class Q, class O, u32 KEY_TARGETS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     write(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
           const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     using K = typename Q::Key;

@@ -9,7 +9,7 @@ namespace gpuagg {
 
 // Folds the groups of a.target into those of the dense area, and marks them as taken.
 template <class Q>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     absorb(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(256)
 
 // Appends the groups of a.target that are not taken, to the dense area or to the columns.
 template <class Q, class O, u32 KEY_TARGETS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     append_others(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
                   const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     if (not_final(a)) return;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(256)
 
 // Counts the nulls of every output again.
 template <class Q, class O>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     recount(const __grid_constant__ Args a) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;

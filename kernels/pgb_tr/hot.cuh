@@ -7,9 +7,6 @@
 
 namespace gpuagg {
 
-constexpr u32 HOT_AT_MOST = 384;
-// The hottest, whose states have copies for different lanes.
-constexpr u32 HOT_COPIED = 16;
 // Hot rows of a thread whose values are read together, and rows that are looked up together: with
 // more of them registers would spill, for which the L1 cache has no room.
 constexpr u32 HOT_BATCH = 2;

@@ -13,8 +13,6 @@ constexpr u32 NO_PLACE = 0xffffu;
 constexpr u32 LEAST_PART = 1023;
 // Rows of a thread whose values are in registers at once.
 constexpr u32 FOLD_BATCH = 8;
-// Threads of a block; dask_gpuagg/cuda/choice/partitions.py has the same.
-constexpr u32 FOLD_THREADS = 1024;
 
 // A partition whose rows have places in the order of their groups.
 struct Placed {

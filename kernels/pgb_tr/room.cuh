@@ -8,17 +8,13 @@
 
 namespace gpuagg {
 
-// One in so many rows is counted: a few side by side, as many as memory moves at once, of each stretch
+// One in ROOM_OF rows is counted: a few side by side, as many as memory moves at once, of each stretch
 // others, so that a period of the keys is not seen in full or not at all. Where equal keys lie in longer
 // runs nothing is counted.
-constexpr u32 ROOM_OF = 16;
 constexpr u32 ROOM_TOGETHER = 4;
-// Room beyond the expected rows, in standard deviations of what the count says, and rows more.
-constexpr u32 ROOM_SIGMAS = 5;
-constexpr u32 ROOM_MORE = 64;
 
 template <class Q>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(ROOM_THREADS)
     count_partitions(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
                      const __grid_constant__ Columns<Q> columns,
                      const __grid_constant__ HotKeys keys, u32* counts) {

@@ -9,7 +9,6 @@ namespace gpuagg {
 // Where a row lies. Rows at the ends are counted and not kept, so that a value which many rows share
 // costs no room.
 enum class Side : u32 { below, at_low, inside, at_high, above };
-constexpr u32 SIDES = 5;
 
 // Without a branch: where both ends are one word, it is the low end.
 template <class W> GPUAGG_INLINE Side side_of(W word, const Pair<W>& bracket) {

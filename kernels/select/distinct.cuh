@@ -7,7 +7,7 @@
 namespace gpuagg {
 
 // Rows of each group in a sample.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     count_sampled(const u32* of_row, u32 samples, u32 groups, u32* counts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < samples; i += stride)
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // How many parts each group gets: one for so many sampled rows, and one at least.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     divide_groups(u32* counts, u32 groups, u32 each) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride)
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(256)
 
 // The word and the part of every row; rows that take no part get the part behind all others.
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     find_parts(const __grid_constant__ Chunk a, const u32* firsts,
                typename Sortable<T>::Word* words, u32* parts) {
     constexpr u32 EACH = 4;
@@ -72,7 +72,7 @@ template <class W> GPUAGG_INLINE bool is_new(W* table, u32 slots, W word, u32& f
 // Different words of each part. `full` is raised where a part has more than its table holds; then
 // the counts are of no use.
 template <class W>
-__global__ void __launch_bounds__(512, 3)
+__global__ void __launch_bounds__(PARTS_THREADS, PARTS_BLOCKS)
     count_parts(const W* words, const u32* starts, u32 parts, u32 slots_at_most, u32* counts,
                 u32* full) {
     extern __shared__ u64 memory[];
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(512, 3)
     }
 }
 
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     sum_parts(const u32* counts, const u32* firsts, u32 groups, u64* to) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {

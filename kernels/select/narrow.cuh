@@ -16,7 +16,7 @@ struct Ranks {
 // the quantile on either side, and `spare` ranks. A side on which the sample does not reach so far
 // stays open.
 template <class W>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     aim(const u32* starts, u32 groups, f64 q, f64 errors, f64 spare, Pair<W>* brackets,
         Ranks* ranks) {
     const u32 stride = gridDim.x * blockDim.x;
@@ -51,7 +51,7 @@ GPUAGG_INLINE void settle(u64 rank, Side side, const u64 (&upto)[SIDES], const P
 // A bracket that holds both ranks settles its group. Another one gives way, on the side where a rank
 // is missing, to one that holds them for sure.
 template <class W>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     narrow(const u64* counts, u32 groups, f64 q, Pair<W>* brackets, Pair<W>* found, Ranks* ranks,
            u64* sizes, u32* missed) {
     const u32 stride = gridDim.x * blockDim.x;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(256)
 
 // Quantiles from the words on either side of them. H: what lies between two values.
 template <class T, class H>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     quantiles_found(const Pair<typename Sortable<T>::Word>* found, const u64* sizes, u32 groups,
                     f64 q, Between between, const __grid_constant__ Target to, u32* nulls) {
     using Made = typename H::template Made<T>;

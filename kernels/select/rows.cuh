@@ -69,7 +69,7 @@ GPUAGG_INLINE void read_rows(const Chunk& a, u64 first, u32 distance, u32 (&grou
 // One row of each `stride`, a power of two, at a place that depends on nothing in the data; behind
 // the last row there is none. Rows that take no part get the group behind all others.
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     sample_rows(const __grid_constant__ Chunk a, u32 stride, u32 samples,
                 typename Sortable<T>::Word* words, u32* of_row) {
     const u32 threads = gridDim.x * blockDim.x;
@@ -100,7 +100,7 @@ template <class W, class F> GPUAGG_INLINE void each_word(const W* words, u32 n, 
 }
 
 // The most words that a group or a part has.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     find_widest(const u32* starts, u32 count, u32* widest) {
     const u32 stride = gridDim.x * blockDim.x;
     u32 most = 0;

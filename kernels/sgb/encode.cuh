@@ -15,7 +15,7 @@ struct alignas(16) Entry {
 
 // `order`: the slots of the groups; `sorted`: which group comes first, second, ..., null for the
 // order they have.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     make_entries(const __grid_constant__ Args a, const i32* sorted, u32 groups, Entry* entries) {
     const u32 stride = gridDim.x * blockDim.x;
     const u32 all = a.table.slots + EXTRA_SLOTS;
@@ -47,7 +47,7 @@ GPUAGG_INLINE u32 number_of(const Entry* entries, u32 slots, u32 probes, const C
 
 // Rows without a group get -1.
 template <class Q, u32 UNROLL>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(ENCODE_THREADS)
     encode(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
            const Entry* entries, i32* codes) {
     using K = typename Q::Key;

@@ -8,10 +8,6 @@
 
 namespace gpuagg {
 
-constexpr u32 DIGITS = 256;
-constexpr u32 SORT_THREADS = 512;
-constexpr u32 SORT_ITEMS = 12;
-constexpr u32 SORT_BLOCKS = 2;  // of an SM, which the registers must suffice for
 constexpr u32 SORT_TILE = SORT_THREADS * SORT_ITEMS;
 constexpr u32 SORT_WARPS = SORT_THREADS / WARP;
 
@@ -38,7 +34,7 @@ template <class W> GPUAGG_INLINE u32 digit_of(W word, u32 shift) {
 
 // Rows of every value of the first `digits` digits.
 template <class W>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(SORT_THREADS)
     count_digits(const W* words, u32 rows, u32 digits, u32* counts) {
     constexpr u32 ALL = sizeof(W) * DIGITS;
     __shared__ u32 mine[ALL];

@@ -8,9 +8,6 @@
 
 namespace gpuagg {
 
-// Words of bits that a warp numbers.
-constexpr u32 MARK_TILE = 2048;
-
 struct Range {
     u64 low, high;  // of the keys as words that order as they do; low is above high without any
 };
@@ -21,7 +18,7 @@ struct alignas(8) Mark {
 };
 
 template <class Q>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(ENCODE_THREADS)
     find_range(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
                Range* range) {
     u64 low = EMPTY, high = 0;
@@ -47,7 +44,7 @@ __global__ void __launch_bounds__(512)
 }
 
 template <class Q>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(ENCODE_THREADS)
     mark_keys(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns, u64 low,
               Mark* marks) {
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
@@ -61,7 +58,7 @@ __global__ void __launch_bounds__(512)
     }
 }
 
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     count_marks(const Mark* marks, u32 count, u32* tiles) {
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * MARK_TILE;
@@ -74,7 +71,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // `tiles`: the marks before each tile. Every mark's key goes to the place of its number.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     number_marks(Mark* marks, u32 count, const u32* tiles, u64 low, u64* keys) {
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * MARK_TILE;
@@ -92,7 +89,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class Q>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(ENCODE_THREADS)
     encode_range(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
                  u64 low, const Mark* marks, i32* codes) {
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
@@ -138,7 +135,7 @@ GPUAGG_INLINE void write_ordered(Packed<KEEP, C...>, const u64* keys, u32 groups
 }
 
 template <class Q, class O, u32 KEY_TARGETS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     write_range(const u64* keys, u32 groups, const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     write_ordered(typename Q::Key{}, keys, groups, to);
 }

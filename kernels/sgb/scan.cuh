@@ -6,7 +6,7 @@
 namespace gpuagg {
 
 // One block of WARP * WARP threads: each count becomes the sum of those before it.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(SCAN_THREADS)
     scan_tiles(u32* counts, u32 tiles, u32* all) {
     __shared__ u32 of_warps[WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;

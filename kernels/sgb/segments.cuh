@@ -9,7 +9,7 @@ namespace gpuagg {
 
 // Rows of no group and those without a value belong to group `groups`, behind all others.
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     make_words(const __grid_constant__ Column values, const i32* codes, u32 rows, u32 groups,
                typename Sortable<T>::Word* words, u32* of_row) {
     const u32 stride = gridDim.x * blockDim.x;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // Likewise with the numbers of the rows instead of values.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     make_numbers(const i32* codes, u32 rows, u32 groups, u32* numbers, u32* of_row) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += stride) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(256)
 
 // Where each group's rows begin, NONE (as the host has filled it) for a group without any; the
 // entry behind the last group is the end.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     mark_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i <= rows; i += stride) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // Groups without rows begin where the next group does.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     fill_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(256)
 
 // H: what lies between two values.
 template <class T, class H>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     quantiles(const typename Sortable<T>::Word* words, const u32* starts, u32 groups, f64 q,
               Between between, const __grid_constant__ Target to, u32* nulls) {
     const u32 lane = threadIdx.x % WARP;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(256)
 
 // Words of a group that differ from the one before. A warp adds once for each group it meets.
 template <class W>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     count_distinct(const W* words, const u32* of_row, u32 rows, u32 groups, u64* counts) {
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;

@@ -35,7 +35,7 @@ GPUAGG_INLINE bool claim(u64* words, u32 slot, u64 held, const Column* columns,
 }
 
 // Lists the slots that no key holds, in any order.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(SMALL_BLOCK)
     list_free(const __grid_constant__ Args a, const __grid_constant__ Round r) {
     constexpr u32 STEPS = 8;  // one atomic for so many times 32 slots
     if (*r.waiting == 0) return;

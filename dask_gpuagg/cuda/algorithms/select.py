@@ -20,14 +20,15 @@ from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Targ
 from dask_gpuagg.cuda.choice import selection_costs as costs
 from dask_gpuagg.cuda.query import instantiations
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
+from dask_gpuagg.cuda.query.tuning import (
+    COUNT_BLOCKS,
+    COUNT_ITEMS,
+    COUNT_THREADS,
+    ONE_BLOCK_THREADS,
+)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, fill, read_back
 
-# As in kernels/select/entry.cuh.
-COUNT_THREADS = 512
-COUNT_BLOCKS = 3
-ONE_BLOCK_THREADS = 1024
-COUNT_ITEMS = 4
 # Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
 _RESERVED = 1 << 10
 _SM_THREADS = 2048

@@ -13,6 +13,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
+from dask_gpuagg.cuda.query.tuning import DIGITS, SORT_ITEMS, SORT_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import (
     Device,
@@ -27,9 +28,6 @@ from dask_gpuagg.cuda.runtime.driver import (
 ROWS_AT_MOST = (1 << 30) - 1
 BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
-DIGITS = 256
-SORT_THREADS = 512
-SORT_ITEMS = 12
 _TILE = SORT_THREADS * SORT_ITEMS
 _DIGIT_BITS = 8
 

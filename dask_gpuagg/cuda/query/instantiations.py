@@ -120,7 +120,7 @@ UNITS: dict[str, Instances] = {
     **{kernel: _partitioned(kernel) for kernel in PARTITIONED},
     **{
         kernel: Instances(
-            ("pgb_tr/fold.cuh",), {kernel: f"fold<Asked, Made, {{keys}}, {words}, 4>"}
+            ("pgb_tr/fold.cuh",), {kernel: f"fold<Asked, Made, {{keys}}, {words}, FOLD_UNROLL>"}
         )
         for kernel, words in zip(FOLDS, _FOLDED_WORDS, strict=True)
     },
@@ -134,7 +134,7 @@ UNITS: dict[str, Instances] = {
     ),
     "room": Instances(
         ("pgb_tr/room.cuh",),
-        {"count_partitions": "count_partitions<Asked>", "lay_out": "lay_out<1024>"},
+        {"count_partitions": "count_partitions<Asked>", "lay_out": "lay_out<ROOM_THREADS>"},
     ),
     "count": Instances(("estimate/count.cuh",), {"count_keys": "count_keys<Asked>"}),
     "words": Instances(("key/verify.cuh",), {"make_words": "make_words<Asked>"}),
@@ -153,7 +153,7 @@ UNITS: dict[str, Instances] = {
     "longest": Instances(("key/longest.cuh",), {"longest": "longest<Asked>"}),
     "verify": Instances(
         ("key/verify.cuh",),
-        {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, 4>"},
+        {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
     ),
     "encode": Instances(
         ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
@@ -216,7 +216,8 @@ def selecting(ctype: str, ticks: bool) -> TranslationUnit:
     """The kernels that select values of one type; see ``algorithms/select.py``."""
     word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
     between = "Ticks" if ticks else "Numbers"
-    several, one = "512, 3, 4", "1024, 1, 4"
+    several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"
+    one = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
     kernels = {
         "sample_rows": f"sample_rows<{ctype}>",
         "aim": f"aim<{word}>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.instantiations import (
     FOLDS,
     NARROW_WORDS,
@@ -15,11 +16,9 @@ from dask_gpuagg.cuda.query.instantiations import (
     TranslationUnit,
 )
 from dask_gpuagg.cuda.query.types import (
-    CODED_COLUMNS,
     OF_NUMBERS,
     PRESENT,
     STATES_AS_BITS,
-    TOLD_COLUMNS,
     TYPE_BYTES,
     KernelOutput,
     KernelState,
@@ -123,13 +122,13 @@ class Query:
         """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
-        few = any(strings) and len(self.keys) <= CODED_COLUMNS
+        few = any(strings) and len(self.keys) <= tuning.CODED_COLUMNS
         return self.family == "Hashed" and few and all(map(integral, fixed))
 
     @cached_property
     def may_fill(self) -> bool:
         """Whether keys that fit a word may be numbered by the combinations of their values."""
-        several = 1 < len(self.keys) <= TOLD_COLUMNS
+        several = 1 < len(self.keys) <= tuning.TOLD_COLUMNS
         return self.family == "Packed" and several and self.integral
 
     @cached_property
@@ -222,32 +221,24 @@ class Query:
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
+        """Threads of a block."""
         heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
-        return 1024 if heavy <= 8 and self.family != "ByRow" else 512
+        return tuning.block_threads(heavy, self.family == "ByRow")
 
     @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
-        keys = 1 if self.made_words else len(self.keys)
-        return 4 if len(self.read) <= 4 and keys <= 2 else 2
+        return tuning.unroll(1 if self.made_words else len(self.keys), len(self.read))
 
     @cached_property
     def crowds(self) -> int:
-        """Slots of a partition's table that get copies where many rows want them at once.
-
-        A power of two. A block has several such keys, but the copies take room from its table.
-        """
-        return 1 << (min(16, max(1, 512 // max(1, sum(self.slot_bytes) - 8))).bit_length() - 1)
+        """Slots of a partition's table that get copies where many rows want them at once."""
+        return tuning.crowds(sum(self.slot_bytes) - 8)
 
     @cached_property
     def scatter(self) -> tuple[int, int, int]:
-        """Of the scatter: threads of a block, and rows of a thread in each tile.
-
-        The second number of rows is for many partitions: a tile's rows of one partition leave it
-        together, so tiles as large as shared memory allows make the longest runs.
-        """
-        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
+        """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles."""
+        return tuning.scatter(self.widest)
 
     @cached_property
     def widest(self) -> int:

@@ -35,15 +35,6 @@ TYPE_BYTES = {
 }  # fmt: skip
 # Those that are sorted: a word has 8 bytes at most.
 SORTED_TYPES = tuple(ctype for ctype in TYPE_BYTES if ctype != "i128")
-
-# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
-SHORT_STRING = 15
-# Key columns that may be coded together (kernels/key/coded.cuh).
-CODED_COLUMNS = 4
-
-# Key columns whose ranges a sample tells (kernels/estimate/range_of.cuh).
-TOLD_COLUMNS = 8
-
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -59,7 +50,7 @@ class KeyPart(NamedTuple):
         Whether the column has a null mask.
     string : bool
     short : bool
-        Of strings: whether none has more than ``SHORT_STRING`` bytes.
+        Of strings: whether none has more than ``tuning.SHORT_STRING`` bytes.
     """
 
     ctype: str

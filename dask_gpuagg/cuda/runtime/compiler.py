@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
+from dask_gpuagg.cuda.query.tuning import constants
 from dask_gpuagg.settings import settings
 
 _PACKAGE = Path(__file__).parents[2]
@@ -129,13 +130,14 @@ def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Comp
 
 @cache
 def headers() -> dict[str, bytes]:
-    """The files of ``kernels/`` by the names that they are included by.
+    """The files of ``kernels/``, and ``constants.cuh``, by the names that they are included by.
 
     Each is read once in a process: what is compiled is what names the entries of the cache, even
     where files change meanwhile.
     """
     paths = sorted(KERNELS.rglob("*.cuh"))
-    return {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
+    files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
+    return {"constants.cuh": constants().encode(), **files}
 
 
 @cache

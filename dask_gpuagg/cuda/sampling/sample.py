@@ -17,15 +17,18 @@ from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.codes import bounds_of
-from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
+from dask_gpuagg.cuda.query.tuning import (
+    COUNT_KEYS_THREADS,
+    COUNTED_PARTS,
+    HOT_TOLD,
+    REGISTERS_BITS,
+    SAMPLE_SLOTS,
+    SEGMENTS_FROM_BIT,
+    TOLD_COLUMNS,
+)
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
-SAMPLE_SLOTS = 1 << 17
-HOT_TOLD = 1024
-SEGMENTS_FROM_BIT = 20
-REGISTERS = 1 << 13
-COUNTED_PARTS = 4
-_COUNT_THREADS = 512
+REGISTERS = 1 << REGISTERS_BITS
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
@@ -207,10 +210,10 @@ def _counted(call: Call) -> int:
     size = 4 * COUNTED_PARTS * REGISTERS
     memory = rmm.DeviceBuffer(size=size, stream=call.stream)
     fill(memory.ptr, 0, size, call.handle)
-    blocks = call.spread(call.rows, _COUNT_THREADS, waves=4)
+    blocks = call.spread(call.rows, COUNT_KEYS_THREADS, waves=4)
     blocks += -blocks % COUNTED_PARTS
     arguments = ctypes.c_uint32(call.rows), ctypes.c_void_p(memory.ptr)
-    call.launch("count_keys", blocks, _COUNT_THREADS, call.columns, *arguments)
+    call.launch("count_keys", blocks, COUNT_KEYS_THREADS, call.columns, *arguments)
     registers = _Registers()
     read_back(memory.ptr, registers, call.handle)
     ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-import re
 from dataclasses import replace
 
 import pytest
@@ -13,21 +12,17 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.algorithms import encode, key_runs, pgb, sgb, sp_ega
 from dask_gpuagg.cuda.call import call
-from dask_gpuagg.cuda.choice import folding, skew, summary
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.keys import codes, words
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
-    CODED_COLUMNS,
-    SHORT_STRING,
     STATE_BYTES,
     TYPE_BYTES,
     KernelState,
     KeyPart,
     ValuePart,
 )
-from dask_gpuagg.cuda.runtime.compiler import KERNELS, compile_source
+from dask_gpuagg.cuda.runtime.compiler import compile_source
 from dask_gpuagg.cuda.sampling import repeat, sample
 from tests.cuda.specialisations import TABLE
 
@@ -170,49 +165,6 @@ def test_the_witness_is_an_input() -> None:
 
 def test_different_queries_have_different_sources() -> None:
     assert len({q.source().source for q in TABLE.values()}) == len(set(TABLE.values()))
-
-
-# ---- numbers that both sides know --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "value"),
-    [
-        ("key/probe.cuh", "EXTRA_SLOTS", EXTRA_SLOTS),
-        ("key/made_word.cuh", "SHORT_STRING", SHORT_STRING),
-        ("key/coded.cuh", "CODED_COLUMNS", CODED_COLUMNS),
-        ("key/coded.cuh", "PIECES", codes.PIECES),
-        ("output/coded.cuh", "TEXT_TILE", codes.TEXT_TILE),
-        ("estimate/sample.cuh", "SEGMENT", summary.SEGMENT),
-        ("sgb/radix.cuh", "DIGITS", sgb.DIGITS),
-        ("sgb/radix.cuh", "SORT_THREADS", sgb.SORT_THREADS),
-        ("sgb/radix.cuh", "SORT_ITEMS", sgb.SORT_ITEMS),
-        ("sgb/runs.cuh", "RUN_ROWS", key_runs.RUN_ROWS),
-        ("sgb/range.cuh", "MARK_TILE", encode.MARK_TILE),
-        ("estimate/sample.cuh", "HOT_TOLD", sample.HOT_TOLD),
-        ("estimate/sample.cuh", "HOT_ROWS", summary.HOT_ROWS),
-        ("estimate/sample.cuh", "SEGMENTS_FROM_BIT", sample.SEGMENTS_FROM_BIT),
-        ("pgb_tr/hot.cuh", "HOT_AT_MOST", summary.HOT_AT_MOST),
-        ("pgb_tr/placed.cuh", "FOLD_THREADS", folding.FOLD_THREADS),
-        ("pgb_tr/hot.cuh", "HOT_COPIED", skew.HOT_COPIED),
-        ("pgb_tr/room.cuh", "ROOM_OF", skew.ROOM_OF),
-        ("pgb_tr/room.cuh", "ROOM_SIGMAS", skew.ROOM_SIGMAS),
-        ("pgb_tr/room.cuh", "ROOM_MORE", skew.ROOM_MORE),
-        ("estimate/count.cuh", "COUNTED_PARTS", sample.COUNTED_PARTS),
-        ("estimate/sample.cuh", "SAMPLE_SLOTS", sample.SAMPLE_SLOTS),
-    ],
-)
-def test_host_and_device_agree(path: str, name: str, value: int) -> None:
-    text = (KERNELS / path).read_text()
-    found = re.search(rf"constexpr u32 {name} = (?P<value>[^;]+);", text)
-    assert found is not None
-    number, _, shift = found["value"].replace("u", "").partition(" << ")
-    assert int(number) << int(shift or 0) == value
-
-
-def test_counters_have_room_for_all_outputs() -> None:
-    text = (KERNELS / "core" / "query.cuh").read_text()
-    assert f"u32 nulls[{call.OUTPUTS_AT_MOST}];" in text
 
 
 # ---- structs that host and device share --------------------------------------------------------
