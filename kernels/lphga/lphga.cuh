@@ -94,8 +94,9 @@ __global__ void __launch_bounds__(THREADS, 1)
                 slot[j] = find_extra(a.table.words, a.table.slots, probe[j].kind);
             }
         }
-        homeless += __popc(settle<K, UNROLL>(a.table.words, a.table.slots, a.probes, claims,
-                                             columns, probe, slot, left));
+        SettledRows<K, ClaimsOfTile> rows{claims, columns};
+        settle(rows, a.table.words, a.table.slots, a.probes, probe, slot, left);
+        homeless += __popc(rows.lost);
         __syncwarp();
         claims.count();
 #pragma unroll

@@ -29,7 +29,7 @@ GPUAGG_INLINE u32 length_of(u64& made, const ColumnCode& code) {
     return static_cast<u32>(code.base + (code.range ? last_digit(made, code.range + 1) : 0));
 }
 
-// The characters of each tile; `starts` are then summed by `scan_texts`.
+// The characters of each tile; `scan_tiles` then makes their starts of them.
 __global__ void __launch_bounds__(TEXT_TILE)
     measure_texts(const u64* words, u32 groups, const __grid_constant__ ColumnCode code,
                   u64* starts) {
@@ -44,30 +44,6 @@ __global__ void __launch_bounds__(TEXT_TILE)
     if (threadIdx.x % WARP == 0) atomicAdd(&all, of_warp);
     __syncthreads();
     if (threadIdx.x == 0) starts[blockIdx.x] = all;
-}
-
-// One block of WARP * WARP threads: each tile's characters become those of the tiles before it, and
-// behind them all stands their sum.
-__global__ void __launch_bounds__(SCAN_THREADS)
-    scan_texts(u64* starts, u32 tiles) {
-    __shared__ u64 of_warps[WARP];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u64 total = 0;
-    for (u32 base = 0; base < tiles; base += WARP * WARP) {
-        const u32 at = base + threadIdx.x;
-        const u64 mine = at < tiles ? starts[at] : 0;
-        const u64 sum = sum_to_lane(mine);
-        if (lane == WARP - 1) of_warps[warp] = sum;
-        __syncthreads();
-        u64 before = total;
-        for (u32 w = 0; w < WARP; ++w) {
-            if (w < warp) before += of_warps[w];
-            total += of_warps[w];
-        }
-        if (at < tiles) starts[at] = before + sum - mine;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) starts[tiles] = total;
 }
 
 struct Texts {

@@ -92,5 +92,6 @@ def _divided(on: Launcher, chunk: Chunk, width: int) -> sgb.Words:
     each = ctypes.c_uint32(costs.PART_ROWS // costs.PART_STRIDE)
     blocks = on.spread(chunk.groups, SMALL_BLOCK)
     on.launch("divide_groups", blocks, SMALL_BLOCK, firsts.pointer, groups, each)
-    on.launch("scan_groups", 1, SCAN_THREADS, firsts.pointer, groups)
+    total = ctypes.c_void_p(firsts.buffer.ptr + 4 * chunk.groups)
+    on.launch("scan_groups", 1, SCAN_THREADS, firsts.pointer, groups, total)
     return firsts

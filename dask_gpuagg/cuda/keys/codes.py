@@ -286,7 +286,8 @@ def _texts(call: Call, key: KeyPart, code: ColumnCode, words: Any, groups: int, 
         starts = call.allocate(8 * (tiles + 1)).ptr
         scanned = ctypes.c_void_p(starts)
         call.launch("measure_texts", tiles, TEXT_TILE, *of_groups, scanned)
-        call.launch("scan_texts", 1, SCAN_THREADS, scanned, ctypes.c_uint32(tiles))
+        sums = ctypes.c_uint32(tiles), ctypes.c_void_p(starts + 8 * tiles)
+        call.launch("scan_texts", 1, SCAN_THREADS, scanned, *sums)
         total = ctypes.c_uint64()
         read_back(starts + 8 * tiles, total, call.handle)
         characters = total.value

@@ -139,11 +139,11 @@ UNITS: dict[str, Instances] = {
     "count": Instances(("estimate/count.cuh",), {"count_keys": "count_keys<Asked>"}),
     "words": Instances(("key/verify.cuh",), {"make_words": "make_words<Asked>"}),
     "codes": Instances(
-        ("key/verify.cuh", "output/coded.cuh"),
+        ("key/verify.cuh", "output/coded.cuh", "sgb/scan.cuh"),
         {
             "make_codes": "make_codes<Asked>",
             "measure_texts": "measure_texts",
-            "scan_texts": "scan_texts",
+            "scan_texts": "scan_tiles<u64>",
             "write_texts": "write_texts",
             "write_integers": "write_integers",
         },
@@ -158,7 +158,7 @@ UNITS: dict[str, Instances] = {
     "encode": Instances(
         ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
     ),
-    "scan": Instances(("sgb/scan.cuh",), {"scan_tiles": "scan_tiles"}),
+    "scan": Instances(("sgb/scan.cuh",), {"scan_tiles": "scan_tiles<u32>"}),
     "range": Instances(
         ("sgb/range.cuh",),
         {
@@ -230,7 +230,7 @@ def selecting(ctype: str, ticks: bool) -> TranslationUnit:
         "quantiles_found": f"quantiles_found<{ctype}, {between}>",
         "count_sampled": "count_sampled",
         "divide_groups": "divide_groups",
-        "scan_groups": "scan_tiles",
+        "scan_groups": "scan_tiles<u32>",
         "find_parts": f"find_parts<{ctype}>",
         "find_widest": "find_widest",
         "count_parts": f"count_parts<{word}>",
