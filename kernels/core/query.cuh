@@ -165,8 +165,8 @@ template <class K, class Claims> struct SettledRows {
 
 // Slots for the keys of a thread's rows, those whose bits are `left`, from where `slot` says that
 // they are looked for first; NONE for those that found none. One loop for all of them: a warp takes
-// as many turns as its unluckiest thread has probes in all, much less than its unluckiest rows have
-// one after the other.
+// as many turns as one of its threads has probes in all, at most, which are far fewer than the sum of
+// the longest probes of each of its rows.
 template <class T, class W, class Key, u32 UNROLL>
 GPUAGG_INLINE void settle(T& table, W* words, u32 slots, u32 probes, const Key (&key)[UNROLL],
                           u32 (&slot)[UNROLL], u32 left) {

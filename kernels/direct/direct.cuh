@@ -1,7 +1,8 @@
 // Group-by of keys from a narrow range: the distance from the least key is the slot, so nothing is
 // looked for. The states lie in the shared memory of each SM while they fit there (HGB of Wu 2025,
 // section 4.2, without its hash), or in one table in global memory, for which one atomic a row is
-// all the work. One bit of shared memory tells whether a key has occurred, unless its rows are counted anyway.
+// all the work. One bit of shared memory records that a key has occurred, unless its rows are counted
+// anyway.
 #pragma once
 
 #include "direct/block.cuh"
@@ -101,10 +102,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
             Kept::clear(memory, {i / a.replicas, i});
         __syncthreads();
-        take_all<Q, Space, Kept, !Kept::tells, UNROLL>(a, w, columns, present, memory);
+        take_all<Q, Space, Kept, !Kept::shows, UNROLL>(a, w, columns, present, memory);
         __syncthreads();
         for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
-            const bool occurs = Kept::tells ? Kept::occurs(memory, s, a.replicas)
+            const bool occurs = Kept::shows ? Kept::occurs(memory, s, a.replicas)
                                             : (present[s / 32] >> s % 32 & 1u) != 0;
             if (!occurs) continue;
             Kept::merge(memory, global, s, a.replicas);

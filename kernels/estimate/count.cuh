@@ -1,6 +1,6 @@
-// A fourth of the rows counted, where a sample says that their keys are too uneven for it to tell how
-// many there are: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
-// of keys grows from one part to two and to all four tells how it goes on.
+// The number of distinct keys of a fourth of the rows, where the keys are too uneven for an estimate
+// from the sample: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
+// grows from one part to two and to all four is extrapolated to all rows.
 #pragma once
 
 #include "core/query.cuh"

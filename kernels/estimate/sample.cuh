@@ -1,5 +1,6 @@
 // A sample of the keys: distinct ones, those seen once and twice, the most frequent, how many pairs
-// of segments share a key, and how often neighbours are equal. It decides which kernel runs, never what the answer is.
+// of segments share a key, and how often neighbours are equal. It decides which kernel runs, never what
+// the answer is.
 #pragma once
 
 #include "core/query.cuh"
@@ -31,7 +32,7 @@ struct Summary {
     i32 most;      // rows of the most frequent key, -1 for none
     u32 repeats;   // rows whose key is that of the row before
     u32 met;       // keys of each segment, all together
-    u32 hots;      // hot keys, told or not
+    u32 hots;      // hot keys, those beyond HOT_TOLD included
     u32 falls;     // rows whose key is less than that of the row before
     u64 ranges[2 * TOLD_COLUMNS];  // least and greatest value of each column (range_of.cuh), of keys
                                    // that may fill their ranges

@@ -62,8 +62,8 @@ GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L:
     if (is_group && Doubt<L>::of(v)) a.counters->doubt = 1;
 }
 
-// Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
-// tells the host all it needs to make the columns.
+// Lists the occupied slots, and counts the nulls of every output, so that the host needs one copy of
+// the counters to make the columns.
 template <class Q, class O>
 __global__ void __launch_bounds__(SMALL_BLOCK)
     collect(const __grid_constant__ Args a) {

@@ -1,4 +1,4 @@
-// A partition's rows brought into the order of their groups, one column after the other, and folded
+// A partition's rows in the order of their groups, moved there one column at a time, and folded
 // in registers: for groups of few rows and many states, of which a table holds too few and whose
 // atomics take too long. The table in shared memory holds keys alone.
 #pragma once

@@ -25,8 +25,8 @@ struct HotKeys {
 
 // Which keys are hot: two cells for the two extra keys, then one for each. A key is looked for in one
 // bucket only, which holds the two hottest of those that fall there; the host leaves out the others,
-// whose rows are like all others. So there is no loop, in which a warp would wait for its unluckiest
-// lane.
+// whose rows are like all others. So there is no loop, in which a warp would wait for the lane with
+// the most probes.
 struct HotIndex {
     static constexpr u32 NO_CELL = 0xffffu;
     u64* words;

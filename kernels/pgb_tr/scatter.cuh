@@ -1,4 +1,4 @@
-// Brings the rows of each partition together, the mixed key and every input column in one pass:
+// Scatters rows to their partitions, the mixed key and every input column in one pass:
 // the partitioning of PGB-TR (Wu 2025, section 4.2), whose passes over each column become one
 // kernel. The order of the rows inside a partition is not kept.
 #pragma once
@@ -89,7 +89,7 @@ GPUAGG_INLINE void take_at_once(HotTable<Q>& hot, const Column* columns, const u
     }
 }
 
-// Brings the codes of rows into the tile's order, whose places the ranks in their partitions become.
+// Stages the codes of rows in the tile's order; ranks in their partitions become places of that order.
 template <class K, u32 THREADS, class W, class R>
 GPUAGG_INLINE void stage_codes(const Partitions& p, const Column* columns, typename W::Code* codes,
                                typename W::Kept (&kept)[R::ITEMS], const u16* starts, i64 first,

@@ -49,7 +49,7 @@ struct InMemory {
     GPUAGG_INLINE void end() {}
 };
 
-// Room for the rows inside of brackets. More rows than there is room for are counted all the same.
+// Room for the rows inside of brackets. Rows beyond that are counted, but not kept.
 template <class W> struct Kept {
     W* words;  // null to count only
     u32* of_row;

@@ -5,7 +5,7 @@
 
 namespace gpuagg {
 
-// Rows whose groups are numbered. A selection may go over several chunks, one after the other.
+// Rows whose groups are numbered. A selection may take several chunks in turn.
 struct Chunk {
     Column values;
     const i32* codes;  // the number of each row's group, -1 for none

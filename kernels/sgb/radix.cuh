@@ -11,7 +11,7 @@ namespace gpuagg {
 constexpr u32 SORT_TILE = SORT_THREADS * SORT_ITEMS;
 constexpr u32 SORT_WARPS = SORT_THREADS / WARP;
 
-// What a tile has told of a digit so far, in the two high bits above the count.
+// What a tile has published of a digit so far, in the two high bits above the count.
 constexpr u32 OWN_ROWS = 1u << 30;     // the rows of the tile itself
 constexpr u32 ROWS_SO_FAR = 2u << 30;  // those of all tiles up to it
 constexpr u32 ROWS_MASK = OWN_ROWS - 1;
@@ -63,8 +63,8 @@ GPUAGG_INLINE u32 digits_before(u32 value, u32* warp_sums) {
     return sum - value;
 }
 
-// Counts to starts, one block of DIGITS threads for each digit; `same` tells the digits that all
-// rows share, which need no pass.
+// Counts to starts, one block of DIGITS threads for each digit; `same` marks the digits that
+// all rows share, which need no pass.
 __global__ void __launch_bounds__(DIGITS)
     scan_digits(u32* counts, u32 rows, u32* same) {
     __shared__ u32 warp_sums[DIGITS / WARP];
@@ -87,7 +87,7 @@ GPUAGG_INLINE u32 look_back(const Pass& a, u32 tile, u32 digit) {
     return before;
 }
 
-GPUAGG_INLINE void tell(const Pass& a, u32 tile, u32 digit, u32 what) {
+GPUAGG_INLINE void publish(const Pass& a, u32 tile, u32 digit, u32 what) {
     *static_cast<volatile u32*>(a.told + static_cast<u64>(tile) * DIGITS + digit) = what;
 }
 
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(SORT_THREADS, SORT_BLOCKS)
 #pragma unroll
         for (u32 w = 0; w < SORT_WARPS; ++w) total += counts[w * DIGITS + threadIdx.x];
         if (threadIdx.x == DIGITS - 1) total -= SORT_TILE - filled;
-        tell(a, tile, threadIdx.x, total | (tile == 0 ? ROWS_SO_FAR : OWN_ROWS));
+        publish(a, tile, threadIdx.x, total | (tile == 0 ? ROWS_SO_FAR : OWN_ROWS));
     }
     const u32 start = digits_before(total, warp_sums);
     if (threadIdx.x < DIGITS) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(SORT_THREADS, SORT_BLOCKS)
             next += n;
         }
         const u32 before = look_back(a, tile, threadIdx.x);
-        if (tile > 0) tell(a, tile, threadIdx.x, (before + total) | ROWS_SO_FAR);
+        if (tile > 0) publish(a, tile, threadIdx.x, (before + total) | ROWS_SO_FAR);
         offset[threadIdx.x] = a.starts[threadIdx.x] + before - start;
     }
     __syncthreads();

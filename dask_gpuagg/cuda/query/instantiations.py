@@ -61,7 +61,7 @@ def _partitioned(kernel: str) -> Instances:
 CORE = "core"
 WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
-# Keys of a narrow range by slots of their own.
+# Each key of a narrow range has a slot.
 SLOTS = ("scatter_striped", "scatter_wide_striped", "aggregate_striped")
 PARTITIONED = (*WHOLE_WORDS, *NARROW_WORDS, *SLOTS)
 FOLDS = ("fold", "fold_narrow", "fold_striped")

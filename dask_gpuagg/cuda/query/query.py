@@ -41,10 +41,10 @@ class Query:
     states : tuple of KernelState
     outputs : tuple of KernelOutput
     ranged : bool
-        Whether the keys are numbered by the ranges of their columns' values, which a sample told.
+        Whether the keys are numbered by the ranges of their columns' values, known from a sample.
     coded : bool
-        Whether they are numbered by the bytes that strings have in each place, which a sample
-        told.
+        Whether they are numbered by the bytes that strings have in each place, known from a
+        sample.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -66,8 +66,8 @@ class Query:
     counting: bool = False
     untransformed: bool = False
 
-    # A call looks its kernels up by the query several times, so the hash is kept; other processes
-    # have hashes of their own.
+    # A call looks its kernels up by the query several times, so the hash is kept; it differs in
+    # other processes.
     @cached_property
     def _hash(self) -> int:
         return hash((self.keys, self.inputs, self.states, self.outputs))
@@ -92,7 +92,7 @@ class Query:
         strings = any(k.string for k in self.keys)
         bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
-        # a single key of 64 bits has a slot of its own for its null
+        # the null of a single key of 64 bits has an extra slot
         if not strings and (bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)):
             return "Packed"
         if self.by_row:
@@ -247,7 +247,7 @@ class Query:
 
     @cached_property
     def folds(self) -> bool:
-        """Whether each state reads one column at most, so that one after the other may come."""
+        """Whether each state reads at most one column, so that columns may be folded in turn."""
         return all(len(state.inputs) <= 1 for state in self.kept)
 
     @cached_property

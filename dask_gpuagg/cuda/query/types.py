@@ -1,6 +1,6 @@
 """What a query is made of: key columns, inputs, states, outputs, as the kernels' types.
 
-They are tuples, which are hashed and compared in no time: each call looks its query up.
+They are tuples, which are hashed and compared fast: each call looks its query up.
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ _STATE_ARGUMENTS = {
     "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
     "WideMean": (0, 1), "LimbMean": (0, 1, 2),
 }  # fmt: skip
-# States that a list of may be told by the bits of one integer (kernels/output/outputs.cuh).
+# States of a list that the bits of one integer can stand for (kernels/output/outputs.cuh).
 STATES_AS_BITS = 64

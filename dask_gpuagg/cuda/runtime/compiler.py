@@ -39,7 +39,7 @@ class KernelsUnavailable(RuntimeError):
 
 
 class CompileError(KernelsUnavailable):
-    """NVRTC is not there, or refused a source; then the message is its log."""
+    """NVRTC is missing, or rejected a source; then the message is its log."""
 
 
 class Compiled(NamedTuple):

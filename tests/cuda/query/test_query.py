@@ -1,4 +1,4 @@
-"""What the host reckons about a query before anything is compiled."""
+"""What the host derives from a query before anything is compiled."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_every_kernel_is_instantiated() -> None:
     assert set(defined) == named
 
 
-def test_the_table_is_complete() -> None:
+def test_specialisations_have_every_type_and_policy() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
     states = {s.policy for q in TABLE.values() for s in q.kept}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
@@ -154,7 +154,7 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", ["5 aggregations by int64", "5 aggregations by strings"])
-def test_a_unit_holds_its_kernels_alone(name: str) -> None:
+def test_a_unit_compiles_only_its_kernels(name: str) -> None:
     query = TABLE[name]
     for unit in query.units:
         code, names = compile_source(query.source(unit), "sm_90", "--Ofast-compile=mid")
@@ -172,7 +172,7 @@ def test_probes_are_counted_only_where_asked(architecture: str) -> None:
     assert b"gpuagg_looks" not in compile_source(usual.source("core"), architecture).code
 
 
-def test_a_refused_source_carries_the_log() -> None:
+def test_compile_error_contains_the_log() -> None:
     with pytest.raises(CompileError, match=r"error.*no_such_thing") as caught:
         compile_source(TranslationUnit("__global__ void f() { no_such_thing(); }", {}), "sm_90")
     assert "\0" not in str(caught.value)
@@ -183,7 +183,7 @@ def test_unknown_kernel_raises() -> None:
         compile_source(TINY._replace(kernels={"tiny": "gpuagg::no_such_kernel"}), "sm_90")
 
 
-def test_wrong_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_slot_sizes_do_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STATE_BYTES, "FloatSum", (0, 4))
     with pytest.raises(CompileError, match="the host assumes other sizes"):
         # a copy: the query itself may have worked its sizes out before
@@ -191,7 +191,7 @@ def test_wrong_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError])
-def test_a_missing_compiler_is_named(
+def test_missing_nvrtc_raises(
     error: type[Exception], cache: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
@@ -237,7 +237,7 @@ def entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_an_entry_is_used_again(cache: Path, calls: list[Any]) -> None:
+def test_second_call_reads_the_cache(cache: Path, calls: list[Any]) -> None:
     first = cubin(TINY, "sm_90")
     assert cubin(TINY, "sm_90") == first == compile_source(TINY, "sm_90")
     assert len(calls) == 1
@@ -245,7 +245,7 @@ def test_an_entry_is_used_again(cache: Path, calls: list[Any]) -> None:
     assert entry.suffix == ".cubin"
 
 
-def test_source_and_architecture_name_an_entry(cache: Path, calls: list[Any]) -> None:
+def test_entries_differ_by_source_and_architecture(cache: Path, calls: list[Any]) -> None:
     for unit, architecture in itertools.product((TINY, other(TINY)), ("sm_80", "sm_90")):
         cubin(unit, architecture)
     assert len(calls) == len(entries(cache)) == 4
@@ -267,7 +267,7 @@ def forget_headers() -> None:
 
 
 @pytest.mark.parametrize("change", ["content", "name", "new file"])
-def test_the_headers_name_an_entry(
+def test_entries_differ_by_headers(
     change: str, cache: Path, calls: list[Any], copied: Path
 ) -> None:
     cubin(TINY, "sm_90")
@@ -286,7 +286,7 @@ def test_the_headers_name_an_entry(
     assert len(calls) == len(entries(cache)) == 2
 
 
-def test_a_header_is_read_once(cache: Path, calls: list[Any], copied: Path) -> None:
+def test_headers_are_read_once(cache: Path, calls: list[Any], copied: Path) -> None:
     """Where a file changes under a running process, its entries are those of the old file."""
     path = copied / "core" / "types.cuh"
     before = path.read_text()
@@ -303,7 +303,7 @@ def test_a_header_is_read_once(cache: Path, calls: list[Any], copied: Path) -> N
         cubin(TINY, "sm_90")
 
 
-def test_the_compiler_names_an_entry(
+def test_entries_differ_by_compiler_version(
     cache: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cubin(TINY, "sm_90")
@@ -322,7 +322,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_broken_entry_is_replaced(damage: str, cache: Path, calls: list[Any]) -> None:
+def test_damaged_entry_is_replaced(damage: str, cache: Path, calls: list[Any]) -> None:
     code = cubin(TINY, "sm_90")
     (entry,) = entries(cache)
     whole = entry.read_bytes()
@@ -333,7 +333,7 @@ def test_a_broken_entry_is_replaced(damage: str, cache: Path, calls: list[Any]) 
     assert len(calls) == 2
 
 
-def test_a_refused_source_leaves_no_entry(cache: Path) -> None:
+def test_failed_compilation_leaves_no_entry(cache: Path) -> None:
     with pytest.raises(CompileError):
         cubin(TranslationUnit("no code", {}), "sm_90")
     assert not cache.exists()
@@ -351,7 +351,7 @@ def warned(directory: Path | str) -> list[str]:
     return [str(w.message) for w in caught]
 
 
-def test_a_read_only_directory_is_reported_once(fresh: None, tmp_path: Path) -> None:
+def test_read_only_directory_warns_once(fresh: None, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     if os.access(tmp_path, os.W_OK):
         pytest.skip("this user may write everywhere")
@@ -360,7 +360,7 @@ def test_a_read_only_directory_is_reported_once(fresh: None, tmp_path: Path) -> 
     assert "gpuagg.kernel-cache" in message
 
 
-def test_a_directory_that_refuses_files_is_reported_once(
+def test_directory_that_rejects_files_warns_once(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a read-only one does, for users whom permissions do not bind as well."""
@@ -374,13 +374,13 @@ def test_a_directory_that_refuses_files_is_reported_once(
     assert f"{tmp_path} cannot be written (Permission denied)" in message
 
 
-def test_a_directory_that_cannot_be_is_reported_once(fresh: None, tmp_path: Path) -> None:
+def test_impossible_directory_warns_once(fresh: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (message,) = warned(tmp_path / "file" / "below")
     assert "Not a directory" in message
 
 
-def test_an_unfinished_entry_is_removed(
+def test_unfinished_entry_is_removed(
     fresh: None, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -392,7 +392,7 @@ def test_an_unfinished_entry_is_removed(
     assert entries(cache) == []
 
 
-def test_an_unknown_user_has_no_cache(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_has_no_cache(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

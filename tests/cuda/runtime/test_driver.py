@@ -37,14 +37,14 @@ CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fol
         ),
     ],
 )
-def test_what_the_runtime_says(
+def test_reason_by_runtime_status(
     returned: tuple[Any, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "cudaGetDeviceCount", lambda: returned)
     assert driver.unavailable() == reason
 
 
-def test_no_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise RuntimeError("libcuda.so.1: cannot open shared object file")
 
@@ -52,7 +52,7 @@ def test_no_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no CUDA driver (libcuda.so.1" in str(driver.unavailable())
 
 
-def test_no_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert "bindings cannot be imported" in str(driver.unavailable())
 
@@ -71,7 +71,7 @@ print(worker.metrics["dask_gpuagg"](worker)["unavailable"])
 """
 
 
-def test_hidden_devices_are_none() -> None:
+def test_hidden_devices_count_as_none() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HIDDEN],
         env=environment() | {"CUDA_VISIBLE_DEVICES": ""},
@@ -85,10 +85,10 @@ def test_hidden_devices_are_none() -> None:
     assert done.stderr == ""
 
 
-# ---- kernels that cannot be had ----------------------------------------------------------------
+# ---- kernels that are unavailable ---------------------------------------------------------------
 
 
-def test_a_refused_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def refuse(unit: TranslationUnit, architecture: str) -> Compiled:
@@ -105,7 +105,7 @@ def test_a_refused_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == ["sm_90"] * 2  # hgb, and the first of all
 
 
-def test_code_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
@@ -116,7 +116,7 @@ def test_code_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         kernels.prepare("core")
 
 
-def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     compiled, loaded = [], []
@@ -145,9 +145,7 @@ def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
-def test_code_that_is_loaded_late_may_lack_memory(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lazy_load_without_memory(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
