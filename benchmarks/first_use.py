@@ -70,14 +70,16 @@ class Compilations:
     """Units compiled since they were last asked for."""
 
     def __init__(self) -> None:
+        from dask_gpuagg.cuda.query.instantiations import TranslationUnit
         from dask_gpuagg.cuda.runtime import compiler
+        from dask_gpuagg.cuda.runtime.compiler import Compiled
 
         self.compiled: list[float] = []
         original = compiler.compile_source
 
-        def timed(source: str, architecture: str, *more: str) -> bytes:
+        def timed(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
             start = time.perf_counter()
-            code = original(source, architecture, *more)
+            code = original(unit, architecture, *more)
             self.compiled.append(time.perf_counter() - start)
             return code
 

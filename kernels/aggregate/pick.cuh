@@ -1,4 +1,4 @@
-// The states of a list that read the same column, so that a kernel can take one after the other.
+// The states of a list that read the same column, so that a kernel can take one column at a time.
 #pragma once
 
 #include "aggregate/list.cuh"

@@ -20,223 +20,157 @@ struct Place {
     u32 replica;  // slot * replicas + thread's share
 };
 
-// An accumulator with one field that all replicas hold.
-template <class F> struct OneField {
-    struct Value { F x; };
-    struct Memory { F* x; };
-    static GPUAGG_INLINE constexpr u32 bytes(u32 replicas) { return sizeof(F) * replicas; }
-    static GPUAGG_INLINE Memory carve(char* base, u32, u32) { return {reinterpret_cast<F*>(base)}; }
-    static GPUAGG_INLINE Value read(const Memory& m, Place p) { return {m.x[p.replica]}; }
-    static GPUAGG_INLINE void write(const Memory& m, Place p, Value v) { m.x[p.replica] = v.x; }
+// How two values of a field become one: the identity, in registers, and in a table's cell.
+template <class F> struct Sum {
+    static constexpr F identity = 0;
+    static GPUAGG_INLINE void apply(F& a, F b) { a += b; }
+    template <class S> static GPUAGG_INLINE void merge(S s, F* cell, F v) { add(s, cell, v); }
+};
+template <class F> struct Product {
+    static constexpr F identity = 1;
+    static GPUAGG_INLINE void apply(F& a, F b) { a *= b; }
+    template <class S> static GPUAGG_INLINE void merge(S s, F* cell, F v) { multiply(s, cell, v); }
+};
+template <class F, F IDENTITY> struct Least {
+    static constexpr F identity = IDENTITY;
+    static GPUAGG_INLINE void apply(F& a, F b) { a = b < a ? b : a; }
+    template <class S> static GPUAGG_INLINE void merge(S s, F* cell, F v) { lower(s, cell, v); }
+};
+template <class F, F IDENTITY> struct Greatest {
+    static constexpr F identity = IDENTITY;
+    static GPUAGG_INLINE void apply(F& a, F b) { a = b > a ? b : a; }
+    template <class S> static GPUAGG_INLINE void merge(S s, F* cell, F v) { raise(s, cell, v); }
+};
+// Truths: 1 and 0.
+struct AnyTrue : Greatest<u32, 0> {
+    static GPUAGG_INLINE void apply(u32& a, u32 b) { a |= b; }
+};
+struct AllTrue : Least<u32, 1> {
+    static GPUAGG_INLINE void apply(u32& a, u32 b) { a &= b; }
 };
 
-struct Size : OneField<u32> {
-    static GPUAGG_INLINE Value none() { return {0u}; }
-    template <class R> static GPUAGG_INLINE bool take(const R&, u32, Value& v) {
-        v.x = 1u;
+// What a row contributes to a field; false when it adds nothing.
+struct EachRow {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R&, u32, F& x) {
+        x = 1u;
         return true;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x += b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        gpuagg::add(s, m.x + p.replica, v.x);
-    }
 };
-
-template <u32 I> struct Count : OneField<u32> {
-    static GPUAGG_INLINE Value none() { return {0u}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = 1u;
+template <u32 I> struct EachValid {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R& row, u32, F& x) {
+        x = 1u;
         return cell<I>(row).valid;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x += b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        gpuagg::add(s, m.x + p.replica, v.x);
-    }
 };
-
-// Integer sums wrap at 64 bits, signed and unsigned alike.
-template <u32 I> struct IntegerSum : OneField<u64> {
-    static GPUAGG_INLINE Value none() { return {0ull}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = static_cast<u64>(static_cast<i64>(cell<I>(row).value));
+// AS: what the value is converted to first; integers wrap at 64 bits, signed and unsigned alike.
+template <class AS, u32 I> struct ValueAs {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R& row, u32, F& x) {
+        x = static_cast<F>(static_cast<AS>(cell<I>(row).value));
         return cell<I>(row).valid;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x += b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        gpuagg::add(s, m.x + p.replica, v.x);
-    }
 };
-
-// In float64 whatever the column is: float32 keeps its small addends.
-template <u32 I> struct FloatSum : OneField<f64> {
-    static GPUAGG_INLINE Value none() { return {0.0}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = static_cast<f64>(cell<I>(row).value);
+template <u32 I> struct Truth {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R& row, u32, F& x) {
+        x = cell<I>(row).value != 0 ? 1u : 0u;
         return cell<I>(row).valid;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x += b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        gpuagg::add(s, m.x + p.replica, v.x);
-    }
 };
-
-template <u32 I> struct IntegerProduct : OneField<u64> {
-    static GPUAGG_INLINE Value none() { return {1ull}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = static_cast<u64>(static_cast<i64>(cell<I>(row).value));
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x *= b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        multiply(s, m.x + p.replica, v.x);
-    }
-};
-
-template <u32 I> struct FloatProduct : OneField<f64> {
-    static GPUAGG_INLINE Value none() { return {1.0}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = static_cast<f64>(cell<I>(row).value);
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x *= b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        multiply(s, m.x + p.replica, v.x);
-    }
-};
-
-// Extremes are looked at far more often than they change, so one copy serves all lanes.
-template <class F> struct OneCopy {
-    struct Value { F x; };
-    struct Memory { F* x; };
-    static GPUAGG_INLINE constexpr u32 bytes(u32) { return sizeof(F); }
-    static GPUAGG_INLINE Memory carve(char* base, u32, u32) { return {reinterpret_cast<F*>(base)}; }
-    static GPUAGG_INLINE Value read(const Memory& m, Place p) { return {m.x[p.slot]}; }
-    static GPUAGG_INLINE void write(const Memory& m, Place p, Value v) { m.x[p.slot] = v.x; }
-};
-
 // NaN never improves an extreme; a group of nothing else keeps the identity (see output/).
-template <class T, u32 I> struct Min : OneCopy<typename Ordered<T>::Type> {
-    using O = Ordered<T>;
-    using Value = typename OneCopy<typename O::Type>::Value;
-    using Memory = typename OneCopy<typename O::Type>::Memory;
-    static GPUAGG_INLINE Value none() { return {O::highest}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
+template <class T, u32 I> struct InOrderOf {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R& row, u32, F& x) {
         const T value = cell<I>(row).value;
-        v.x = O::of(value);
+        x = Ordered<T>::of(value);
         if constexpr (Traits<T>::floating) return cell<I>(row).valid && value == value;
         return cell<I>(row).valid;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x < a.x ? b.x : a.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        lower(s, m.x + p.slot, v.x);
-    }
 };
-
-template <class T, u32 I> struct Max : OneCopy<typename Ordered<T>::Type> {
-    using O = Ordered<T>;
-    using Value = typename OneCopy<typename O::Type>::Value;
-    using Memory = typename OneCopy<typename O::Type>::Memory;
-    static GPUAGG_INLINE Value none() { return {O::lowest}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        const T value = cell<I>(row).value;
-        v.x = O::of(value);
-        if constexpr (Traits<T>::floating) return cell<I>(row).valid && value == value;
+template <u32 I, u32 ADDED> struct NumberOf {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R& row, u32 number, F& x) {
+        x = number + ADDED;
         return cell<I>(row).valid;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x > a.x ? b.x : a.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        raise(s, m.x + p.slot, v.x);
-    }
 };
-
-// Whether any valid value is true: the greatest truth. Of none: false.
-template <u32 I> struct Any : OneCopy<u32> {
-    static GPUAGG_INLINE Value none() { return {0u}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = cell<I>(row).value != 0 ? 1u : 0u;
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x |= b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        raise(s, m.x + p.slot, v.x);
-    }
-};
-
-// Whether all valid values are true: the least truth. Of none: true.
-template <u32 I> struct All : OneCopy<u32> {
-    static GPUAGG_INLINE Value none() { return {1u}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = cell<I>(row).value != 0 ? 1u : 0u;
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x &= b.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        lower(s, m.x + p.slot, v.x);
-    }
-};
-
-// The number of the first or last row that has a value; NONE where no row has.
-template <u32 I> struct FirstRow : OneCopy<u32> {
-    static GPUAGG_INLINE Value none() { return {NONE}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32 number, Value& v) {
-        v.x = number;
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x < a.x ? b.x : a.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        lower(s, m.x + p.slot, v.x);
-    }
-};
-
-// One more than the row's number, so that 0 is "no row".
-template <u32 I> struct LastRow : OneCopy<u32> {
-    static GPUAGG_INLINE Value none() { return {0u}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32 number, Value& v) {
-        v.x = number + 1;
-        return cell<I>(row).valid;
-    }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x > a.x ? b.x : a.x; }
-    template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        raise(s, m.x + p.slot, v.x);
-    }
-};
-
-// The first row of a group, whatever its values are.
-struct AnyRow : OneCopy<u32> {
-    static GPUAGG_INLINE Value none() { return {NONE}; }
-    template <class R> static GPUAGG_INLINE bool take(const R&, u32 number, Value& v) {
-        v.x = number;
+struct AnyNumber {
+    template <class R, class F> static GPUAGG_INLINE bool take(const R&, u32 number, F& x) {
+        x = number;
         return true;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) { a.x = b.x < a.x ? b.x : a.x; }
+};
+
+// A state of one field, of which every replica has a copy, or a slot has one.
+template <class F, class Operation, class Source, bool REPLICATED> struct Cell {
+    struct Value { F x; };
+    struct Memory { F* x; };
+    static GPUAGG_INLINE u32 at(Place p) { return REPLICATED ? p.replica : p.slot; }
+    static GPUAGG_INLINE constexpr u32 bytes(u32 replicas) {
+        return sizeof(F) * (REPLICATED ? replicas : 1);
+    }
+    static GPUAGG_INLINE Memory carve(char* base, u32, u32) { return {reinterpret_cast<F*>(base)}; }
+    static GPUAGG_INLINE Value read(const Memory& m, Place p) { return {m.x[at(p)]}; }
+    static GPUAGG_INLINE void write(const Memory& m, Place p, Value v) { m.x[at(p)] = v.x; }
+    static GPUAGG_INLINE Value none() { return {Operation::identity}; }
+    template <class R> static GPUAGG_INLINE bool take(const R& row, u32 number, Value& v) {
+        return Source::take(row, number, v.x);
+    }
+    static GPUAGG_INLINE void fold(Value& a, Value b) { Operation::apply(a.x, b.x); }
     template <class S> static GPUAGG_INLINE void add(S s, const Memory& m, Place p, Value v) {
-        lower(s, m.x + p.slot, v.x);
+        Operation::merge(s, m.x + at(p), v.x);
     }
 };
+template <class F, class Operation, class Source>
+using Replicated = Cell<F, Operation, Source, true>;
+// Extremes are looked at far more often than they change, so one copy serves all lanes.
+template <class F, class Operation, class Source>
+using OneCopy = Cell<F, Operation, Source, false>;
+
+struct Size : Replicated<u32, Sum<u32>, EachRow> {};
+template <u32 I> struct Count : Replicated<u32, Sum<u32>, EachValid<I>> {};
+template <u32 I> struct IntegerSum : Replicated<u64, Sum<u64>, ValueAs<i64, I>> {};
+// In float64 whatever the column is: float32 keeps its small addends.
+template <u32 I> struct FloatSum : Replicated<f64, Sum<f64>, ValueAs<f64, I>> {};
+template <u32 I> struct IntegerProduct : Replicated<u64, Product<u64>, ValueAs<i64, I>> {};
+template <u32 I> struct FloatProduct : Replicated<f64, Product<f64>, ValueAs<f64, I>> {};
+
+template <class T> using Order = typename Ordered<T>::Type;
+template <class T, u32 I>
+struct Min : OneCopy<Order<T>, Least<Order<T>, Ordered<T>::highest>, InOrderOf<T, I>> {};
+template <class T, u32 I>
+struct Max : OneCopy<Order<T>, Greatest<Order<T>, Ordered<T>::lowest>, InOrderOf<T, I>> {};
+// Whether any valid value is true, and whether all are. Of none: false, true.
+template <u32 I> struct Any : OneCopy<u32, AnyTrue, Truth<I>> {};
+template <u32 I> struct All : OneCopy<u32, AllTrue, Truth<I>> {};
+// The number of the first or last row that has a value; NONE where no row has.
+template <u32 I> struct FirstRow : OneCopy<u32, Least<u32, NONE>, NumberOf<I, 0>> {};
+// One more than the row's number, so that 0 is "no row".
+template <u32 I> struct LastRow : OneCopy<u32, Greatest<u32, 0>, NumberOf<I, 1>> {};
+// The first row of a group, whatever its values are.
+struct AnyRow : OneCopy<u32, Least<u32, NONE>, AnyNumber> {};
 
 // A word that all rows of a group have in common, or that they differ: no row's word is one of these.
 constexpr u64 NO_WITNESS = ~0ull;
 constexpr u64 CONFLICT = ~1ull;
 GPUAGG_INLINE bool is_witness(u64 word) { return word < CONFLICT; }
 
-template <u32 I> struct Witness : OneCopy<u64> {
-    static GPUAGG_INLINE Value none() { return {NO_WITNESS}; }
-    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, Value& v) {
-        v.x = cell<I>(row).value;
-        return true;
+struct Agreement {
+    static constexpr u64 identity = NO_WITNESS;
+    static GPUAGG_INLINE void apply(u64& a, u64 b) {
+        if (a == NO_WITNESS) a = b;
+        else if (b != NO_WITNESS && b != a) a = CONFLICT;
     }
-    static GPUAGG_INLINE void fold(Value& a, Value b) {
-        if (a.x == NO_WITNESS) a.x = b.x;
-        else if (b.x != NO_WITNESS && b.x != a.x) a.x = CONFLICT;
-    }
-    template <class S> static GPUAGG_INLINE void add(S, const Memory& m, Place p, Value v) {
-        u64* cell = m.x + p.slot;
+    template <class S> static GPUAGG_INLINE void merge(S, u64* cell, u64 v) {
         u64 held = peek(cell);
-        if (held == v.x || v.x == NO_WITNESS) return;
-        if (held == NO_WITNESS) held = atomicCAS(cell, NO_WITNESS, v.x);
-        if (held != NO_WITNESS && held != v.x) atomicExch(cell, CONFLICT);
+        if (held == v || v == NO_WITNESS) return;
+        if (held == NO_WITNESS) held = atomicCAS(cell, NO_WITNESS, v);
+        if (held != NO_WITNESS && held != v) atomicExch(cell, CONFLICT);
     }
 };
+template <u32 I> struct WordOf {
+    template <class R> static GPUAGG_INLINE bool take(const R& row, u32, u64& x) {
+        x = cell<I>(row).value;
+        return true;
+    }
+};
+template <u32 I> struct Witness : OneCopy<u64, Agreement, WordOf<I>> {};
 
 // decimal128: the low word's carry goes into the high word.
 template <u32 I> struct WideSum {

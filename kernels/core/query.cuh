@@ -21,7 +21,7 @@ struct Counters {
     u32 spilled;   // rows listed for the next stage
     u32 surprise;  // not 0: the rows are unlike what was expected, so nothing is to be done
     u32 groups;
-    u32 nulls[60];  // of each output
+    u32 nulls[OUTPUTS_AT_MOST];  // of each output
     u32 extras;     // of a dense area: which of the two slots behind it hold a group, as bits
     u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
 };
@@ -100,6 +100,12 @@ struct Query {
     static constexpr bool untransformed = UNTRANSFORMED;
 };
 
+// The columns of a query Q, as a kernel's parameter.
+template <class Q> struct Columns {
+    Column column[Q::columns];
+    GPUAGG_INLINE operator const Column*() const { return column; }
+};
+
 // The slot of a key that has one of its own behind the table, or none.
 GPUAGG_INLINE u32 find_extra(u64* words, u32 slots, Kind kind) {
     if (kind == Kind::drop) return NONE;
@@ -141,36 +147,52 @@ struct Limited {
     GPUAGG_INLINE void made() const { atomicAdd(claimed, 1u); }
 };
 
+// A table in which a thread finds slots for the keys of its rows, by `settle`.
+template <class K, class Claims> struct SettledRows {
+    Claims& claims;
+    const Column* columns;
+    u32 lost = 0;  // bits of the rows without a slot
+    GPUAGG_INLINE Probe nothing() const { return {EMPTY, 0u, Kind::drop}; }
+    GPUAGG_INLINE u64 word(const Probe& probe) const { return probe.word; }
+    GPUAGG_INLINE bool same(u64 held, const Probe& probe) const {
+        return K::same(columns, held, probe);
+    }
+    GPUAGG_INLINE bool may() const { return claims.may(); }
+    GPUAGG_INLINE void made() { claims.made(); }
+    GPUAGG_INLINE void lose(u32 row) { lost |= 1u << row; }
+};
+
 // Slots for the keys of a thread's rows, those whose bits are `left`, from where `slot` says that
-// they are looked for first. One loop for all of them: a warp takes as many turns as its unluckiest
-// thread has probes in all, much less than its unluckiest rows have one after the other. The bits of
-// those that found none.
-template <class K, u32 UNROLL, class Claims>
-GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims&& claims, const Column* columns,
-                         const Probe (&probe)[UNROLL], u32 (&slot)[UNROLL], u32 left) {
-    Probe wanted{EMPTY, 0u, Kind::drop};
-    u32 at = 0, tries = 0, lost = 0;
+// they are looked for first; NONE for those that found none. One loop for all of them: a warp takes
+// as many turns as one of its threads has probes in all, at most, which are far fewer than the sum of
+// the longest probes of each of its rows.
+template <class T, class W, class Key, u32 UNROLL>
+GPUAGG_INLINE void settle(T& table, W* words, u32 slots, u32 probes, const Key (&key)[UNROLL],
+                          u32 (&slot)[UNROLL], u32 left) {
+    constexpr W FREE = static_cast<W>(EMPTY);
+    Key wanted = table.nothing();
+    u32 at = 0, tries = 0;
 #pragma unroll
     for (u32 j = UNROLL; j-- > 0;)
         if (left >> j & 1u) {
-            wanted = probe[j];
+            wanted = key[j];
             at = slot[j];
         }
     while (left) {
         count_look();
-        u64 held = peek(words + at);
+        W held = peek(words + at);
         bool end = false;
-        if (held == EMPTY) {
-            end = !claims.may();
+        if (held == FREE) {
+            end = !table.may();
             if (!end) {
-                held = atomicCAS(words + at, EMPTY, wanted.word);
-                if (held == EMPTY) {
-                    claims.made();
-                    held = wanted.word;
+                held = atomicCAS(words + at, FREE, table.word(wanted));
+                if (held == FREE) {
+                    table.made();
+                    held = table.word(wanted);
                 }
             }
         }
-        const bool placed = !end && K::same(columns, held, wanted);
+        const bool placed = !end && table.same(held, wanted);
         if (!placed && !end && ++tries < probes) {
             if (++at == slots) at = 0;
             continue;
@@ -179,18 +201,17 @@ GPUAGG_INLINE u32 settle(u64* words, u32 slots, u32 probes, Claims&& claims, con
         left &= left - 1;
         const u32 next = __ffs(left) - 1;
         const u32 result = placed ? at : NONE;
-        if (!placed) lost |= 1u << done;
+        if (!placed) table.lose(done);
         tries = 0;
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             if (j == next) {
-                wanted = probe[j];
+                wanted = key[j];
                 at = slot[j];
             }
             if (j == done) slot[j] = result;
         }
     }
-    return lost;
 }
 
 // The slot of a key that lies where it is looked for first: the common case, without a branch.

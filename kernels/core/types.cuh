@@ -1,6 +1,8 @@
 // Integers, columns and bits: what every other file here stands on.
 #pragma once
 
+#include "constants.cuh"  // made of dask_gpuagg/cuda/query/tuning.py
+
 namespace gpuagg {
 
 using i8 = signed char;

@@ -9,7 +9,7 @@ namespace gpuagg {
 // As it is, in shared memory until the block is done.
 template <class S> struct Near : S {
     using Memory = typename S::Memory;
-    static constexpr bool far = false, tells = false;
+    static constexpr bool far = false, shows = false;
     static GPUAGG_INLINE Memory carve(char* base, u32 slots, u32 replicas,
                                       const typename S::Memory&) {
         return S::carve(base, slots, replicas);
@@ -25,9 +25,9 @@ template <class S> struct Near : S {
     }
 };
 
-// Rows that are counted tell that a key has occurred.
+// A count of rows shows that a key has occurred.
 struct Counted : Near<Size> {
-    static constexpr bool tells = true;
+    static constexpr bool shows = true;
     static GPUAGG_INLINE bool occurs(const Memory& m, u32 slot, u32 replicas) {
         u32 rows = 0;
         for (u32 r = 0; r < replicas; ++r) rows |= m.x[slot * replicas + r];
@@ -43,7 +43,7 @@ template <class S, bool GREATEST> struct Far : S {
         i32* bound;
         i64* far;
     };
-    static constexpr bool far = true, tells = false;
+    static constexpr bool far = true, shows = false;
     static constexpr i32 UNBOUND = 0x7fffffff;  // beyond infinity
     static GPUAGG_INLINE constexpr u32 bytes(u32) { return 4; }
     static GPUAGG_INLINE Memory carve(char* base, u32, u32, const typename S::Memory& global) {
@@ -85,7 +85,7 @@ template <class L, bool FAR> struct Block;
 
 template <bool FAR> struct Block<States<>, FAR> {
     struct Memory {};
-    static constexpr bool far = false, tells = false;
+    static constexpr bool far = false, shows = false;
     static GPUAGG_INLINE bool occurs(const Memory&, u32, u32) { return false; }
     static GPUAGG_INLINE Memory carve(char*, u32, u32, const States<>::Memory&) { return {}; }
     static GPUAGG_INLINE void clear(const Memory&, Place) {}
@@ -104,10 +104,10 @@ template <class S, class... Rest, bool FAR> struct Block<States<S, Rest...>, FAR
         typename Tail::Memory tail;
     };
     static constexpr bool far = Head::far || Tail::far;
-    // whether the states themselves tell which keys have occurred
-    static constexpr bool tells = Head::tells || Tail::tells;
+    // whether the states themselves show which keys have occurred
+    static constexpr bool shows = Head::shows || Tail::shows;
     static GPUAGG_INLINE bool occurs(const Memory& m, u32 slot, u32 replicas) {
-        return Head::tells ? Head::occurs(m.head, slot, replicas)
+        return Head::shows ? Head::occurs(m.head, slot, replicas)
                            : Tail::occurs(m.tail, slot, replicas);
     }
     static GPUAGG_INLINE Memory carve(char* base, u32 slots, u32 replicas, const InGlobal& global) {

@@ -1,7 +1,8 @@
 // Group-by of keys from a narrow range: the distance from the least key is the slot, so nothing is
 // looked for. The states lie in the shared memory of each SM while they fit there (HGB of Wu 2025,
 // section 4.2, without its hash), or in one table in global memory, for which one atomic a row is
-// all the work. One bit of shared memory tells whether a key has occurred, unless its rows are counted anyway.
+// all the work. One bit of shared memory records that a key has occurred, unless its rows are counted
+// anyway.
 #pragma once
 
 #include "direct/block.cuh"
@@ -84,8 +85,10 @@ GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* column
 
 // In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
 // window are listed. FAR: whether extremes of float64 lie in the global table.
-template <class Q, class Space, bool FAR, u32 UNROLL>
-__device__ void direct(const Args& a, const Window& w, const Column* columns) {
+template <class Q, class Space, bool FAR, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    direct(const __grid_constant__ Args a, const __grid_constant__ Window w,
+           const __grid_constant__ Columns<Q> columns) {
     extern __shared__ u64 shared[];
     if (called_off(a)) return;
     u32* present = reinterpret_cast<u32*>(shared);
@@ -99,10 +102,10 @@ __device__ void direct(const Args& a, const Window& w, const Column* columns) {
         for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
             Kept::clear(memory, {i / a.replicas, i});
         __syncthreads();
-        take_all<Q, Space, Kept, !Kept::tells, UNROLL>(a, w, columns, present, memory);
+        take_all<Q, Space, Kept, !Kept::shows, UNROLL>(a, w, columns, present, memory);
         __syncthreads();
         for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
-            const bool occurs = Kept::tells ? Kept::occurs(memory, s, a.replicas)
+            const bool occurs = Kept::shows ? Kept::occurs(memory, s, a.replicas)
                                             : (present[s / 32] >> s % 32 & 1u) != 0;
             if (!occurs) continue;
             Kept::merge(memory, global, s, a.replicas);
@@ -115,12 +118,6 @@ __device__ void direct(const Args& a, const Window& w, const Column* columns) {
         for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
             if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);
     }
-}
-
-// Gives the slots of the keys that have occurred their words: then the table is like any other.
-GPUAGG_INLINE void name_slots(const Args& a, const Window& w) {
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < w.keys; i += gridDim.x * blockDim.x)
-        if (w.present[i / 32] >> i % 32 & 1u) a.table.words[i << w.shift] = mix(w.base + i);
 }
 
 }  // namespace gpuagg

@@ -72,7 +72,9 @@ template <bool KEEP, u32 W, u32 STATE, class... C> struct BytesOf<Hashed<KEEP, W
 };
 
 // Segments as those of `sample`.
-template <class Q> __device__ void bytes(const Column* columns, u32 rows, Seen* seen) {
+template <class Q>
+__global__ void __launch_bounds__(SEGMENT)
+    bytes(const __grid_constant__ Columns<Q> columns, u32 rows, Seen* seen) {
     const u64 row = static_cast<u64>(rows) * blockIdx.x / gridDim.x + threadIdx.x;
     BytesOf<typename Q::Key>::take(columns, row, row < rows, seen);
 }

@@ -14,8 +14,11 @@ struct Expected {
     u64 ends[2 * TOLD_COLUMNS];  // of ranges that keys are numbered by: none of the sample is less
 };
 
-// By one thread.
-GPUAGG_INLINE void check(const Summary& s, const Expected& e, Counters* counters) {
+// The work of one thread.
+__global__ void __launch_bounds__(WARP)
+    check(const Summary* summary, const __grid_constant__ Expected e, Counters* counters) {
+    if (threadIdx.x != 0) return;
+    const Summary& s = *summary;
     // counts start one below zero
     const u64 told[TOLD] = {s.pairs + 1,   s.least,     s.greatest,     s.rows + 1,
                             s.distinct + 1, s.once + 1, s.twice + 1,    s.most < 0 ? 0ull : s.most,

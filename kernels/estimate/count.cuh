@@ -1,22 +1,21 @@
-// A fourth of the rows counted, where a sample says that their keys are too uneven for it to tell how
-// many there are: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
-// of keys grows from one part to two and to all four tells how it goes on.
+// The number of distinct keys of a fourth of the rows, where the keys are too uneven for an estimate
+// from the sample: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
+// grows from one part to two and to all four is extrapolated to all rows.
 #pragma once
 
 #include "core/query.cuh"
 
 namespace gpuagg {
 
-constexpr u32 REGISTERS_BITS = 13;
 constexpr u32 REGISTERS = 1u << REGISTERS_BITS;
-constexpr u32 COUNTED_PARTS = 4;
 // One in so many tiles is counted.
 constexpr u32 COUNTED_OF = 4;
 
 // The host clears the registers before. The number of blocks is a multiple of that of the parts, so
 // that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
-__device__ void count_keys(const Column* columns, u32 rows, u32* registers) {
+__global__ void __launch_bounds__(COUNT_KEYS_THREADS)
+    count_keys(const __grid_constant__ Columns<Q> columns, u32 rows, u32* registers) {
     constexpr u32 UNROLL = 8;
     __shared__ u32 own[REGISTERS];
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x) own[i] = 0;

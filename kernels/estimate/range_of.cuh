@@ -47,9 +47,6 @@ template <bool KEEP, class... C> struct RangesOf<Packed<KEEP, C...>> {
         ((range_of<C>(columns, row, is_row, bounds + i, bounds + i + 1), i += 2), ...);
     }
 };
-
-// Keys of several integer columns may fill the ranges of these; so many columns are told.
-constexpr u32 TOLD_COLUMNS = 8;
 template <class K> struct MayFill { static constexpr bool value = false; };
 template <bool KEEP, class... C> struct MayFill<Packed<KEEP, C...>> {
     static constexpr bool value = sizeof...(C) > 1 && sizeof...(C) <= TOLD_COLUMNS &&

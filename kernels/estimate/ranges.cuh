@@ -6,7 +6,9 @@
 namespace gpuagg {
 
 // Segments as those of `sample`.
-template <class Q> __device__ void ranges(const Column* columns, u32 rows, u64* bounds) {
+template <class Q>
+__global__ void __launch_bounds__(SEGMENT)
+    ranges(const __grid_constant__ Columns<Q> columns, u32 rows, u64* bounds) {
     const u64 row = static_cast<u64>(rows) * blockIdx.x / gridDim.x + threadIdx.x;
     RangesOf<typename Q::Key>::take(columns, row, row < rows, bounds);
 }

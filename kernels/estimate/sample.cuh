@@ -1,5 +1,6 @@
 // A sample of the keys: distinct ones, those seen once and twice, the most frequent, how many pairs
-// of segments share a key, and how often neighbours are equal. It decides which kernel runs, never what the answer is.
+// of segments share a key, and how often neighbours are equal. It decides which kernel runs, never what
+// the answer is.
 #pragma once
 
 #include "core/query.cuh"
@@ -8,25 +9,17 @@
 
 namespace gpuagg {
 
-constexpr u32 SEGMENT = 256;           // rows read side by side, by one block
 constexpr u32 SEGMENT_SLOTS = 512;
 constexpr u64 OTHER = EMPTY - 1;
-constexpr u32 SAMPLE_SLOTS = 1u << 17;  // twice the rows of a full sample
 
 // The host fills everything with ones before: words are then EMPTY, and all counts are one less
 // than what they count.
 // A count has the rows in its low bits and the segments above them: where equal keys lie side by
 // side, rows of one segment are no independent draws, but segments are.
-constexpr u32 SEGMENTS_FROM_BIT = 20;
 struct Sample {
     u64 words[SAMPLE_SLOTS];
     u32 counts[SAMPLE_SLOTS];
 };
-
-// Keys that are seen so often, in so many segments, are hot; so many of them are told.
-constexpr u32 HOT_ROWS = 8;
-constexpr u32 HOT_SEGMENTS = 4;
-constexpr u32 HOT_TOLD = 1024;
 
 struct Summary {
     u64 pairs;     // of segments that share a key, both ways round and for every key
@@ -39,7 +32,7 @@ struct Summary {
     i32 most;      // rows of the most frequent key, -1 for none
     u32 repeats;   // rows whose key is that of the row before
     u32 met;       // keys of each segment, all together
-    u32 hots;      // hot keys, told or not
+    u32 hots;      // hot keys, those beyond HOT_TOLD included
     u32 falls;     // rows whose key is less than that of the row before
     u64 ranges[2 * TOLD_COLUMNS];  // least and greatest value of each column (range_of.cuh), of keys
                                    // that may fill their ranges
@@ -52,7 +45,8 @@ struct HotSeen {
 
 // One block a segment; segments lie evenly over the input.
 template <class Q>
-__device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* summary) {
+__global__ void __launch_bounds__(SEGMENT)
+    sample(const __grid_constant__ Columns<Q> columns, u32 rows, Sample* table, Summary* summary) {
     using K = typename Q::Key;
     __shared__ u64 words[SEGMENT_SLOTS];
     __shared__ u32 counts[SEGMENT_SLOTS];
@@ -116,42 +110,6 @@ __device__ void sample(const Column* columns, u32 rows, Sample* table, Summary* 
                 atomicAdd(table->counts + s, (1u << SEGMENTS_FROM_BIT) + counts[i]);
                 break;
             }
-        }
-    }
-}
-
-__device__ __forceinline__ void summarise(const Sample* table, Summary* summary,
-                                         HotSeen* hot) {
-    const u32 lane = threadIdx.x % WARP;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < SAMPLE_SLOTS;
-         i += gridDim.x * blockDim.x) {
-        const u32 n = table->counts[i] + 1;
-        const u32 segments = n >> SEGMENTS_FROM_BIT;
-        const u32 distinct = __popc(__ballot_sync(ALL_LANES, n > 0));
-        const u32 once = __popc(__ballot_sync(ALL_LANES, segments == 1));
-        const u32 twice = __popc(__ballot_sync(ALL_LANES, segments == 2));
-        const u32 rows = n & ((1u << SEGMENTS_FROM_BIT) - 1);
-        if (rows >= HOT_ROWS && segments >= HOT_SEGMENTS && table->words[i] != OTHER) {
-            const u32 at = atomicAdd(&summary->hots, 1u) + 1;
-            if (at < HOT_TOLD) {
-                hot->words[at] = table->words[i];
-                hot->counts[at] = n;
-            }
-        }
-        const u32 pairs = __reduce_add_sync(ALL_LANES, segments ? segments * (segments - 1) : 0u);
-        const u32 met = __reduce_add_sync(ALL_LANES, segments);
-        u32 most = rows;
-        for (u32 d = WARP / 2; d > 0; d /= 2) {
-            const u32 other = __shfl_xor_sync(ALL_LANES, most, d);
-            most = other > most ? other : most;
-        }
-        if (lane == 0 && distinct) {
-            atomicAdd(&summary->distinct, distinct);
-            if (pairs) atomicAdd(&summary->pairs, static_cast<u64>(pairs));
-            atomicAdd(&summary->met, met);
-            if (once) atomicAdd(&summary->once, once);
-            if (twice) atomicAdd(&summary->twice, twice);
-            atomicMax(&summary->most, static_cast<i32>(most));
         }
     }
 }

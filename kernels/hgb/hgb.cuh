@@ -111,8 +111,9 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
     return list_lost<UNROLL>(a, lost, base + lane);
 }
 
-template <class Q, template <class> class Accumulate, u32 UNROLL>
-__device__ void hgb(const Args& a, const Column* columns) {
+template <class Q, template <class> class Accumulate, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    hgb(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     extern __shared__ u64 words[];
     __shared__ u32 claimed;
     if (called_off(a)) return;

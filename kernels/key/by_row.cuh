@@ -269,8 +269,8 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
         return Whole<C>::is(from[C::column], row, held, n);
     }
 
-    // Writes a row's key as words by which it can be told from all other keys; 0 if they are more
-    // than `most`, otherwise how many they are.
+    // Writes a row's key as words that no other key has; 0 if they are more than `most`, otherwise
+    // how many they are.
     static GPUAGG_INLINE u32 put_key(const Column* from, i64 row, u64* to, u32 most) {
         u32 n = 0;
         return (put_column<K>(from, row, to, most, n) && ...) ? n : 0;

@@ -1,17 +1,13 @@
 // Keys of few possible values, as identifiers, numbers and dates are, however long they are as text:
 // each byte of a string counts from the least that a sample saw in its place, and so do integers;
-// together they are the digits of one number, whose word is mixed as that of an integer key. A pass
-// of its own makes the words; a row with another byte raises a flag, on which the host starts again
+// together they are the digits of one number, whose word is mixed as that of an integer key. A
+// separate pass makes the words; a row with another byte raises a flag, on which the host starts again
 // with other words.
 #pragma once
 
 #include "key/made_word.cuh"
 
 namespace gpuagg {
-
-// Words of eight bytes that a string may have, and key columns.
-constexpr u32 PIECES = 8;
-constexpr u32 CODED_COLUMNS = 4;
 
 // Four bytes of all strings of a column. Bytes past a string's end are 0.
 struct Quad {

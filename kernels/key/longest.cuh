@@ -11,7 +11,10 @@ struct OffsetOf<Hashed<KEEP_NULLS, WORDS, STATE, C, Rest...>> {
     using Type = typename C::T;
 };
 
-template <class Q> __device__ void longest(const Column& strings, u32 rows, u32* most) {
+template <class Q>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    longest(const __grid_constant__ Columns<Q> columns, u32 rows, u32* most) {
+    const Column& strings = columns[0];
     using Offset = typename OffsetOf<typename Q::Key>::Type;
     const Offset* offsets = static_cast<const Offset*>(strings.data) + strings.offset;
     u32 mine = 0;

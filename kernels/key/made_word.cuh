@@ -1,4 +1,4 @@
-// Keys wider than one word: a pass of its own makes a word of every row's key, and all kernels group
+// Keys wider than one word: a separate pass makes a word of every row's key, and all kernels group
 // by these words. That rows of one word have one key is not assumed but checked: by a second word
 // where both together are the key, else by comparing every row with the first one of its group.
 // Whatever is in doubt raises a flag, on which the host starts again with keys by row.
@@ -38,7 +38,6 @@ struct ShortString : StringColumn<Offset, COLUMN, MASKED> {
     static constexpr u32 bits = 128;
     static constexpr bool nullable = false;  // a null has a length of its own
 };
-constexpr u32 SHORT_STRING = 15;
 template <class C> struct IsText { static constexpr bool value = false; };
 template <class Offset, u32 COLUMN, bool MASKED>
 struct IsText<ShortString<Offset, COLUMN, MASKED>> {

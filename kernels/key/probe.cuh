@@ -18,9 +18,6 @@ struct Probe {
     Kind kind;
 };
 
-// The two slots behind the table's own.
-constexpr u32 EXTRA_SLOTS = 2;
-
 // Any number of slots without a division: the high half of home * slots.
 GPUAGG_INLINE u32 first_slot(u32 home, u32 slots) { return __umulhi(home, slots); }
 

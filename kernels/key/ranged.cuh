@@ -1,5 +1,5 @@
-// Integer columns that together are wider than a word, but whose values, as a sample tells, are
-// not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
+// Integer columns that together are wider than a word, but whose values, according to a sample,
+// are not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
 // ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
 // column's range raises a flag, on which the host starts again without ranges.
 #pragma once

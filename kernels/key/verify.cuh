@@ -5,7 +5,9 @@
 
 namespace gpuagg {
 
-template <class Q> __device__ void make_words(const Args& a, const Column* columns) {
+template <class Q>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    make_words(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     bool sure = true;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
@@ -14,7 +16,9 @@ template <class Q> __device__ void make_words(const Args& a, const Column* colum
 }
 
 template <class Q>
-__device__ void make_codes(const Args& a, const Column* columns, const Codes& codes) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    make_codes(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+               const __grid_constant__ Codes codes) {
     bool sure = true;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
@@ -45,7 +49,9 @@ GPUAGG_INLINE Indexed look(const Index& index, u32 i) {
 // The words of the groups, and the first row and key of each, in a table to look them up in, all of
 // whose bits are set before.
 template <class Q>
-__device__ void index_groups(const Args& a, const Column* columns, const Index& index) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    index_groups(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+                 const __grid_constant__ Index index) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 stride = gridDim.x * blockDim.x;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.groups; i += stride) {
@@ -64,7 +70,9 @@ __device__ void index_groups(const Args& a, const Column* columns, const Index& 
 
 // Compares every row with the key of its group, which the index has.
 template <class Q, u32 UNROLL>
-__device__ void verify(const Args& a, const Column* columns, const Index& index) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    verify(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+           const __grid_constant__ Index index) {
     using K = typename Q::Key;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x * UNROLL;
     bool sure = true;

@@ -16,6 +16,19 @@ template <class Q> __device__ void clear_table(const Table& t) {
     }
 }
 
+template <class Q> __global__ void __launch_bounds__(SMALL_BLOCK) clear(const __grid_constant__ Args a) {
+    clear_table<Q>(a.table);
+    if (blockIdx.x == 0) {
+        auto* words = reinterpret_cast<u32*>(a.counters);
+        for (u32 i = threadIdx.x; i < sizeof(Counters) / 4 - 1; i += blockDim.x) words[i] = 0;
+    }
+}
+
+template <class Q>
+__global__ void __launch_bounds__(SMALL_BLOCK) clear_target(const __grid_constant__ Args a) {
+    clear_table<Q>(a.target);
+}
+
 // Where there are millions of groups, an atomic on one address for each of them takes longer than
 // all else, so the claims of a warp's tile are counted together. In a smaller table that would be
 // too late to stop at its limit.
@@ -41,8 +54,9 @@ struct ClaimsOfTile {
 
 // Rows of a range, of a list, or those that the warps of an earlier kernel left alone, in which
 // case the grid is that kernel's.
-template <class Q, u32 UNROLL>
-__device__ void lphga(const Args& a, const Column* columns) {
+template <class Q, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    lphga(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
@@ -77,8 +91,9 @@ __device__ void lphga(const Args& a, const Column* columns) {
                 slot[j] = find_extra(a.table.words, a.table.slots, probe[j].kind);
             }
         }
-        homeless += __popc(settle<K, UNROLL>(a.table.words, a.table.slots, a.probes, claims,
-                                             columns, probe, slot, left));
+        SettledRows<K, ClaimsOfTile> rows{claims, columns};
+        settle(rows, a.table.words, a.table.slots, a.probes, probe, slot, left);
+        homeless += __popc(rows.lost);
         __syncwarp();
         claims.count();
 #pragma unroll
@@ -89,13 +104,15 @@ __device__ void lphga(const Args& a, const Column* columns) {
     if (homeless) atomicAdd(&a.counters->homeless, homeless);
 }
 
-// Moves the groups in the first `filled` slots of one table into a larger one.
-template <class Q> __device__ void transfer(const Args& a, const Column* columns, u32 filled) {
+// Moves the groups of one table into a larger one.
+template <class Q>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    transfer(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const u32 all = a.table.slots + EXTRA_SLOTS;
     const auto from = Q::All::carve(a.table.cells, all, 1);
     const auto to = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
-    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < filled;
+    for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < all;
          i += static_cast<u64>(gridDim.x) * blockDim.x) {
         const u64 word = a.table.words[i];
         if (word == EMPTY) continue;

@@ -6,9 +6,6 @@
 
 namespace gpuagg {
 
-// Groups whose strings a block lays out together, one a thread.
-constexpr u32 TEXT_TILE = 256;
-
 // The last digit, which is taken away. Most numbers fit 32 bits, which divide several times as fast.
 GPUAGG_INLINE u64 last_digit(u64& number, u64 values) {
     const u64 before = number;
@@ -32,9 +29,10 @@ GPUAGG_INLINE u32 length_of(u64& made, const ColumnCode& code) {
     return static_cast<u32>(code.base + (code.range ? last_digit(made, code.range + 1) : 0));
 }
 
-// The characters of each tile; `starts` are then summed by `scan_texts`.
-__device__ __forceinline__ void measure_texts(const u64* words, u32 groups, const ColumnCode& code,
-                                              u64* starts) {
+// The characters of each tile; `scan_tiles` then makes their starts of them.
+__global__ void __launch_bounds__(TEXT_TILE)
+    measure_texts(const u64* words, u32 groups, const __grid_constant__ ColumnCode code,
+                  u64* starts) {
     const u32 group = blockIdx.x * TEXT_TILE + threadIdx.x;
     bool valid = false;
     u64 made = group < groups ? code_of(words[group], code, valid) : 0;
@@ -46,29 +44,6 @@ __device__ __forceinline__ void measure_texts(const u64* words, u32 groups, cons
     if (threadIdx.x % WARP == 0) atomicAdd(&all, of_warp);
     __syncthreads();
     if (threadIdx.x == 0) starts[blockIdx.x] = all;
-}
-
-// One block of WARP * WARP threads: each tile's characters become those of the tiles before it, and
-// behind them all stands their sum.
-__device__ __forceinline__ void scan_texts(u64* starts, u32 tiles) {
-    __shared__ u64 of_warps[WARP];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u64 total = 0;
-    for (u32 base = 0; base < tiles; base += WARP * WARP) {
-        const u32 at = base + threadIdx.x;
-        const u64 mine = at < tiles ? starts[at] : 0;
-        const u64 sum = sum_to_lane(mine);
-        if (lane == WARP - 1) of_warps[warp] = sum;
-        __syncthreads();
-        u64 before = total;
-        for (u32 w = 0; w < WARP; ++w) {
-            if (w < warp) before += of_warps[w];
-            total += of_warps[w];
-        }
-        if (at < tiles) starts[at] = before + sum - mine;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) starts[tiles] = total;
 }
 
 struct Texts {
@@ -84,8 +59,9 @@ GPUAGG_INLINE void put_offset(const Texts& to, u32 i, u64 offset) {
     else static_cast<i32*>(to.offsets)[i] = static_cast<i32>(offset);
 }
 
-__device__ __forceinline__ void write_texts(const u64* words, u32 groups, const ColumnCode& code,
-                                            const Texts& to) {
+__global__ void __launch_bounds__(TEXT_TILE)
+    write_texts(const u64* words, u32 groups, const __grid_constant__ ColumnCode code,
+                const __grid_constant__ Texts to) {
     __shared__ u64 staged[TEXT_TILE * PIECES + 1];
     __shared__ u32 of_warps[TEXT_TILE / WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -151,8 +127,9 @@ GPUAGG_INLINE void write_integers_as(const u64* words, u32 groups, const ColumnC
         put(to, group, static_cast<T>(code.base + made), valid, is_group);
     }
 }
-__device__ __forceinline__ void write_integers(const u64* words, u32 groups, const ColumnCode& code,
-                                               const Target& to, u32 bytes) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    write_integers(const u64* words, u32 groups, const __grid_constant__ ColumnCode code,
+                   const __grid_constant__ Target to, u32 bytes) {
     if (bytes == 8) write_integers_as<u64>(words, groups, code, to);
     else if (bytes == 4) write_integers_as<u32>(words, groups, code, to);
     else if (bytes == 2) write_integers_as<u16>(words, groups, code, to);

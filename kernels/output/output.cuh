@@ -16,6 +16,12 @@ template <class... O> struct Outputs {
     static constexpr u32 count = sizeof...(O);
 };
 
+// Where all columns of a result go, as a kernel's parameter: the keys', then those of the outputs O.
+template <class O, u32 KEY_TARGETS> struct Targets {
+    Target target[KEY_TARGETS + O::count];
+    GPUAGG_INLINE operator const Target*() const { return target; }
+};
+
 template <class L, u32 I, class O>
 GPUAGG_INLINE void count_nulls(const Args& a, const typename L::Value& v, bool is_group) {
     if constexpr (O::nullable) {
@@ -56,9 +62,11 @@ GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L:
     if (is_group && Doubt<L>::of(v)) a.counters->doubt = 1;
 }
 
-// Lists the occupied slots, and counts the nulls of every output, so that one copy of the counters
-// tells the host all it needs to make the columns.
-template <class Q, class O> __device__ void collect(const Args& a) {
+// Lists the occupied slots, and counts the nulls of every output, so that the host needs one copy of
+// the counters to make the columns.
+template <class Q, class O>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    collect(const __grid_constant__ Args a) {
     constexpr u32 STEPS = 8;  // one atomic for so many times 32 slots
     const u32 all = a.table.slots + EXTRA_SLOTS;
     const auto memory = Q::All::carve(a.table.cells, all, 1);
@@ -176,7 +184,9 @@ GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to,
 constexpr u32 COUNTED = 0xffffffffu;
 
 template <class Q, class O, u32 KEY_TARGETS>
-__device__ void write(const Args& a, const Column* columns, const Target* to) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    write(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+          const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     using K = typename Q::Key;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;

@@ -8,7 +8,9 @@
 namespace gpuagg {
 
 // Folds the groups of a.target into those of the dense area, and marks them as taken.
-template <class Q> __device__ void absorb(const Args& a, const Column* columns) {
+template <class Q>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    absorb(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const auto other = Q::All::carve(a.target.cells, a.target.slots + EXTRA_SLOTS, 1);
@@ -28,7 +30,9 @@ template <class Q> __device__ void absorb(const Args& a, const Column* columns) 
 
 // Appends the groups of a.target that are not taken, to the dense area or to the columns.
 template <class Q, class O, u32 KEY_TARGETS>
-__device__ void append_others(const Args& a, const Column* columns, const Target* to) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    append_others(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+                  const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     if (not_final(a)) return;
     const u32 all = a.target.slots + EXTRA_SLOTS;
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -60,7 +64,9 @@ __device__ void append_others(const Args& a, const Column* columns, const Target
 }
 
 // Counts the nulls of every output again.
-template <class Q, class O> __device__ void recount(const Args& a) {
+template <class Q, class O>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    recount(const __grid_constant__ Args a) {
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;

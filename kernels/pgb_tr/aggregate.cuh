@@ -17,27 +17,15 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved,
                               u32 end, u32* full) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;
-    const u32 lane = threadIdx.x % WARP;
     using Key = typename W::Stored;
     Row row[UNROLL];
     Key key[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
     V valid[UNROLL];
 #pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        const u32 at = base + j * WARP + lane;
-        key[j] = static_cast<Key>(EMPTY);
-        if (WHOLE || at < end) {
-            key[j] = W::load(p.words, at);
-            valid[j] = 0;
-            if constexpr (Inputs<Row>::masked > 0)
-                valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
-            if constexpr (!Q::untransformed)
-                read_moved<FromCopies, V, 0>(row[j], moved, at, valid[j], true);
-            number[j] = 0;
-            if constexpr (Moved<Q>::numbers) number[j] = __ldcs(p.numbers + at);
-        }
-    }
+    for (u32 j = 0; j < UNROLL; ++j) key[j] = static_cast<Key>(EMPTY);
+    read_tile<Q, WHOLE>(p, moved, base, end, row, number, valid,
+                        [&](u32 j, u32 at) { key[j] = W::load(p.words, at); });
     u32 left = 0;
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j) {
@@ -48,11 +36,7 @@ GPUAGG_INLINE bool take_moved(const Partitions& p, const Column* moved,
         if (key[j] == static_cast<Key>(EMPTY)) slot[j] = NONE;
         else if (peek(keys + slot[j]) != key[j]) left |= 1u << j;
     }
-    if constexpr (Q::untransformed) {
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j)
-            read_moved<Gathering, V, 0>(row[j], moved, number[j], valid[j], slot[j] != NONE);
-    }
+    gather_tile<Q>(moved, row, number, valid, [&](u32 j) { return slot[j] != NONE; });
     const bool stop = settle_keys(keys, slots, key, slot, left);
     __syncwarp();
     crowds.watch(slot[0]);
@@ -83,9 +67,11 @@ template <class Q, class W> struct HashedTable {
 };
 
 // `moved` are the partitions' copies, or the input's own columns where values are gathered.
-template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 UNROLL>
-__device__ void aggregate(const Args& a, const Partitions& p, const Column* moved,
-                          const Target* to) {
+template <class Q, class O, u32 KEY_TARGETS, class C, class W, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    aggregate(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+              const __grid_constant__ Columns<Q> moved,
+              const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     extern __shared__ u64 shared[];
     __shared__ u32 partition, full, groups, first;
     if (not_final(a)) return;

@@ -13,7 +13,7 @@ GPUAGG_INLINE bool not_final(const Args& a) {
 }
 
 // One group of each lane that has one. Without a dense area the columns, which no null can be in,
-// get it; the rest of a group that finds no room is counted all the same.
+// get it; a group that finds no room is still counted.
 template <class Q, class O, u32 KEY_TARGETS, class V>
 GPUAGG_INLINE void put_group(const Args& a, const Column* columns, const Target* to, u32 at,
                              u64 word, const V& value, bool is_group) {

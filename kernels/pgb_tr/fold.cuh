@@ -1,4 +1,4 @@
-// A partition's rows brought into the order of their groups, one column after the other, and folded
+// A partition's rows in the order of their groups, moved there one column at a time, and folded
 // in registers: for groups of few rows and many states, of which a table holds too few and whose
 // atomics take too long. The table in shared memory holds keys alone.
 #pragma once
@@ -193,8 +193,10 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
 }
 
 template <class Q, class O, u32 KEY_TARGETS, class W, u32 UNROLL>
-__device__ void fold(const Args& a, const Partitions& p, const Column* moved, const Target* to,
-                     u16* all_places) {
+__global__ void __launch_bounds__(FOLD_THREADS, 1)
+    fold(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+         const __grid_constant__ Columns<Q> moved,
+         const __grid_constant__ Targets<O, KEY_TARGETS> to, u16* all_places) {
     extern __shared__ __align__(16) u64 fold_memory[];
     __shared__ u32 ticket, upcoming, full, first, counted, sizes[SIZES];
     if (not_final(a)) return;

@@ -7,9 +7,6 @@
 
 namespace gpuagg {
 
-constexpr u32 HOT_AT_MOST = 384;
-// The hottest, whose states have copies for different lanes.
-constexpr u32 HOT_COPIED = 16;
 // Hot rows of a thread whose values are read together, and rows that are looked up together: with
 // more of them registers would spill, for which the L1 cache has no room.
 constexpr u32 HOT_BATCH = 2;
@@ -28,8 +25,8 @@ struct HotKeys {
 
 // Which keys are hot: two cells for the two extra keys, then one for each. A key is looked for in one
 // bucket only, which holds the two hottest of those that fall there; the host leaves out the others,
-// whose rows are like all others. So there is no loop, in which a warp would wait for its unluckiest
-// lane.
+// whose rows are like all others. So there is no loop, in which a warp would wait for the lane with
+// the most probes.
 struct HotIndex {
     static constexpr u32 NO_CELL = 0xffffu;
     u64* words;

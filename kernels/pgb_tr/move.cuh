@@ -1,4 +1,4 @@
-// The columns of a tile of rows, brought into the order of their partitions and from there to them.
+// The columns of a tile of rows, staged in the order of their partitions and written to these.
 #pragma once
 
 #include "pgb_tr/partitions.cuh"

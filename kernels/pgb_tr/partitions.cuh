@@ -1,4 +1,4 @@
-// Rows brought together by their keys: where they lie, and what the inputs are.
+// Rows partitioned by their keys: where they lie, and what the inputs are.
 #pragma once
 
 #include "aggregate/pick.cuh"

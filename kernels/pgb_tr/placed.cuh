@@ -1,5 +1,5 @@
-// A partition's rows in the order of their groups: which group has which number, which row which place,
-// and a column brought there.
+// A partition's rows in the order of their groups: the numbers of the groups, the places of the rows,
+// and a column moved to these places.
 #pragma once
 
 #include "pgb_tr/append.cuh"
@@ -13,8 +13,6 @@ constexpr u32 NO_PLACE = 0xffffu;
 constexpr u32 LEAST_PART = 1023;
 // Rows of a thread whose values are in registers at once.
 constexpr u32 FOLD_BATCH = 8;
-// Threads of a block; dask_gpuagg/cuda/choice/partitions.py has the same.
-constexpr u32 FOLD_THREADS = 1024;
 
 // A partition whose rows have places in the order of their groups.
 struct Placed {
@@ -81,7 +79,7 @@ GPUAGG_INLINE void stage(const Placed& o, const T* column, u32 from, u32 room) {
     }
 }
 
-// Sizes of groups that are told apart: each of the least ones, then two for each power of two. A warp
+// Classes of the sizes of groups: each of the least ones, then two for each power of two. A warp
 // folds a group of the last one, a thread any other.
 constexpr u32 SIZES = 32, LEAST_SIZES = 24;
 GPUAGG_INLINE u32 size_class(u32 rows) {

@@ -8,18 +8,16 @@
 
 namespace gpuagg {
 
-// One in so many rows is counted: a few side by side, as many as memory moves at once, of each stretch
+// One in ROOM_OF rows is counted: a few side by side, as many as memory moves at once, of each stretch
 // others, so that a period of the keys is not seen in full or not at all. Where equal keys lie in longer
 // runs nothing is counted.
-constexpr u32 ROOM_OF = 16;
 constexpr u32 ROOM_TOGETHER = 4;
-// Room beyond the expected rows, in standard deviations of what the count says, and rows more.
-constexpr u32 ROOM_SIGMAS = 5;
-constexpr u32 ROOM_MORE = 64;
 
 template <class Q>
-__device__ void count_partitions(const Args& a, const Partitions& p, const Column* columns,
-                                 const HotKeys& keys, u32* counts) {
+__global__ void __launch_bounds__(ROOM_THREADS)
+    count_partitions(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                     const __grid_constant__ Columns<Q> columns,
+                     const __grid_constant__ HotKeys keys, u32* counts) {
     constexpr u32 UNROLL = 8;
     extern __shared__ u64 room_memory[];
     if (called_off(a)) return;
@@ -54,7 +52,8 @@ __device__ void count_partitions(const Args& a, const Partitions& p, const Colum
 
 // One partition behind the other, as far as there are places: by one block.
 template <u32 THREADS>
-__device__ void lay_out(const Partitions& p, const u32* counts, u32* begins, u32 places) {
+__global__ void __launch_bounds__(THREADS)
+    lay_out(const __grid_constant__ Partitions p, const u32* counts, u32* begins, u32 places) {
     __shared__ u64 upto[THREADS];
     const u32 each = p.count / THREADS + 1;  // one more than there are: where the last one ends
     const auto room = [&](u32 i) -> u64 {

@@ -1,4 +1,4 @@
-// Brings the rows of each partition together, the mixed key and every input column in one pass:
+// Scatters rows to their partitions, the mixed key and every input column in one pass:
 // the partitioning of PGB-TR (Wu 2025, section 4.2), whose passes over each column become one
 // kernel. The order of the rows inside a partition is not kept.
 #pragma once
@@ -89,7 +89,7 @@ GPUAGG_INLINE void take_at_once(HotTable<Q>& hot, const Column* columns, const u
     }
 }
 
-// Brings the codes of rows into the tile's order, whose places the ranks in their partitions become.
+// Stages the codes of rows in the tile's order; ranks in their partitions become places of that order.
 template <class K, u32 THREADS, class W, class R>
 GPUAGG_INLINE void stage_codes(const Partitions& p, const Column* columns, typename W::Code* codes,
                                typename W::Kept (&kept)[R::ITEMS], const u16* starts, i64 first,
@@ -120,8 +120,8 @@ GPUAGG_INLINE void stage_codes(const Partitions& p, const Column* columns, typen
 // the others, and those of the two keys that have a slot behind every table, unless a table of hot
 // keys takes them.
 template <class Q, u32 THREADS, u32 ITEMS, bool HOT, class W>
-__device__ void scatter(const Args& a, const Partitions& p, const Column* columns,
-                        const Column* to, const HotKeys& keys) {
+GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column* columns,
+                                const Column* to, const HotKeys& keys) {
     using K = typename Q::Key;
     using Copied = typename Moved<Q>::Columns;
     using Code = typename W::Code;
@@ -246,6 +246,22 @@ __device__ void scatter(const Args& a, const Partitions& p, const Column* column
         __syncthreads();
     }
     if constexpr (HOT) hot.merge(a, columns);
+}
+
+template <class Q, u32 THREADS, u32 ITEMS, class W>
+__global__ void __launch_bounds__(THREADS, 1)
+    scatter(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+            const __grid_constant__ Columns<Q> columns, const __grid_constant__ Columns<Q> to) {
+    scatter_rows<Q, THREADS, ITEMS, false, W>(a, p, columns, to, HotKeys{});
+}
+
+// With a table of hot keys beside the tile.
+template <class Q, u32 THREADS, u32 ITEMS, class W>
+__global__ void __launch_bounds__(THREADS, 1)
+    scatter_hot(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                const __grid_constant__ Columns<Q> columns, const __grid_constant__ Columns<Q> to,
+                const __grid_constant__ HotKeys hot) {
+    scatter_rows<Q, THREADS, ITEMS, true, W>(a, p, columns, to, hot);
 }
 
 }  // namespace gpuagg

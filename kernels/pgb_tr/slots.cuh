@@ -5,51 +5,24 @@
 
 namespace gpuagg {
 
-// Slots for the keys of a thread's rows, those whose bits are `left`, from where `slot` says that
-// they are looked for first; NONE for those that found none, which is told. One loop for all of
-// them: a warp takes as many turns as its unluckiest thread has probes in all, much less than its
-// unluckiest rows have one after the other.
-template <u32 UNROLL, class T>
+// A partition's table, which is full when a key has found no slot.
+template <class T> struct SettledKeys {
+    bool lost = false;
+    GPUAGG_INLINE T nothing() const { return static_cast<T>(EMPTY); }
+    GPUAGG_INLINE T word(T key) const { return key; }
+    GPUAGG_INLINE bool same(T held, T key) const { return held == key; }
+    GPUAGG_INLINE bool may() const { return true; }
+    GPUAGG_INLINE void made() {}
+    GPUAGG_INLINE void lose(u32) { lost = true; }
+};
+
+// Slots for keys of a partition, as `settle` finds them; true if the table was full for one.
+template <class T, u32 UNROLL>
 GPUAGG_INLINE bool settle_keys(T* keys, u32 slots, const T (&key)[UNROLL], u32 (&slot)[UNROLL],
                                u32 left) {
-    constexpr T NO_KEY = static_cast<T>(EMPTY);
-    T wanted = NO_KEY;
-    u32 at = 0, tries = 0;
-    bool lost = false;
-#pragma unroll
-    for (u32 j = UNROLL; j-- > 0;)
-        if (left >> j & 1u) {
-            wanted = key[j];
-            at = slot[j];
-        }
-    while (left) {
-        count_look();
-        T held = peek(keys + at);
-        if (held == NO_KEY) {
-            held = atomicCAS(keys + at, NO_KEY, wanted);
-            if (held == NO_KEY) held = wanted;
-        }
-        const bool placed = held == wanted;
-        if (!placed && ++tries < PARTITION_PROBES) {
-            if (++at == slots) at = 0;
-            continue;
-        }
-        const u32 done = __ffs(left) - 1;
-        left &= left - 1;
-        const u32 next = __ffs(left) - 1;
-        const u32 result = placed ? at : NONE;
-        lost = lost || !placed;
-        tries = 0;
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j) {
-            if (j == next) {
-                wanted = key[j];
-                at = slot[j];
-            }
-            if (j == done) slot[j] = result;
-        }
-    }
-    return lost;
+    SettledKeys<T> table;
+    settle(table, keys, slots, PARTITION_PROBES, key, slot, left);
+    return table.lost;
 }
 
 }  // namespace gpuagg

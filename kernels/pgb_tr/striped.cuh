@@ -37,32 +37,16 @@ GPUAGG_INLINE void take_striped(const Args& a, const Partitions& p, const Column
                                 const StripedTable<Q>& table, u32 base, u32 end) {
     using Row = typename Q::Values;
     using V = typename Bits<Inputs<Row>::masked>::Type;
-    const u32 lane = threadIdx.x % WARP;
     const u32 share = threadIdx.x & (table.replicas - 1);
     Row row[UNROLL];
     u32 slot[UNROLL], number[UNROLL];
     V valid[UNROLL];
 #pragma unroll
-    for (u32 j = 0; j < UNROLL; ++j) {
-        const u32 at = base + j * WARP + lane;
-        slot[j] = NONE;
-        if (WHOLE || at < end) {
-            slot[j] = Striped::load(p.words, at) - table.first;
-            valid[j] = 0;
-            if constexpr (Inputs<Row>::masked > 0)
-                valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
-            if constexpr (!Q::untransformed)
-                read_moved<FromCopies, V, 0>(row[j], moved, at, valid[j], true);
-            number[j] = 0;
-            if constexpr (Moved<Q>::numbers) number[j] = __ldcs(p.numbers + at);
-        }
-    }
-    if constexpr (Q::untransformed) {
-#pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j)
-            read_moved<Gathering, V, 0>(row[j], moved, number[j], valid[j],
-                                        slot[j] < a.shared_slots);
-    }
+    for (u32 j = 0; j < UNROLL; ++j) slot[j] = NONE;
+    read_tile<Q, WHOLE>(p, moved, base, end, row, number, valid, [&](u32 j, u32 at) {
+        slot[j] = Striped::load(p.words, at) - table.first;
+    });
+    gather_tile<Q>(moved, row, number, valid, [&](u32 j) { return slot[j] < a.shared_slots; });
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
         if (slot[j] < a.shared_slots) {
@@ -74,9 +58,11 @@ GPUAGG_INLINE void take_striped(const Args& a, const Partitions& p, const Column
 
 // `replicas` threads in a row each have a copy of the states. A partition's slots come in
 // a.slices parts where they exceed the table.
-template <class Q, class O, u32 KEY_TARGETS, u32 UNROLL>
-__device__ void aggregate_striped(const Args& a, const Partitions& p, const Column* moved,
-                                  const Target* to) {
+template <class Q, class O, u32 KEY_TARGETS, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    aggregate_striped(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
+                      const __grid_constant__ Columns<Q> moved,
+                      const __grid_constant__ Targets<O, KEY_TARGETS> to) {
     extern __shared__ u64 shared[];
     __shared__ u32 ticket, groups, first;
     if (not_final(a)) return;

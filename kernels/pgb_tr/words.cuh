@@ -52,7 +52,7 @@ struct WholeWords {
     static GPUAGG_INLINE u64 word(const Words&, Stored stored) { return stored; }
 };
 
-// Words of which 32 bits tell all: what they have above a base. Some bits are turned, so that the one
+// Words that 32 bits identify: what they have above a base. Some bits are turned, so that the one
 // distance that would be an empty slot is not that of -1, which keys of 32 bits may well be, but lies
 // where keys of 64 bits are beyond what a sample saw; a key that has it is listed.
 struct NarrowWords : WholeWords {
@@ -81,7 +81,7 @@ struct NarrowWords : WholeWords {
 };
 
 // Keys of a narrow range in stripes: one key of each stripe for each partition, in which it has the
-// stripe's number for a slot. Each stripe is turned by an amount of its own, or keys that are
+// stripe's number for a slot. Each stripe is turned by another amount, or keys that are
 // multiples of something would meet in few partitions.
 struct Striped {
     using Code = u32;  // partition and slot

@@ -67,4 +67,38 @@ GPUAGG_INLINE void read_moved(Cells<I, In, Rest...>& row, const Column* columns,
                                                     columns, at, valid, wanted);
 }
 
+// Reads a thread's rows of a tile of a partition: `load` what it holds of the keys, then their
+// validity, and values or numbers as the partition has them. Rows behind `end` are left alone.
+template <class Q, bool WHOLE, class V, u32 UNROLL, class Load>
+GPUAGG_INLINE void read_tile(const Partitions& p, const Column* moved, u32 base, u32 end,
+                             typename Q::Values (&row)[UNROLL], u32 (&number)[UNROLL],
+                             V (&valid)[UNROLL], Load load) {
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const u32 at = base + j * WARP + threadIdx.x % WARP;
+        if (WHOLE || at < end) {
+            load(j, at);
+            valid[j] = 0;
+            if constexpr (Inputs<typename Q::Values>::masked > 0)
+                valid[j] = __ldcs(static_cast<const V*>(p.validity) + at);
+            if constexpr (!Q::untransformed)
+                read_moved<FromCopies, V, 0>(row[j], moved, at, valid[j], true);
+            number[j] = 0;
+            if constexpr (Moved<Q>::numbers) number[j] = __ldcs(p.numbers + at);
+        }
+    }
+}
+
+// Then gathers the values of those that are `wanted`, where the partition has numbers alone.
+template <class Q, class V, u32 UNROLL, class Wanted>
+GPUAGG_INLINE void gather_tile(const Column* moved, typename Q::Values (&row)[UNROLL],
+                               const u32 (&number)[UNROLL], const V (&valid)[UNROLL],
+                               Wanted wanted) {
+    if constexpr (Q::untransformed) {
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            read_moved<Gathering, V, 0>(row[j], moved, number[j], valid[j], wanted(j));
+    }
+}
+
 }  // namespace gpuagg

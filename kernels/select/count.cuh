@@ -9,7 +9,6 @@ namespace gpuagg {
 // Where a row lies. Rows at the ends are counted and not kept, so that a value which many rows share
 // costs no room.
 enum class Side : u32 { below, at_low, inside, at_high, above };
-constexpr u32 SIDES = 5;
 
 // Without a branch: where both ends are one word, it is the low end.
 template <class W> GPUAGG_INLINE Side side_of(W word, const Pair<W>& bracket) {
@@ -50,7 +49,7 @@ struct InMemory {
     GPUAGG_INLINE void end() {}
 };
 
-// Room for the rows inside of brackets. More rows than there is room for are counted all the same.
+// Room for the rows inside of brackets. Rows beyond that are counted, but not kept.
 template <class W> struct Kept {
     W* words;  // null to count only
     u32* of_row;
@@ -74,8 +73,8 @@ GPUAGG_INLINE u64 place_of(u32 mine, u32* of_block, u32* all, u32& base) {
 }
 
 template <class T, u32 THREADS, u32 ITEMS, class C>
-__device__ void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
-                            C counts, const Kept<typename Sortable<T>::Word>& kept) {
+GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
+                               C counts, const Kept<typename Sortable<T>::Word>& kept) {
     using W = typename Sortable<T>::Word;
     constexpr u32 TILE = THREADS * ITEMS;
     __shared__ u32 of_block, base;
@@ -113,6 +112,25 @@ __device__ void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Wor
     }
     __syncthreads();
     counts.end();
+}
+
+// BLOCKS: of an SM, which the registers must suffice for.
+template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    count_in_blocks(const __grid_constant__ Chunk a,
+                    const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
+                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept, u32 copies) {
+    extern __shared__ u64 memory[];
+    const InBlock in{reinterpret_cast<u32*>(memory), counts, a.groups, copies};
+    count_sides<T, THREADS, ITEMS>(a, brackets, in, kept);
+}
+
+template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    count_in_memory(const __grid_constant__ Chunk a,
+                    const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
+                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept) {
+    count_sides<T, THREADS, ITEMS>(a, brackets, InMemory{counts, a.groups}, kept);
 }
 
 }  // namespace gpuagg

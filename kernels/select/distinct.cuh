@@ -7,14 +7,16 @@
 namespace gpuagg {
 
 // Rows of each group in a sample.
-GPUAGG_INLINE void count_sampled(const u32* of_row, u32 samples, u32 groups, u32* counts) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    count_sampled(const u32* of_row, u32 samples, u32 groups, u32* counts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < samples; i += stride)
         if (of_row[i] < groups) atomicAdd(counts + of_row[i], 1u);
 }
 
 // How many parts each group gets: one for so many sampled rows, and one at least.
-GPUAGG_INLINE void divide_groups(u32* counts, u32 groups, u32 each) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    divide_groups(u32* counts, u32 groups, u32 each) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride)
         counts[g] = counts[g] / each + 1;
@@ -22,8 +24,9 @@ GPUAGG_INLINE void divide_groups(u32* counts, u32 groups, u32 each) {
 
 // The word and the part of every row; rows that take no part get the part behind all others.
 template <class T>
-__device__ void find_parts(const Chunk& a, const u32* firsts, typename Sortable<T>::Word* words,
-                           u32* parts) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    find_parts(const __grid_constant__ Chunk a, const u32* firsts,
+               typename Sortable<T>::Word* words, u32* parts) {
     constexpr u32 EACH = 4;
     const u32 stride = gridDim.x * blockDim.x;
     const u32 none = firsts[a.groups];
@@ -69,8 +72,9 @@ template <class W> GPUAGG_INLINE bool is_new(W* table, u32 slots, W word, u32& f
 // Different words of each part. `full` is raised where a part has more than its table holds; then
 // the counts are of no use.
 template <class W>
-__device__ void count_parts(const W* words, const u32* starts, u32 parts, u32 slots_at_most,
-                            u32* counts, u32* full) {
+__global__ void __launch_bounds__(PARTS_THREADS, PARTS_BLOCKS)
+    count_parts(const W* words, const u32* starts, u32 parts, u32 slots_at_most, u32* counts,
+                u32* full) {
     extern __shared__ u64 memory[];
     __shared__ u32 found, odd, over;
     W* table = reinterpret_cast<W*>(memory);
@@ -98,7 +102,8 @@ __device__ void count_parts(const W* words, const u32* starts, u32 parts, u32 sl
     }
 }
 
-GPUAGG_INLINE void sum_parts(const u32* counts, const u32* firsts, u32 groups, u64* to) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    sum_parts(const u32* counts, const u32* firsts, u32 groups, u64* to) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         u64 sum = 0;

@@ -16,8 +16,9 @@ struct Ranks {
 // the quantile on either side, and `spare` ranks. A side on which the sample does not reach so far
 // stays open.
 template <class W>
-__device__ void aim(const u32* starts, u32 groups, f64 q, f64 errors, f64 spare, Pair<W>* brackets,
-                    Ranks* ranks) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    aim(const u32* starts, u32 groups, f64 q, f64 errors, f64 spare, Pair<W>* brackets,
+        Ranks* ranks) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         const f64 n = static_cast<f64>(starts[g + 1] - starts[g]);
@@ -50,8 +51,9 @@ GPUAGG_INLINE void settle(u64 rank, Side side, const u64 (&upto)[SIDES], const P
 // A bracket that holds both ranks settles its group. Another one gives way, on the side where a rank
 // is missing, to one that holds them for sure.
 template <class W>
-__device__ void narrow(const u64* counts, u32 groups, f64 q, Pair<W>* brackets, Pair<W>* found,
-                       Ranks* ranks, u64* sizes, u32* missed) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    narrow(const u64* counts, u32 groups, f64 q, Pair<W>* brackets, Pair<W>* found, Ranks* ranks,
+           u64* sizes, u32* missed) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         const Pair<W> bracket = brackets[g];
@@ -83,8 +85,9 @@ __device__ void narrow(const u64* counts, u32 groups, f64 q, Pair<W>* brackets, 
 
 // Quantiles from the words on either side of them. H: what lies between two values.
 template <class T, class H>
-__device__ void quantiles_found(const Pair<typename Sortable<T>::Word>* found, const u64* sizes,
-                                u32 groups, f64 q, Between between, const Target& to, u32* nulls) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    quantiles_found(const Pair<typename Sortable<T>::Word>* found, const u64* sizes, u32 groups,
+                    f64 q, Between between, const __grid_constant__ Target to, u32* nulls) {
     using Made = typename H::template Made<T>;
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;

@@ -140,8 +140,8 @@ GPUAGG_INLINE W word_behind(const W* words, u32 n, u32 rank, W known, Picking<W>
 
 // Both words of every group that ranks are asked for; the others keep what they have.
 template <class W>
-__device__ void pick(const W* words, const u32* starts, const Ranks* ranks, u32 groups,
-                     Pair<W>* to) {
+__global__ void __launch_bounds__(ONE_BLOCK_THREADS)
+    pick(const W* words, const u32* starts, const Ranks* ranks, u32 groups, Pair<W>* to) {
     __shared__ Picking<W> s;
     for (u32 g = blockIdx.x; g < groups; g += gridDim.x) {
         const Ranks wanted = ranks[g];
@@ -167,8 +167,8 @@ __device__ void pick(const W* words, const u32* starts, const Ranks* ranks, u32 
 
 // The same of words that are sorted in each group.
 template <class W>
-__device__ void read_ranks(const W* words, const u32* starts, const Ranks* ranks, u32 groups,
-                           Pair<W>* to) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    read_ranks(const W* words, const u32* starts, const Ranks* ranks, u32 groups, Pair<W>* to) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         if (ranks[g].low != NONE) to[g].low = words[starts[g] + ranks[g].low];

@@ -5,7 +5,7 @@
 
 namespace gpuagg {
 
-// Rows whose groups are numbered. A selection may go over several chunks, one after the other.
+// Rows whose groups are numbered. A selection may take several chunks in turn.
 struct Chunk {
     Column values;
     const i32* codes;  // the number of each row's group, -1 for none
@@ -69,8 +69,9 @@ GPUAGG_INLINE void read_rows(const Chunk& a, u64 first, u32 distance, u32 (&grou
 // One row of each `stride`, a power of two, at a place that depends on nothing in the data; behind
 // the last row there is none. Rows that take no part get the group behind all others.
 template <class T>
-__device__ void sample_rows(const Chunk& a, u32 stride, u32 samples,
-                            typename Sortable<T>::Word* words, u32* of_row) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    sample_rows(const __grid_constant__ Chunk a, u32 stride, u32 samples,
+                typename Sortable<T>::Word* words, u32* of_row) {
     const u32 threads = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < samples; i += threads) {
         const u64 row = i * stride + (scramble(i + 1) & (stride - 1));
@@ -99,7 +100,8 @@ template <class W, class F> GPUAGG_INLINE void each_word(const W* words, u32 n, 
 }
 
 // The most words that a group or a part has.
-GPUAGG_INLINE void find_widest(const u32* starts, u32 count, u32* widest) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    find_widest(const u32* starts, u32 count, u32* widest) {
     const u32 stride = gridDim.x * blockDim.x;
     u32 most = 0;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {

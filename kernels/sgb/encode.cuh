@@ -15,14 +15,14 @@ struct alignas(16) Entry {
 
 // `order`: the slots of the groups; `sorted`: which group comes first, second, ..., null for the
 // order they have.
-__device__ __forceinline__ void make_entries(const Table& table, const u32* order,
-                                             const i32* sorted, u32 groups, Entry* entries) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    make_entries(const __grid_constant__ Args a, const i32* sorted, u32 groups, Entry* entries) {
     const u32 stride = gridDim.x * blockDim.x;
-    const u32 all = table.slots + EXTRA_SLOTS;
+    const u32 all = a.table.slots + EXTRA_SLOTS;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += stride)
-        entries[i].word = table.words[i];
+        entries[i].word = a.table.words[i];
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < groups; i += stride)
-        entries[order[sorted ? static_cast<u32>(sorted[i]) : i]].number = static_cast<u32>(i);
+        entries[a.order[sorted ? static_cast<u32>(sorted[i]) : i]].number = static_cast<u32>(i);
 }
 
 // The table is only read here, so that small ones stay in the L1 cache.
@@ -47,7 +47,9 @@ GPUAGG_INLINE u32 number_of(const Entry* entries, u32 slots, u32 probes, const C
 
 // Rows without a group get -1.
 template <class Q, u32 UNROLL>
-__device__ void encode(const Args& a, const Column* columns, const Entry* entries, i32* codes) {
+__global__ void __launch_bounds__(ENCODE_THREADS)
+    encode(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+           const Entry* entries, i32* codes) {
     using K = typename Q::Key;
     const u32 slots = a.table.slots;
     const u32 lane = threadIdx.x % WARP;

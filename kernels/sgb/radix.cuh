@@ -8,14 +8,10 @@
 
 namespace gpuagg {
 
-constexpr u32 DIGITS = 256;
-constexpr u32 SORT_THREADS = 512;
-constexpr u32 SORT_ITEMS = 12;
-constexpr u32 SORT_BLOCKS = 2;  // of an SM, which the registers must suffice for
 constexpr u32 SORT_TILE = SORT_THREADS * SORT_ITEMS;
 constexpr u32 SORT_WARPS = SORT_THREADS / WARP;
 
-// What a tile has told of a digit so far, in the two high bits above the count.
+// What a tile has published of a digit so far, in the two high bits above the count.
 constexpr u32 OWN_ROWS = 1u << 30;     // the rows of the tile itself
 constexpr u32 ROWS_SO_FAR = 2u << 30;  // those of all tiles up to it
 constexpr u32 ROWS_MASK = OWN_ROWS - 1;
@@ -38,7 +34,8 @@ template <class W> GPUAGG_INLINE u32 digit_of(W word, u32 shift) {
 
 // Rows of every value of the first `digits` digits.
 template <class W>
-__device__ void count_digits(const W* words, u32 rows, u32 digits, u32* counts) {
+__global__ void __launch_bounds__(SORT_THREADS)
+    count_digits(const W* words, u32 rows, u32 digits, u32* counts) {
     constexpr u32 ALL = sizeof(W) * DIGITS;
     __shared__ u32 mine[ALL];
     for (u32 i = threadIdx.x; i < ALL; i += blockDim.x) mine[i] = 0;
@@ -66,9 +63,10 @@ GPUAGG_INLINE u32 digits_before(u32 value, u32* warp_sums) {
     return sum - value;
 }
 
-// Counts to starts, one block of DIGITS threads for each digit; `same` tells the digits that all
-// rows share, which need no pass.
-__device__ __forceinline__ void scan_digits(u32* counts, u32 rows, u32* same) {
+// Counts to starts, one block of DIGITS threads for each digit; `same` marks the digits that
+// all rows share, which need no pass.
+__global__ void __launch_bounds__(DIGITS)
+    scan_digits(u32* counts, u32 rows, u32* same) {
     __shared__ u32 warp_sums[DIGITS / WARP];
     u32* mine = counts + blockIdx.x * DIGITS + threadIdx.x;
     const u32 n = *mine;
@@ -89,7 +87,7 @@ GPUAGG_INLINE u32 look_back(const Pass& a, u32 tile, u32 digit) {
     return before;
 }
 
-GPUAGG_INLINE void tell(const Pass& a, u32 tile, u32 digit, u32 what) {
+GPUAGG_INLINE void publish(const Pass& a, u32 tile, u32 digit, u32 what) {
     *static_cast<volatile u32*>(a.told + static_cast<u64>(tile) * DIGITS + digit) = what;
 }
 
@@ -126,7 +124,9 @@ GPUAGG_INLINE void rank(const W (&word)[SORT_ITEMS], u32 shift, u32* counts,
 
 // One digit of one tile a block, tiles by ticket so that those looked back at have begun. P is what
 // moves along; its place in the tile's order of digits is that of its word.
-template <class W, class P> __device__ void sort_pass(const Pass& a) {
+template <class W, class P>
+__global__ void __launch_bounds__(SORT_THREADS, SORT_BLOCKS)
+    sort_pass(const __grid_constant__ Pass a) {
     extern __shared__ u64 buffer[];
     __shared__ u32 counts[SORT_WARPS * DIGITS];
     __shared__ u32 offset[DIGITS], warp_sums[DIGITS / WARP], ticket;
@@ -156,7 +156,7 @@ template <class W, class P> __device__ void sort_pass(const Pass& a) {
 #pragma unroll
         for (u32 w = 0; w < SORT_WARPS; ++w) total += counts[w * DIGITS + threadIdx.x];
         if (threadIdx.x == DIGITS - 1) total -= SORT_TILE - filled;
-        tell(a, tile, threadIdx.x, total | (tile == 0 ? ROWS_SO_FAR : OWN_ROWS));
+        publish(a, tile, threadIdx.x, total | (tile == 0 ? ROWS_SO_FAR : OWN_ROWS));
     }
     const u32 start = digits_before(total, warp_sums);
     if (threadIdx.x < DIGITS) {
@@ -168,7 +168,7 @@ template <class W, class P> __device__ void sort_pass(const Pass& a) {
             next += n;
         }
         const u32 before = look_back(a, tile, threadIdx.x);
-        if (tile > 0) tell(a, tile, threadIdx.x, (before + total) | ROWS_SO_FAR);
+        if (tile > 0) publish(a, tile, threadIdx.x, (before + total) | ROWS_SO_FAR);
         offset[threadIdx.x] = a.starts[threadIdx.x] + before - start;
     }
     __syncthreads();

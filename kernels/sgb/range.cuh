@@ -8,9 +8,6 @@
 
 namespace gpuagg {
 
-// Words of bits that a warp numbers.
-constexpr u32 MARK_TILE = 2048;
-
 struct Range {
     u64 low, high;  // of the keys as words that order as they do; low is above high without any
 };
@@ -20,7 +17,10 @@ struct alignas(8) Mark {
     u32 before;
 };
 
-template <class Q> __device__ void find_range(const Args& a, const Column* columns, Range* range) {
+template <class Q>
+__global__ void __launch_bounds__(ENCODE_THREADS)
+    find_range(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+               Range* range) {
     u64 low = EMPTY, high = 0;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
 #pragma unroll 4
@@ -43,8 +43,10 @@ template <class Q> __device__ void find_range(const Args& a, const Column* colum
     }
 }
 
-template <class Q> __device__ void mark_keys(const Args& a, const Column* columns, u64 low,
-                                             Mark* marks) {
+template <class Q>
+__global__ void __launch_bounds__(ENCODE_THREADS)
+    mark_keys(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns, u64 low,
+              Mark* marks) {
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
 #pragma unroll 4
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows; i += stride) {
@@ -56,7 +58,8 @@ template <class Q> __device__ void mark_keys(const Args& a, const Column* column
     }
 }
 
-__device__ __forceinline__ void count_marks(const Mark* marks, u32 count, u32* tiles) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    count_marks(const Mark* marks, u32 count, u32* tiles) {
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * MARK_TILE;
     if (begin >= count) return;
@@ -68,8 +71,8 @@ __device__ __forceinline__ void count_marks(const Mark* marks, u32 count, u32* t
 }
 
 // `tiles`: the marks before each tile. Every mark's key goes to the place of its number.
-__device__ __forceinline__ void number_marks(Mark* marks, u32 count, const u32* tiles, u64 low,
-                                             u64* keys) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    number_marks(Mark* marks, u32 count, const u32* tiles, u64 low, u64* keys) {
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * MARK_TILE;
     if (begin >= count) return;
@@ -86,8 +89,9 @@ __device__ __forceinline__ void number_marks(Mark* marks, u32 count, const u32* 
 }
 
 template <class Q>
-__device__ void encode_range(const Args& a, const Column* columns, u64 low, const Mark* marks,
-                             i32* codes) {
+__global__ void __launch_bounds__(ENCODE_THREADS)
+    encode_range(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+                 u64 low, const Mark* marks, i32* codes) {
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
 #pragma unroll 4
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows; i += stride) {
@@ -119,7 +123,7 @@ struct UnpackOrdered {
 };
 
 template <bool KEEP, class... C>
-__device__ void write_range(Packed<KEEP, C...>, const u64* keys, u32 groups, const Target* to) {
+GPUAGG_INLINE void write_ordered(Packed<KEEP, C...>, const u64* keys, u32 groups, const Target* to) {
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
@@ -128,6 +132,12 @@ __device__ void write_range(Packed<KEEP, C...>, const u64* keys, u32 groups, con
         UnpackOrdered unpack{is_group ? keys[group] : 0ull};
         write_parts<KEEP, Packed<KEEP, C...>, UnpackOrdered, C...>(unpack, to, group, is_group);
     }
+}
+
+template <class Q, class O, u32 KEY_TARGETS>
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    write_range(const u64* keys, u32 groups, const __grid_constant__ Targets<O, KEY_TARGETS> to) {
+    write_ordered(typename Q::Key{}, keys, groups, to);
 }
 
 }  // namespace gpuagg

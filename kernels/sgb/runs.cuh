@@ -8,9 +8,6 @@
 
 namespace gpuagg {
 
-// Rows of a warp, of which it takes WARP at a step.
-constexpr u32 RUN_ROWS = 2048;
-
 struct Runs {
     const u32* rows;  // the rows in order, null for the order they have
     u32* heads;       // of each warp's rows: groups that begin there, then those that began before
@@ -52,7 +49,9 @@ GPUAGG_INLINE bool begins(const Ranked& here, Before& before, bool& falls) {
 }
 
 template <class Q, u32 UNROLL>
-__device__ void count_runs(const Args& a, const Runs& r, const Column* columns) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    count_runs(const __grid_constant__ Args a, const __grid_constant__ Runs r,
+               const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const u32 lane = threadIdx.x % WARP;
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
@@ -110,7 +109,9 @@ GPUAGG_INLINE void reduce_step(const Args& a, const typename Q::All::Memory& den
 }
 
 template <class Q, u32 UNROLL>
-__device__ void reduce_runs(const Args& a, const Runs& r, const Column* columns) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    reduce_runs(const __grid_constant__ Args a, const __grid_constant__ Runs r,
+                const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
@@ -151,7 +152,9 @@ __device__ void reduce_runs(const Args& a, const Runs& r, const Column* columns)
 
 // The keys as words to be sorted, and the numbers of their rows.
 template <class Q>
-__device__ void rank_rows(const Args& a, const Column* columns, u64* words, u32* numbers) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    rank_rows(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
+              u64* words, u32* numbers) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows; i += stride) {
         words[i] = InOrder<typename Q::Key>::of(columns, static_cast<i64>(i)).word;

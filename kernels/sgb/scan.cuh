@@ -5,18 +5,20 @@
 
 namespace gpuagg {
 
-// One block of WARP * WARP threads: each count becomes the sum of those before it.
-__device__ __forceinline__ void scan_tiles(u32* counts, u32 tiles, u32* all) {
-    __shared__ u32 of_warps[WARP];
+// One block of WARP * WARP threads: each count becomes the sum of those before it, `all` that of all.
+template <class T>
+__global__ void __launch_bounds__(SCAN_THREADS)
+    scan_tiles(T* counts, u32 tiles, T* all) {
+    __shared__ T of_warps[WARP];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 total = 0;
+    T total = 0;
     for (u32 base = 0; base < tiles; base += WARP * WARP) {
         const u32 at = base + threadIdx.x;
-        const u32 mine = at < tiles ? counts[at] : 0;
-        const u32 sum = sum_to_lane(mine);
+        const T mine = at < tiles ? counts[at] : 0;
+        const T sum = sum_to_lane(mine);
         if (lane == WARP - 1) of_warps[warp] = sum;
         __syncthreads();
-        u32 before = total;
+        T before = total;
         for (u32 w = 0; w < WARP; ++w) {
             if (w < warp) before += of_warps[w];
             total += of_warps[w];

@@ -9,8 +9,9 @@ namespace gpuagg {
 
 // Rows of no group and those without a value belong to group `groups`, behind all others.
 template <class T>
-__device__ void make_words(const Column& values, const i32* codes, u32 rows, u32 groups,
-                           typename Sortable<T>::Word* words, u32* of_row) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    make_words(const __grid_constant__ Column values, const i32* codes, u32 rows, u32 groups,
+               typename Sortable<T>::Word* words, u32* of_row) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += stride) {
         const i64 row = static_cast<i64>(i);
@@ -22,8 +23,8 @@ __device__ void make_words(const Column& values, const i32* codes, u32 rows, u32
 }
 
 // Likewise with the numbers of the rows instead of values.
-__device__ __forceinline__ void make_numbers(const i32* codes, u32 rows, u32 groups, u32* numbers,
-                                             u32* of_row) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    make_numbers(const i32* codes, u32 rows, u32 groups, u32* numbers, u32* of_row) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += stride) {
         const i32 code = __ldcs(codes + i);
@@ -34,7 +35,8 @@ __device__ __forceinline__ void make_numbers(const i32* codes, u32 rows, u32 gro
 
 // Where each group's rows begin, NONE (as the host has filled it) for a group without any; the
 // entry behind the last group is the end.
-__device__ __forceinline__ void mark_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    mark_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i <= rows; i += stride) {
         const u32 here = i < rows ? of_row[i] : groups;
@@ -44,7 +46,8 @@ __device__ __forceinline__ void mark_starts(const u32* of_row, u32 rows, u32 gro
 }
 
 // Groups without rows begin where the next group does.
-__device__ __forceinline__ void fill_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    fill_starts(const u32* of_row, u32 rows, u32 groups, u32* starts) {
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 g = blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += stride) {
         if (starts[g] != NONE) continue;
@@ -60,8 +63,9 @@ __device__ __forceinline__ void fill_starts(const u32* of_row, u32 rows, u32 gro
 
 // H: what lies between two values.
 template <class T, class H>
-__device__ void quantiles(const typename Sortable<T>::Word* words, const u32* starts, u32 groups,
-                          f64 q, Between between, const Target& to, u32* nulls) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    quantiles(const typename Sortable<T>::Word* words, const u32* starts, u32 groups, f64 q,
+              Between between, const __grid_constant__ Target to, u32* nulls) {
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
@@ -89,8 +93,8 @@ __device__ void quantiles(const typename Sortable<T>::Word* words, const u32* st
 
 // Words of a group that differ from the one before. A warp adds once for each group it meets.
 template <class W>
-__device__ void count_distinct(const W* words, const u32* of_row, u32 rows, u32 groups,
-                               u64* counts) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    count_distinct(const W* words, const u32* of_row, u32 rows, u32 groups, u64* counts) {
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
     for (u64 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < rows; base += stride) {

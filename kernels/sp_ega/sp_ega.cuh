@@ -35,7 +35,8 @@ GPUAGG_INLINE bool claim(u64* words, u32 slot, u64 held, const Column* columns,
 }
 
 // Lists the slots that no key holds, in any order.
-__device__ inline void list_free(const Args& a, const Round& r) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    list_free(const __grid_constant__ Args a, const __grid_constant__ Round r) {
     constexpr u32 STEPS = 8;  // one atomic for so many times 32 slots
     if (*r.waiting == 0) return;
     const u32 lane = threadIdx.x % WARP;
@@ -64,8 +65,10 @@ __device__ inline void list_free(const Args& a, const Round& r) {
 
 // FIRST: all rows look at their first place in the table. Otherwise the rows that are left look at
 // places of the list. A warp writes its losers where it read its rows, which are never fewer.
-template <class Q, bool FIRST, u32 UNROLL>
-__device__ void place_rows(const Args& a, const Round& r, const Column* columns) {
+template <class Q, bool FIRST, u32 THREADS, u32 UNROLL>
+__global__ void __launch_bounds__(THREADS, 1)
+    place_rows(const __grid_constant__ Args a, const __grid_constant__ Round r,
+               const __grid_constant__ Columns<Q> columns) {
     using K = typename Q::Key;
     constexpr u32 TILE = WARP * UNROLL;
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);

@@ -1,8 +1,7 @@
 """The specialisations that the tests compile, by name: one table for all of them.
 
 Outputs are written as ``engines/device/aggregator.py`` writes them. ``COVERING`` names those
-that are compiled for every architecture; the others differ in types alone, which one architecture
-shows.
+that are compiled as for users; the others differ in types alone, and are compiled less optimised.
 """
 
 from __future__ import annotations
@@ -262,7 +261,7 @@ def _counts() -> Iterator[tuple[str, Query]]:
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
     for keep_nulls in (False, True):
-        # before their sample has told the ranges
+        # before a sample has shown the ranges
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"two of a word, {nulls}", of(ranged["two of a word"], USUAL, keep_nulls)
     yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import inputs
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
@@ -32,7 +33,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def break_it() -> None:
         inputs.forget_prepared()
-        monkeypatch.setattr(driver, "_known", {})
+        monkeypatch.setattr(driver, "_known", Cache(8))
         monkeypatch.setattr(driver, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):

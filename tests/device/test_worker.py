@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import inputs
 from dask_gpuagg.cuda.runtime import driver
 
@@ -22,7 +23,7 @@ ROWS = 600_000
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
     inputs.forget_prepared()
-    monkeypatch.setattr(driver, "_known", {})
+    monkeypatch.setattr(driver, "_known", Cache(8))
 
     def start(**options: Any) -> dict[str, Any]:
         plugin, worker = dask_gpuagg.GpuWorker(**options), SimpleNamespace(metrics={})

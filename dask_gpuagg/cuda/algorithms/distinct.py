@@ -11,12 +11,9 @@ from dask_gpuagg.cuda.algorithms.select import Chunk, sample, selecting
 from dask_gpuagg.cuda.algorithms.sgb import array_of
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Launcher
 from dask_gpuagg.cuda.choice import selection_costs as costs
+from dask_gpuagg.cuda.query.tuning import PARTS_BLOCKS, PARTS_THREADS, SCAN_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
-
-# As in kernels/select/entry.cuh.
-_THREADS = 512
-_BLOCKS = 3
 
 
 class _Seen(ctypes.Structure):
@@ -67,7 +64,7 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
     full = ctypes.c_void_p(told.ptr + _Seen.full.offset)
     on.launch(
         "count_parts",
-        *(min(parts.value, on.device.multiprocessors * _BLOCKS), _THREADS),
+        *(min(parts.value, on.device.multiprocessors * PARTS_BLOCKS), PARTS_THREADS),
         *(words.pointer, starts, parts, ctypes.c_uint32(costs.TABLE_BYTES // width)),
         *(counts.pointer, full),
         shared=costs.TABLE_BYTES,
@@ -95,5 +92,6 @@ def _divided(on: Launcher, chunk: Chunk, width: int) -> sgb.Words:
     each = ctypes.c_uint32(costs.PART_ROWS // costs.PART_STRIDE)
     blocks = on.spread(chunk.groups, SMALL_BLOCK)
     on.launch("divide_groups", blocks, SMALL_BLOCK, firsts.pointer, groups, each)
-    on.launch("scan_groups", 1, 1024, firsts.pointer, groups)
+    total = ctypes.c_void_p(firsts.buffer.ptr + 4 * chunk.groups)
+    on.launch("scan_groups", 1, SCAN_THREADS, firsts.pointer, groups, total)
     return firsts

@@ -9,14 +9,12 @@ from typing import Any
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Target
 from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import ENCODE_THREADS, MARK_TILE, SCAN_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 # Values for each row that a range of keys may have for a bit each to be worth while.
 _NARROW = 4
-# Words of bits that a warp numbers (kernels/sgb/range.cuh).
-MARK_TILE = 2048
-_THREADS = 512
 # A key's word and its group's number, at 16 bytes' alignment.
 _ENTRY_BYTES = 16
 
@@ -59,9 +57,9 @@ def encode(call: Call, groups: int, order: int = 0) -> Any:
     sorted_groups, count = ctypes.c_void_p(order), ctypes.c_uint32(groups)
     blocks = call.spread(slots, SMALL_BLOCK)
     call.launch("entries", blocks, SMALL_BLOCK, args, sorted_groups, count, entries)
-    blocks = call.spread(call.rows, _THREADS * call.query.unroll)
+    blocks = call.spread(call.rows, ENCODE_THREADS * call.query.unroll)
     target = ctypes.c_void_p(codes.ptr)
-    call.launch("encode", blocks, _THREADS, args, call.columns, entries, target)
+    call.launch("encode", blocks, ENCODE_THREADS, args, call.columns, entries, target)
     return codes
 
 
@@ -83,12 +81,12 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     """
     import rmm
 
-    blocks = call.spread(call.rows, _THREADS, waves=4)
+    blocks = call.spread(call.rows, ENCODE_THREADS, waves=4)
     found = call.allocate(ctypes.sizeof(Range)).ptr
     fill(found, 0xFF, 8, call.handle)
     fill(found + 8, 0, 8, call.handle)
     rows = call.args, call.columns
-    call.launch("find_range", blocks, _THREADS, *rows, ctypes.c_void_p(found))
+    call.launch("find_range", blocks, ENCODE_THREADS, *rows, ctypes.c_void_p(found))
     span = Range()
     read_back(found, span, call.handle)
     width = span.high - span.low + 1
@@ -98,19 +96,21 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     marks = call.allocate(8 * words).ptr
     fill(marks, 0, 8 * words, call.handle)
     low, marked, count = ctypes.c_uint64(span.low), ctypes.c_void_p(marks), ctypes.c_uint32(words)
-    call.launch("mark_keys", blocks, _THREADS, *rows, low, marked)
+    call.launch("mark_keys", blocks, ENCODE_THREADS, *rows, low, marked)
     tiles = math.ceil(words / MARK_TILE)
     counts = call.allocate(4 * (tiles + 1)).ptr
     of_tiles, total = ctypes.c_void_p(counts), ctypes.c_void_p(counts + 4 * tiles)
     tile_blocks = math.ceil(tiles * 32 / SMALL_BLOCK)
     call.launch("count_marks", tile_blocks, SMALL_BLOCK, marked, count, of_tiles)
-    call.launch("scan_tiles", 1, 1024, of_tiles, ctypes.c_uint32(tiles), total)
+    call.launch("scan_tiles", 1, SCAN_THREADS, of_tiles, ctypes.c_uint32(tiles), total)
     groups = ctypes.c_uint32()
     read_back(counts + 4 * tiles, groups, call.handle)
     ordered = ctypes.c_void_p(call.allocate(8 * groups.value).ptr)
     call.launch("number_marks", tile_blocks, SMALL_BLOCK, marked, count, of_tiles, low, ordered)
     codes = _codes(call)
-    call.launch("encode_range", blocks, _THREADS, *rows, low, marked, ctypes.c_void_p(codes.ptr))
+    call.launch(
+        "encode_range", blocks, ENCODE_THREADS, *rows, low, marked, ctypes.c_void_p(codes.ptr)
+    )
     keys = [
         rmm.DeviceBuffer(size=TYPE_BYTES[k.ctype] * groups.value, stream=call.stream)
         for k in call.query.keys

@@ -16,10 +16,9 @@ from dask_gpuagg.cuda.call.call import (
     table_of,
 )
 from dask_gpuagg.cuda.choice.decision import Sgb, even
+from dask_gpuagg.cuda.query.tuning import RUN_ROWS, SCAN_THREADS
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
-# Rows of a warp (kernels/sgb/runs.cuh).
-RUN_ROWS = 2048
 _WARPS = SMALL_BLOCK // 32
 
 
@@ -81,7 +80,7 @@ def _count(call: Call, order: int) -> tuple[Runs, _Seen]:
     fill(totals, 0, 8, call.handle)
     call.launch("count_runs", _blocks(call), SMALL_BLOCK, call.args, runs, call.columns)
     scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
-    call.launch("scan_tiles", 1, 1024, *scanned)
+    call.launch("scan_tiles", 1, SCAN_THREADS, *scanned)
     seen = _Seen()
     read_back(totals, seen, call.handle)
     return runs, seen

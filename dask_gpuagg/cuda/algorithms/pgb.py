@@ -34,6 +34,7 @@ from dask_gpuagg.cuda.choice.decision import (
 )
 from dask_gpuagg.cuda.choice.window import null_slot
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import ROOM_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import kernels_of
 
@@ -83,10 +84,6 @@ class _Copies(NamedTuple):
     call: Call
     partitions: _Partitions
     columns: ctypes.Array[ColumnStruct]
-
-
-# Threads of the kernels that make room for skewed keys (kernels/pgb_tr/room.cuh).
-_ROOM_THREADS = 1024
 
 
 def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
@@ -212,12 +209,12 @@ def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None
     zero(call, counts, count)
     keys = _hot_keys(call.query, decision)
     shared = skew.count_bytes(decision)
-    blocks = call.spread(call.rows // skew.ROOM_OF, _ROOM_THREADS, waves=1)
+    blocks = call.spread(call.rows // skew.ROOM_OF, ROOM_THREADS, waves=1)
     operands = (call.args, partitions, call.columns, keys, ctypes.c_void_p(counts))
-    call.launch("count_partitions", blocks, _ROOM_THREADS, *operands, shared=shared)
+    call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
     places = ctypes.c_uint32(count * decision.capacity)
     addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
-    call.launch("lay_out", 1, _ROOM_THREADS, partitions, *addresses, places)
+    call.launch("lay_out", 1, ROOM_THREADS, partitions, *addresses, places)
 
 
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:

@@ -18,16 +18,18 @@ from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.choice import selection_costs as costs
-from dask_gpuagg.cuda.query.instantiations import CORE
+from dask_gpuagg.cuda.query import instantiations
+from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
+from dask_gpuagg.cuda.query.tuning import (
+    COUNT_BLOCKS,
+    COUNT_ITEMS,
+    COUNT_THREADS,
+    ONE_BLOCK_THREADS,
+)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, fill, read_back
 
-# As in kernels/select/entry.cuh.
-COUNT_THREADS = 512
-COUNT_BLOCKS = 3
-ONE_BLOCK_THREADS = 1024
-COUNT_ITEMS = 4
-# Static shared memory of each block of the count, bytes.
+# Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
 _RESERVED = 1 << 10
 _SM_THREADS = 2048
 
@@ -47,13 +49,9 @@ class Selecting:
     ticks: bool = False
     units = (CORE,)
 
-    def source(self, *units: str) -> str:
+    def source(self, *units: str) -> TranslationUnit:
         """All of it."""
-        between = "Ticks" if self.ticks else "Numbers"
-        return (
-            f"#define GPUAGG_VALUES {self.ctype}\n#define GPUAGG_BETWEEN {between}\n"
-            '#include "select/entry.cuh"\n'
-        )
+        return instantiations.selecting(self.ctype, self.ticks)
 
 
 @cache

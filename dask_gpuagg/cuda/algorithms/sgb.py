@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
-from dask_gpuagg.cuda.query.instantiations import CORE
+from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
+from dask_gpuagg.cuda.query.tuning import DIGITS, SORT_ITEMS, SORT_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import (
     Device,
@@ -23,14 +24,10 @@ from dask_gpuagg.cuda.runtime.driver import (
     read_back,
 )
 
-SOURCE = '#include "sgb/entry.cuh"\n'
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).
 ROWS_AT_MOST = (1 << 30) - 1
 BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
-DIGITS = 256
-SORT_THREADS = 512
-SORT_ITEMS = 12
 _TILE = SORT_THREADS * SORT_ITEMS
 _DIGIT_BITS = 8
 
@@ -40,9 +37,9 @@ class Sorting:
 
     units = (CORE,)
 
-    def source(self, *units: str) -> str:
+    def source(self, *units: str) -> TranslationUnit:
         """All of it."""
-        return SOURCE
+        return sorting()
 
 
 @cache

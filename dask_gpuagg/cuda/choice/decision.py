@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS as EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
 # overflows. The rows beyond it cost little, but then columns are written in a second step.
 PARTITION_SIGMAS = 5
-# Slots behind every table, for the empty and the null key (kernels/key/probe.cuh).
-EXTRA_SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,10 @@ from dask_gpuagg.cuda.choice.decision import (
 )
 from dask_gpuagg.cuda.choice.skew import HOT
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import FOLD_THREADS as FOLD_THREADS
 from dask_gpuagg.cuda.runtime.driver import Device
 
-# Threads of a block (kernels/pgb_tr/placed.cuh), and bytes of shared memory for each slot beside
-# its key: where a group's rows start, their count.
-FOLD_THREADS = 1024
+# Bytes of shared memory for each slot beside its key: where a group's rows start, their count.
 FOLD_SLOT = 2 + 4
 # Share of the slots that may be claimed, and slots for each expected group where there is room.
 FOLD_LOAD = 0.92

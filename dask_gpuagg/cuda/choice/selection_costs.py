@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dask_gpuagg.cuda.query.tuning import SIDES as SIDES
+
 # More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
 # too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
 # 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
@@ -27,7 +29,6 @@ WIDE_SHARE = 1 / 8
 # Words of the widest group from which on a block has all the threads it can.
 BUSY_GROUP = 1 << 14
 
-SIDES = 5
 _COPIES_AT_MOST = 32
 _BYTES_OF_COPIES = 32 << 10
 

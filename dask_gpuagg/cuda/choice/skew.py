@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Partitioned, even, shared_bytes
 from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import HOT_COPIED, ROOM_MORE, ROOM_SIGMAS
+from dask_gpuagg.cuda.query.tuning import ROOM_OF as ROOM_OF
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
@@ -16,11 +18,6 @@ from dask_gpuagg.cuda.runtime.driver import Device
 HOT = 0.25
 _HOT_ANYWHERE = 1e-4
 _HOT_WORTH = 0.01
-# Of skewed keys one in so many rows is counted by its partition, which then has room for as many
-# deviations of what that says, and for some rows more (kernels/pgb_tr/room.cuh).
-ROOM_OF = 16
-ROOM_SIGMAS = 5
-ROOM_MORE = 64
 # The share of rows with the key of the row before, beyond what chance gives, from which on the rows
 # that are counted, four side by side, are no independent draws.
 _IN_RUNS = 0.05
@@ -29,9 +26,6 @@ _IN_RUNS = 0.05
 HOT_BUCKETS = 8
 _IN_BUCKET = 2
 FEWEST_BUCKETS = 32
-# Hot keys whose states have copies (kernels/pgb_tr/hot.cuh): those of which there are more than a
-# few at a time in a warp.
-HOT_COPIED = 16
 # Copies take less than this part of shared memory, or there are none.
 _CROWDS_OF = 4
 # What a block has where crowded slots get copies, beside these: tags, owners, a counter.

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST as HOT_AT_MOST
+from dask_gpuagg.cuda.query.tuning import HOT_ROWS as HOT_ROWS
+from dask_gpuagg.cuda.query.tuning import SEGMENT as SEGMENT
+
 # Inputs of fewer rows are grouped in the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
-SEGMENT = 256
 SEGMENTS = 256
-# Hot keys that are kept: as many as one table of them takes (kernels/pgb_tr/hot.cuh).
-HOT_AT_MOST = 384
-# Rows in the sample from which a key is reported as hot (kernels/estimate/sample.cuh).
-HOT_ROWS = 8
 # A sample in which so many more pairs of rows share a key than the estimate of the groups explains
 # comes from skewed keys, of which the estimate sees too few. Even keys give 0.96 to 1.02.
 _SKEWED = 1.05

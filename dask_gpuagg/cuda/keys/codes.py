@@ -10,19 +10,16 @@ from typing import Any
 
 from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Made, Target
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.query.types import CODED_COLUMNS, TYPE_BYTES, KeyPart
+from dask_gpuagg.cuda.query.tuning import CODED_COLUMNS, PIECES, SCAN_THREADS, TEXT_TILE
+from dask_gpuagg.cuda.query.types import TYPE_BYTES, KeyPart
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 # No word of so few bits is mixed to the one that stands for an empty slot.
 WORD_BITS = 59
-# Words of eight bytes that a string may have, and groups whose strings a block lays out.
-PIECES = 8
-TEXT_TILE = 256
 # Bits that integers get beyond those of the sampled values: as many values again below them, and
 # twice as many above.
 _MARGIN = 2
 _PLACES = 8 * PIECES
-_SCAN_THREADS = 1024
 # From so many characters on offsets have 64 bits.
 _LARGE = (1 << 31) - 1
 
@@ -283,7 +280,8 @@ def _texts(call: Call, key: KeyPart, code: ColumnCode, words: Any, groups: int, 
         starts = call.allocate(8 * (tiles + 1)).ptr
         scanned = ctypes.c_void_p(starts)
         call.launch("measure_texts", tiles, TEXT_TILE, *of_groups, scanned)
-        call.launch("scan_texts", 1, _SCAN_THREADS, scanned, ctypes.c_uint32(tiles))
+        sums = ctypes.c_uint32(tiles), ctypes.c_void_p(starts + 8 * tiles)
+        call.launch("scan_texts", 1, SCAN_THREADS, scanned, *sums)
         total = ctypes.c_uint64()
         read_back(starts + 8 * tiles, total, call.handle)
         characters = total.value

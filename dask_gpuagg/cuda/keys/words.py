@@ -14,7 +14,8 @@ from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.choice.window import BEYOND
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import SHORT_STRING, TYPE_BYTES
+from dask_gpuagg.cuda.query.tuning import SHORT_STRING
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.

@@ -1,46 +1,237 @@
-"""Parts of a query's translation unit, and which kernels each of them holds."""
+"""What NVRTC instantiates: each translation unit is a list of headers and of name expressions."""
 
 from __future__ import annotations
 
-# Parts of the translation unit that are compiled on their own, when a call first needs one of their
-# kernels: most calls need a fraction of what all of them cost. The core has all other kernels.
+from typing import NamedTuple
+
+from dask_gpuagg.cuda.query.types import SORTED_TYPES, TYPE_BYTES
+
+
+class TranslationUnit(NamedTuple):
+    """What is compiled together.
+
+    Attributes
+    ----------
+    source : str
+        CUDA C++; it may include any file of ``kernels/``.
+    kernels : dict of str to str
+        The name expression of each kernel, by the name that the host launches it by.
+    """
+
+    source: str
+    kernels: dict[str, str]
+
+
+class Instances(NamedTuple):
+    """A part of a query's kernels that is compiled on its own.
+
+    Attributes
+    ----------
+    headers : tuple of str
+        Files of ``kernels/``.
+    kernels : dict of str to str
+        Name expressions in the namespace ``gpuagg``, by the kernels' names on the host. ``Asked``
+        is the query, ``Made`` its outputs, ``Kept`` its states; numbers in braces are the query's.
+    """
+
+    headers: tuple[str, ...]
+    kernels: dict[str, str]
+
+
+def _partitioned(kernel: str) -> Instances:
+    """The instances of a kernel of partitions, whose name ends in how they hold the keys."""
+    words = "Striped" if kernel in SLOTS else "WholeWords"
+    words = "NarrowWords" if kernel.endswith("_narrow") else words
+    if kernel.startswith("scatter"):
+        template = "scatter_hot" if kernel.startswith("scatter_hot") else "scatter"
+        items = "{wide_items}" if kernel.startswith("scatter_wide") else "{items}"
+        expression = f"{template}<Asked, {{scatter_threads}}, {items}, {words}>"
+        return Instances(("pgb_tr/scatter.cuh",), {kernel: expression})
+    if words == "Striped":
+        expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
+        return Instances(("pgb_tr/striped.cuh",), {kernel: expression})
+    crowded = kernel.startswith("aggregate_crowded")
+    crowds = "Crowds<Kept, {crowds}>" if crowded else "NoCrowds"
+    expression = f"aggregate<Asked, Made, {{keys}}, {crowds}, {words}, {{threads}}, {{unroll}}>"
+    return Instances(("pgb_tr/aggregate.cuh",), {kernel: expression})
+
+
+# Most calls need a fraction of a query's kernels, so each unit is compiled when a call first needs
+# one of its kernels. The core has what every call needs.
 CORE = "core"
 WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
-# Keys of a narrow range by slots of their own.
+# Each key of a narrow range has a slot.
 SLOTS = ("scatter_striped", "scatter_wide_striped", "aggregate_striped")
 PARTITIONED = (*WHOLE_WORDS, *NARROW_WORDS, *SLOTS)
 FOLDS = ("fold", "fold_narrow", "fold_striped")
-UNITS: dict[str, tuple[str, ...]] = {
-    CORE: (),
-    "transfer": ("clear_target", "transfer"),
-    "sp_ega": ("first_place", "list_free", "next_place"),
-    "hgb": ("hgb",),
-    "hgb_runs": ("hgb_runs",),
-    "direct_shared": ("direct_shared",),
-    "direct_far": ("direct_far",),
-    "direct_global": ("direct_global",),
-    **{kernel: (kernel,) for kernel in (*PARTITIONED, *FOLDS)},
-    "absorb": ("absorb", "append_others", "recount"),
-    "room": ("count_partitions", "lay_out"),
-    "count": ("count_keys",),
-    "words": ("make_words",),
-    "codes": ("make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
-    "bytes": ("bytes",),
-    "ranges": ("ranges",),
-    "longest": ("longest",),
-    "verify": ("index_groups", "verify"),
-    "encode": ("entries", "encode"),
-    "scan": ("scan_tiles",),
-    "range": (
-        *("find_range", "mark_keys", "count_marks"),
-        *("number_marks", "encode_range", "write_range"),
+_FOLDED_WORDS = ("WholeWords", "NarrowWords", "Striped")
+
+UNITS: dict[str, Instances] = {
+    CORE: Instances(
+        (
+            *("lphga/lphga.cuh", "output/output.cuh"),
+            *("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
+        ),
+        {
+            "clear": "clear<Asked>",
+            "lphga": "lphga<Asked, {threads}, {unroll}>",
+            "collect": "collect<Asked, Made>",
+            "write": "write<Asked, Made, {keys}>",
+            "sample": "sample<Asked>",
+            "summarise": "summarise",
+            "check": "check",
+        },
     ),
-    "runs": ("count_runs", "reduce_runs", "rank_rows"),
+    "transfer": Instances(
+        ("lphga/lphga.cuh",),
+        {"clear_target": "clear_target<Asked>", "transfer": "transfer<Asked>"},
+    ),
+    "sp_ega": Instances(
+        ("sp_ega/sp_ega.cuh",),
+        {
+            "first_place": "place_rows<Asked, true, {threads}, {unroll}>",
+            "list_free": "list_free",
+            "next_place": "place_rows<Asked, false, {threads}, {unroll}>",
+        },
+    ),
+    "hgb": Instances(("hgb/hgb.cuh",), {"hgb": "hgb<Asked, InTable, {threads}, {unroll}>"}),
+    "hgb_runs": Instances(
+        ("hgb/hgb.cuh",), {"hgb_runs": "hgb<Asked, InRegisters, {threads}, {unroll}>"}
+    ),
+    "direct_shared": Instances(
+        ("direct/direct.cuh",),
+        {"direct_shared": "direct<Asked, Shared, false, {threads}, {unroll}>"},
+    ),
+    "direct_far": Instances(
+        ("direct/direct.cuh",),
+        {"direct_far": "direct<Asked, Shared, true, {threads}, {unroll}>"},
+    ),
+    "direct_global": Instances(
+        ("direct/direct.cuh", "direct/name_slots.cuh"),
+        {
+            "direct_global": "direct<Asked, Global, false, {threads}, {unroll}>",
+            "name_slots": "name_slots",
+        },
+    ),
+    **{kernel: _partitioned(kernel) for kernel in PARTITIONED},
+    **{
+        kernel: Instances(
+            ("pgb_tr/fold.cuh",), {kernel: f"fold<Asked, Made, {{keys}}, {words}, FOLD_UNROLL>"}
+        )
+        for kernel, words in zip(FOLDS, _FOLDED_WORDS, strict=True)
+    },
+    "absorb": Instances(
+        ("pgb_tr/absorb.cuh",),
+        {
+            "absorb": "absorb<Asked>",
+            "append_others": "append_others<Asked, Made, {keys}>",
+            "recount": "recount<Asked, Made>",
+        },
+    ),
+    "room": Instances(
+        ("pgb_tr/room.cuh",),
+        {"count_partitions": "count_partitions<Asked>", "lay_out": "lay_out<ROOM_THREADS>"},
+    ),
+    "count": Instances(("estimate/count.cuh",), {"count_keys": "count_keys<Asked>"}),
+    "words": Instances(("key/verify.cuh",), {"make_words": "make_words<Asked>"}),
+    "codes": Instances(
+        ("key/verify.cuh", "output/coded.cuh", "sgb/scan.cuh"),
+        {
+            "make_codes": "make_codes<Asked>",
+            "measure_texts": "measure_texts",
+            "scan_texts": "scan_tiles<u64>",
+            "write_texts": "write_texts",
+            "write_integers": "write_integers",
+        },
+    ),
+    "bytes": Instances(("estimate/bytes.cuh",), {"bytes": "bytes<Asked>"}),
+    "ranges": Instances(("estimate/ranges.cuh",), {"ranges": "ranges<Asked>"}),
+    "longest": Instances(("key/longest.cuh",), {"longest": "longest<Asked>"}),
+    "verify": Instances(
+        ("key/verify.cuh",),
+        {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
+    ),
+    "encode": Instances(
+        ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
+    ),
+    "scan": Instances(("sgb/scan.cuh",), {"scan_tiles": "scan_tiles<u32>"}),
+    "range": Instances(
+        ("sgb/range.cuh",),
+        {
+            "find_range": "find_range<Asked>",
+            "mark_keys": "mark_keys<Asked>",
+            "count_marks": "count_marks",
+            "number_marks": "number_marks",
+            "encode_range": "encode_range<Asked>",
+            "write_range": "write_range<Asked, Made, {keys}>",
+        },
+    ),
+    "runs": Instances(
+        ("sgb/runs.cuh",),
+        {
+            "count_runs": "count_runs<Asked, {unroll}>",
+            "reduce_runs": "reduce_runs<Asked, {unroll}>",
+            "rank_rows": "rank_rows<Asked>",
+        },
+    ),
 }
-_UNIT_OF = {kernel: unit for unit, kernels in UNITS.items() for kernel in kernels}
+_UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kernels}
 
 
 def unit_of(kernel: str) -> str:
     """The unit that holds a kernel."""
     return _UNIT_OF.get(kernel, CORE)
+
+
+def _including(*headers: str) -> str:
+    return "".join(f'#include "{header}"\n' for header in headers) + "using namespace gpuagg;\n"
+
+
+def sorting() -> TranslationUnit:
+    """The kernels that sort, the same for all queries: by the bytes of words, or by value types."""
+    words = {4: "u32", 8: "u64"}
+    kernels = {
+        "scan_digits": "scan_digits",
+        "numbers": "make_numbers",
+        "mark_starts": "mark_starts",
+        "fill_starts": "fill_starts",
+        "ticks": "quantiles<i64, Ticks>",
+    }
+    for size, word in words.items():
+        kernels[f"count_digits_{size}"] = f"count_digits<{word}>"
+        kernels[f"count_distinct_{size}"] = f"count_distinct<{word}>"
+        for moved, other in words.items():
+            kernels[f"pass_{size}_{moved}"] = f"sort_pass<{word}, {other}>"
+    for ctype in SORTED_TYPES:
+        kernels[f"words_{ctype}"] = f"make_words<{ctype}>"
+        kernels[f"quantiles_{ctype}"] = f"quantiles<{ctype}, Numbers>"
+    return TranslationUnit(_including("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
+
+
+def selecting(ctype: str, ticks: bool) -> TranslationUnit:
+    """The kernels that select values of one type; see ``algorithms/select.py``."""
+    word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
+    between = "Ticks" if ticks else "Numbers"
+    several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"
+    one = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
+    kernels = {
+        "sample_rows": f"sample_rows<{ctype}>",
+        "aim": f"aim<{word}>",
+        "count_in_blocks": f"count_in_blocks<{ctype}, {several}>",
+        "count_in_one_block": f"count_in_blocks<{ctype}, {one}>",
+        "count_in_memory": f"count_in_memory<{ctype}, {several}>",
+        "narrow": f"narrow<{word}>",
+        "pick": f"pick<{word}>",
+        "read_ranks": f"read_ranks<{word}>",
+        "quantiles_found": f"quantiles_found<{ctype}, {between}>",
+        "count_sampled": "count_sampled",
+        "divide_groups": "divide_groups",
+        "scan_groups": "scan_tiles<u32>",
+        "find_parts": f"find_parts<{ctype}>",
+        "find_widest": "find_widest",
+        "count_parts": f"count_parts<{word}>",
+        "sum_parts": "sum_parts",
+    }
+    headers = ("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh")
+    return TranslationUnit(_including(*headers), kernels)

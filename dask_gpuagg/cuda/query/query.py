@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.instantiations import (
     FOLDS,
     NARROW_WORDS,
@@ -12,13 +13,12 @@ from dask_gpuagg.cuda.query.instantiations import (
     SLOTS,
     UNITS,
     WHOLE_WORDS,
+    TranslationUnit,
 )
 from dask_gpuagg.cuda.query.types import (
-    CODED_COLUMNS,
     OF_NUMBERS,
     PRESENT,
     STATES_AS_BITS,
-    TOLD_COLUMNS,
     TYPE_BYTES,
     KernelOutput,
     KernelState,
@@ -41,10 +41,10 @@ class Query:
     states : tuple of KernelState
     outputs : tuple of KernelOutput
     ranged : bool
-        Whether the keys are numbered by the ranges of their columns' values, which a sample told.
+        Whether the keys are numbered by the ranges of their columns' values, known from a sample.
     coded : bool
-        Whether they are numbered by the bytes that strings have in each place, which a sample
-        told.
+        Whether they are numbered by the bytes that strings have in each place, known from a
+        sample.
     by_row : bool
         Whether keys wider than a word are compared row by row, because words made of them were in
         doubt.
@@ -66,8 +66,8 @@ class Query:
     counting: bool = False
     untransformed: bool = False
 
-    # A call looks its kernels up by the query several times, so the hash is kept; other processes
-    # have hashes of their own.
+    # A call looks its kernels up by the query several times, so the hash is kept; it differs in
+    # other processes.
     @cached_property
     def _hash(self) -> int:
         return hash((self.keys, self.inputs, self.states, self.outputs))
@@ -92,7 +92,7 @@ class Query:
         strings = any(k.string for k in self.keys)
         bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
-        # a single key of 64 bits has a slot of its own for its null
+        # the null of a single key of 64 bits has an extra slot
         if not strings and (bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)):
             return "Packed"
         if self.by_row:
@@ -122,13 +122,13 @@ class Query:
         """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
-        few = any(strings) and len(self.keys) <= CODED_COLUMNS
+        few = any(strings) and len(self.keys) <= tuning.CODED_COLUMNS
         return self.family == "Hashed" and few and all(map(integral, fixed))
 
     @cached_property
     def may_fill(self) -> bool:
         """Whether keys that fit a word may be numbered by the combinations of their values."""
-        several = 1 < len(self.keys) <= TOLD_COLUMNS
+        several = 1 < len(self.keys) <= tuning.TOLD_COLUMNS
         return self.family == "Packed" and several and self.integral
 
     @cached_property
@@ -221,37 +221,24 @@ class Query:
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a block: registers decide, of which a thread has 65,536 / threads."""
+        """Threads of a block."""
         heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
-        return 1024 if heavy <= 8 and self.family != "ByRow" else 512
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of an SM that the registers must suffice for."""
-        return 1
+        return tuning.block_threads(heavy, self.family == "ByRow")
 
     @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
-        keys = 1 if self.made_words else len(self.keys)
-        return 4 if len(self.read) <= 4 and keys <= 2 else 2
+        return tuning.unroll(1 if self.made_words else len(self.keys), len(self.read))
 
     @cached_property
     def crowds(self) -> int:
-        """Slots of a partition's table that get copies where many rows want them at once.
-
-        A power of two. A block has several such keys, but the copies take room from its table.
-        """
-        return 1 << (min(16, max(1, 512 // max(1, sum(self.slot_bytes) - 8))).bit_length() - 1)
+        """Slots of a partition's table that get copies where many rows want them at once."""
+        return tuning.crowds(sum(self.slot_bytes) - 8)
 
     @cached_property
     def scatter(self) -> tuple[int, int, int]:
-        """Of the scatter: threads of a block, and rows of a thread in each tile.
-
-        The second number of rows is for many partitions: a tile's rows of one partition leave it
-        together, so tiles as large as shared memory allows make the longest runs.
-        """
-        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
+        """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles."""
+        return tuning.scatter(self.widest)
 
     @cached_property
     def widest(self) -> int:
@@ -260,7 +247,7 @@ class Query:
 
     @cached_property
     def folds(self) -> bool:
-        """Whether each state reads one column at most, so that one after the other may come."""
+        """Whether each state reads at most one column, so that columns may be folded in turn."""
         return all(len(state.inputs) <= 1 for state in self.kept)
 
     @cached_property
@@ -317,25 +304,67 @@ class Query:
             missing.add("direct_far")
         return tuple(u for u in UNITS if u not in missing)
 
-    def source(self, *units: str) -> str:
-        """The translation unit, of some of ``units`` or of all."""
+    def source(self, *units: str) -> TranslationUnit:
+        """The translation unit of some of ``units``, or of all."""
+        units = units or self.units
+        headers = ["core/query.cuh", "output/output.cuh"]
+        kernels: dict[str, str] = {}
+        for unit in units:
+            headers += [h for h in UNITS[unit].headers if h not in headers]
+            for name, expression in UNITS[unit].kernels.items():
+                kernels[name] = expression.format(**self._numbers)
+        key, row, columns = self._columns
+        includes = "".join(f'#include "{header}"\n' for header in headers)
+        fixed, replica = self.slot_bytes
+        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if all(unit.startswith("scatter") for unit in units):
+            flags += "#define GPUAGG_READS_TWICE\n"
+        source = f"""{flags}{includes}
+namespace gpuagg {{
+using Key = {key};
+using Kept = States<{", ".join(s.code for s in self.kept)}>;
+using Read = Row<{row}>;
+struct Asked : Query<Key, Kept, Read, {columns}, {_literal(self.untransformed)}> {{}};
+using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
+static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
+              "the host assumes other sizes");
+}}
+using namespace gpuagg;
+"""
+        return TranslationUnit(source, kernels)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of the kernels' name expressions."""
+        threads, items, wide_items = self.scatter
+        return {
+            "keys": self.key_outputs,
+            "threads": self.threads,
+            "unroll": self.unroll,
+            "crowds": self.crowds,
+            "scatter_threads": threads,
+            "items": items,
+            "wide_items": wide_items,
+        }
+
+    @property
+    def _columns(self) -> tuple[str, str, int]:
+        """C++ types of the keys and of the inputs of a row, and how many columns there are."""
         keys, column = [], 0
         for key in self.keys:
-            masked = str(key.masked).lower()
             kind = "StringColumn" if key.string else "KeyColumn"
             if self._short and not self.by_row:
                 kind = "ShortString"
-            keys.append(f"{kind}<{key.ctype}, {column}, {masked}>")
+            keys.append(f"{kind}<{key.ctype}, {column}, {_literal(key.masked)}>")
             column += 2 if key.string else 1
         inputs = []
         for value in self.read:
-            masked = str(value.masked).lower()
             if value.ctype == PRESENT:
-                inputs.append(f"Presence<{column}, {masked}>")
+                inputs.append(f"Presence<{column}, {_literal(value.masked)}>")
             else:
-                inputs.append(f"Input<{value.ctype}, {column}, {masked}>")
+                inputs.append(f"Input<{value.ctype}, {column}, {_literal(value.masked)}>")
             column += 1
-        arguments = [str(self.keep_nulls).lower()]
+        arguments = [_literal(self.keep_nulls)]
         if self.made_words:
             # the words come last of all columns, the witness is the last input
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
@@ -344,36 +373,9 @@ class Query:
         if self.family == "Ranged":
             arguments.append(str(column))
             column += len(self.keys)
-        fixed, replica = self.slot_bytes
-        scatter = ""
-        if self.family != "ByRow":
-            names = ("THREADS", "ITEMS", "WIDE_ITEMS")
-            for name, number in zip(names, self.scatter, strict=True):
-                scatter += f"#define GPUAGG_SCATTER_{name} {number}\n"
-        wanted = "".join(f"#define GPUAGG_WITH_{u.upper()}\n" for u in units or self.units)
-        head = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
-        if units and all(u.startswith("scatter") for u in units):
-            head += "#define GPUAGG_READS_TWICE\n"
-        numbers = f"{max(column, 1)}, true" if self.untransformed else f"{max(column, 1)}"
-        return f"""{head}
-#include "core/query.cuh"
-#include "output/output.cuh"
-namespace gpuagg {{
-using Key = {self.family}<{", ".join(arguments + keys)}>;
-using Kept = States<{", ".join(s.code for s in self.kept)}>;
-using Read = Row<{", ".join(inputs)}>;
-static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
-              "the host reckons with other sizes");
-}}
-using GPUAGG_QUERY = gpuagg::Query<gpuagg::Key, gpuagg::Kept, gpuagg::Read, {numbers}>;
-namespace gpuagg {{
-using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
-}}
-using GPUAGG_OUTPUTS = gpuagg::Made;
-#define GPUAGG_KEY_TARGETS {self.key_outputs}
-#define GPUAGG_THREADS {self.threads}
-#define GPUAGG_BLOCKS {self.blocks}
-#define GPUAGG_UNROLL {self.unroll}
-#define GPUAGG_CROWDS {self.crowds}
-{scatter}{wanted}#include "entry.cuh"
-"""
+        key_type = f"{self.family}<{', '.join(arguments + keys)}>"
+        return key_type, ", ".join(inputs), max(column, 1)
+
+
+def _literal(value: bool) -> str:
+    return str(value).lower()

@@ -1,6 +1,6 @@
 """What a query is made of: key columns, inputs, states, outputs, as the kernels' types.
 
-They are tuples, which are hashed and compared in no time: each call looks its query up.
+They are tuples, which are hashed and compared fast: each call looks its query up.
 """
 
 from __future__ import annotations
@@ -33,16 +33,8 @@ TYPE_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "u64": 8,
     "f32": 4, "f64": 8, "i128": 16,
 }  # fmt: skip
-
-
-# Bytes that fit two words together with their number (kernels/key/made_word.cuh).
-SHORT_STRING = 15
-# Key columns that may be coded together (kernels/key/coded.cuh).
-CODED_COLUMNS = 4
-
-# Key columns whose ranges a sample tells (kernels/estimate/range_of.cuh).
-TOLD_COLUMNS = 8
-
+# Those that are sorted: a word has 8 bytes at most.
+SORTED_TYPES = tuple(ctype for ctype in TYPE_BYTES if ctype != "i128")
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
@@ -58,7 +50,7 @@ class KeyPart(NamedTuple):
         Whether the column has a null mask.
     string : bool
     short : bool
-        Of strings: whether none has more than ``SHORT_STRING`` bytes.
+        Of strings: whether none has more than ``tuning.SHORT_STRING`` bytes.
     """
 
     ctype: str
@@ -147,5 +139,5 @@ _STATE_ARGUMENTS = {
     "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
     "WideMean": (0, 1), "LimbMean": (0, 1, 2),
 }  # fmt: skip
-# States that a list of may be told by the bits of one integer (kernels/output/outputs.cuh).
+# States of a list that the bits of one integer can stand for (kernels/output/outputs.cuh).
 STATES_AS_BITS = 64

@@ -1,4 +1,4 @@
-"""Compile the kernels of a query with NVRTC, once per machine.
+"""Compile translation units with NVRTC, once per machine.
 
 NVRTC needs no GPU, so that every specialisation can be compiled, for every architecture, where
 the tests run.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from dask_gpuagg.cuda.query.instantiations import TranslationUnit
+from dask_gpuagg.cuda.query.tuning import constants
 from dask_gpuagg.settings import settings
 
 _PACKAGE = Path(__file__).parents[2]
@@ -26,8 +29,9 @@ KERNELS = (_PACKAGE.parent if _CHECKOUT else _PACKAGE) / "kernels"
 # Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
-_OPTIONS = ("--std=c++17", "--device-int128", f"--include-path={KERNELS}")
+_OPTIONS = ("--std=c++17", "--device-int128")
 _DIGEST = hashlib.sha256().digest_size
+_LENGTH = 4  # bytes of the length of what follows the code
 
 
 class KernelsUnavailable(RuntimeError):
@@ -35,22 +39,35 @@ class KernelsUnavailable(RuntimeError):
 
 
 class CompileError(KernelsUnavailable):
-    """NVRTC is not there, or refused a source; then the message is its log."""
+    """NVRTC is missing, or rejected a source; then the message is its log."""
 
 
-def cubin(source: str, architecture: str) -> bytes:
-    """Machine code of a source, from the disk cache or from NVRTC.
+class Compiled(NamedTuple):
+    """Machine code.
+
+    Attributes
+    ----------
+    code : bytes
+    names : dict of str to str
+        The name that each kernel has in the code, by its name on the host.
+    """
+
+    code: bytes
+    names: dict[str, str]
+
+
+def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
+    """Machine code of a translation unit, from the disk cache or from NVRTC.
 
     Parameters
     ----------
-    source : str
-        A translation unit; it may include any file below ``kernels/``.
+    unit : TranslationUnit
     architecture : str
         As NVRTC names it: ``sm_90``.
 
     Returns
     -------
-    bytes
+    Compiled
 
     Raises
     ------
@@ -59,48 +76,77 @@ def cubin(source: str, architecture: str) -> bytes:
 
     Notes
     -----
-    An entry of the cache is named by everything that its content depends on: the source, all
-    files of ``kernels/``, options, architecture and NVRTC's version. Entries are written under
-    another name first and then moved, so that processes can share a cache; one that was cut short
-    or changed is compiled anew and replaced. ``gpuagg.kernel-cache`` names the directory; one that
+    An entry of the cache is named by everything that its content depends on: the unit, all files
+    of ``kernels/``, options, architecture and NVRTC's version. Entries are written under another
+    name first and then moved, so that processes can share a cache; one that was cut short or
+    changed is compiled anew and replaced. ``gpuagg.kernel-cache`` names the directory; one that
     cannot be written is reported once and not used.
     """
     directory = cache_directory()
     if directory is None:
-        return compile_source(source, architecture)
-    path = directory / f"{_key(source, architecture)}.cubin"
-    code = _read(path)
-    if code is None:
-        code = compile_source(source, architecture)
-        _write(path, code)
-    return code
+        return compile_source(unit, architecture)
+    path = directory / f"{_key(unit, architecture)}.cubin"
+    compiled = _read(path)
+    if compiled is None:
+        compiled = compile_source(unit, architecture)
+        _write(path, compiled)
+    return compiled
 
 
-def compile_source(source: str, architecture: str, *more: str) -> bytes:
-    """Machine code of a source from NVRTC, with ``more`` options; see ``cubin``."""
+def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
+    """Machine code of a translation unit from NVRTC, with ``more`` options; see ``cubin``."""
     _nvrtc_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 
-    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"gpuagg.cu", 0, [], []))
-    options = [
-        f"--gpu-architecture={architecture}".encode(),
-        *(o.encode() for o in (*_OPTIONS, *more)),
-    ]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log: bytes = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+    names, contents = zip(*headers().items(), strict=True)
+    program = _checked(
+        nvrtc.nvrtcCreateProgram(
+            unit.source.encode(),
+            b"gpuagg.cu",
+            len(names),
+            list(contents),
+            [name.encode() for name in names],
+        )
+    )
+    try:
+        for expression in unit.kernels.values():
+            _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        options = [o.encode() for o in (f"--gpu-architecture={architecture}", *_OPTIONS, *more)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log: bytes = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
+        code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+        _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        lowered = {
+            kernel: _checked(nvrtc.nvrtcGetLoweredName(program, expression.encode())).decode()
+            for kernel, expression in unit.kernels.items()
+        }
+    finally:
         nvrtc.nvrtcDestroyProgram(program)
-        raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
-    code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-    _checked(nvrtc.nvrtcGetCUBIN(program, code))
-    nvrtc.nvrtcDestroyProgram(program)
-    return code
+    return Compiled(code, lowered)
 
 
+@cache
+def headers() -> dict[str, bytes]:
+    """The files of ``kernels/``, and ``constants.cuh``, by the names that they are included by.
+
+    Each is read once in a process: what is compiled is what names the entries of the cache, even
+    where files change meanwhile.
+    """
+    paths = sorted(KERNELS.rglob("*.cuh"))
+    files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
+    return {"constants.cuh": constants().encode(), **files}
+
+
+@cache
 def sources_hash() -> str:
     """Digest of all files of ``kernels/`` that are compiled: what a measurement was made with."""
-    return _sources_hash()
+    digest = hashlib.sha256()
+    for name, content in headers().items():
+        digest.update(name.encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()
 
 
 def _checked(returned: tuple[Any, ...]) -> Any:
@@ -125,14 +171,18 @@ def cache_directory() -> Path | None:
     return base / "dask_gpuagg"
 
 
-def _read(path: Path) -> bytes | None:
-    """The code of an entry; None where there is none, or not the one that was written."""
+def _read(path: Path) -> Compiled | None:
+    """What an entry holds; None where there is none, or not the one that was written."""
     try:
         entry = path.read_bytes()
     except OSError:
         return None
-    code, digest = entry[:-_DIGEST], entry[-_DIGEST:]
-    return code if hashlib.sha256(code).digest() == digest else None
+    content, digest = entry[:-_DIGEST], entry[-_DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    end = len(content) - _LENGTH
+    begin = end - int.from_bytes(content[end:], "little")
+    return Compiled(content[:begin], json.loads(content[begin:end]))
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -157,22 +207,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def _write(path: Path, code: bytes) -> None:
+def _write(path: Path, compiled: Compiled) -> None:
+    names = json.dumps(compiled.names).encode()
+    # the names follow the code, so that tools which read machine code still can
+    content = compiled.code + names + len(names).to_bytes(_LENGTH, "little")
     try:
-        # the digest follows the code, so that tools which read machine code still can
-        write_whole(path, code + hashlib.sha256(code).digest())
+        write_whole(path, content + hashlib.sha256(content).digest())
     except OSError as error:
         # the error's own text may name the temporary file, which differs each time
         _warn_cache(str(path.parent), error.strerror or type(error).__name__)
-
-
-@cache
-def _sources_hash() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(KERNELS.rglob("*.cuh")):
-        digest.update(path.relative_to(KERNELS).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 @cache
@@ -186,10 +229,10 @@ def _nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
-def _key(source: str, architecture: str) -> str:
-    # the include path is where this installation lies, which changes nothing
-    parts = (source, _sources_hash(), *_OPTIONS[:-1], architecture, _nvrtc_version())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+def _key(unit: TranslationUnit, architecture: str) -> str:
+    parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, _nvrtc_version())
+    whole = "\0".join((unit.source, sources_hash(), *parts))
+    return hashlib.sha256(whole.encode()).hexdigest()[:40]
 
 
 @cache

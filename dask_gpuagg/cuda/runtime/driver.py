@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dask_gpuagg.cuda.query.instantiations import unit_of
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cubin
+from dask_gpuagg.cuda.runtime.compiler import Compiled, KernelsUnavailable, cubin
 
 
 class DriverError(RuntimeError):
@@ -115,16 +115,23 @@ def unavailable() -> str | None:
 
 
 class Source(Protocol):
-    """What has kernels: a query, or what serves all queries."""
+    """Where kernels come from: a query, or a unit that serves all queries."""
 
     @property
     def units(self) -> tuple[str, ...]:
         """Parts that are compiled on their own."""
         ...
 
-    def source(self, *units: str) -> str:
+    def source(self, *units: str) -> TranslationUnit:
         """The translation unit of some of them."""
         ...
+
+
+class _Library(NamedTuple):
+    """Machine code that is loaded, and the names of its kernels in it."""
+
+    handle: Any
+    names: dict[str, str]
 
 
 class Kernels:
@@ -139,12 +146,12 @@ class Kernels:
     def __init__(self, query: Source, device: Device) -> None:
         self._query = query
         self._device = device
-        self._libraries: dict[str, Any] = {}
+        # one thread makes a unit's library, and others wait for that unit alone
+        self._libraries: Cache[str, _Library] = Cache(len(UNITS))
         self._failures: dict[str, str] = {}
         # compiled, but not loaded for lack of memory
-        self._code: dict[str, bytes] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._functions: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def prepare(self, *units: str) -> None:
         """Compile or load some units, or all, before one of their kernels is launched.
@@ -155,8 +162,7 @@ class Kernels:
         """
         for unit in self._query.units:
             if not units or unit in units:
-                with self._lock:
-                    self._library(unit)
+                self._library(unit)
 
     def launch(
         self,
@@ -209,30 +215,29 @@ class Kernels:
         """Device address of a global variable, as a kernel sees it: each unit has its own."""
         from cuda.bindings import driver
 
-        with self._lock:
-            library = self._library(unit_of(kernel))
+        library = self._library(unit_of(kernel))
         # the size comes after the address
-        return int(_driver(driver.cuLibraryGetGlobal(library, name.encode())[:2]))
+        return int(_driver(driver.cuLibraryGetGlobal(library.handle, name.encode())[:2]))
 
     def _function(self, name: str) -> Any:
-        with self._lock:
-            if name not in self._functions:
-                from cuda.bindings import driver
+        function = self._functions.get(name)  # without a lock: a launch waits for no other unit
+        if function is None:
+            from cuda.bindings import driver
 
-                library = self._library(unit_of(name))
-                try:
-                    kernel = self._kernel(library, name)
-                except DriverError as error:  # the driver may load code only now
-                    if error.passes:
-                        raise _without_memory(error) from error
-                    raise
-                self._functions[name] = driver.CUfunction(int(kernel))
-            return self._functions[name]
+            library = self._library(unit_of(name))
+            try:
+                kernel = self._kernel(library, name)
+            except DriverError as error:  # the driver may load code only now
+                if error.passes:
+                    raise _without_memory(error) from error
+                raise
+            function = self._functions[name] = driver.CUfunction(int(kernel))
+        return function
 
-    def _kernel(self, library: Any, name: str) -> Any:
+    def _kernel(self, library: _Library, name: str) -> Any:
         from cuda.bindings import driver
 
-        kernel = _driver(driver.cuLibraryGetKernel(library, f"gpuagg_{name}".encode()))
+        kernel = _driver(driver.cuLibraryGetKernel(library.handle, library.names[name].encode()))
         attribute = driver.CUfunction_attribute
         static = _driver(
             driver.cuKernelGetAttribute(
@@ -249,28 +254,30 @@ class Kernels:
         )
         return kernel
 
-    def _library(self, unit: str) -> Any:
+    def _library(self, unit: str) -> _Library:
+        return self._libraries.of(unit, lambda: self._loaded(unit))
+
+    def _loaded(self, unit: str) -> _Library:
         if unit in self._failures:  # each partition would wait for the same refusal
             raise KernelsUnavailable(self._failures[unit])
-        if unit not in self._libraries:
-            from cuda.bindings import driver
+        from cuda.bindings import driver
 
-            try:
-                code = self._code.pop(unit, b"")
-                code = code or cubin(self._query.source(unit), self._device.architecture)
-                loaded = driver.cuLibraryLoadData(code, [], [], 0, [], [], 0)
-                self._libraries[unit] = _driver(loaded)
-            except KernelsUnavailable as error:
-                self._failures[unit] = str(error)
-                raise
-            except DriverError as error:
-                if error.passes:
-                    # for this call only: the next one tries again, without compiling
-                    self._code[unit] = code
-                    raise _without_memory(error) from error
-                self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
-                raise KernelsUnavailable(self._failures[unit]) from error
-        return self._libraries[unit]
+        try:
+            compiled = self._compiled.pop(unit, None) or cubin(
+                self._query.source(unit), self._device.architecture
+            )
+            handle = _driver(driver.cuLibraryLoadData(compiled.code, [], [], 0, [], [], 0))
+        except KernelsUnavailable as error:
+            self._failures[unit] = str(error)
+            raise
+        except DriverError as error:
+            if error.passes:
+                # for this call only: the next one tries again, without compiling
+                self._compiled[unit] = compiled
+                raise _without_memory(error) from error
+            self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
+            raise KernelsUnavailable(self._failures[unit]) from error
+        return _Library(handle, compiled.names)
 
 
 def _without_memory(error: DriverError) -> KernelsUnavailable:
@@ -309,22 +316,19 @@ class Stopwatch:
         return times
 
 
-_known: dict[tuple[Query, Device], Kernels] = {}
-_adding = threading.Lock()
+# Code stays loaded when its query is dropped: kernels on some stream may still need it.
+_known: Cache[tuple[Query, Device], Kernels] = Cache(1024)
 
 
 def kernels_of(query: Query, device: Device) -> Kernels:
     """The kernels of a query, of which each process has one set."""
-    with _adding:
-        if (query, device) not in _known:
-            _known[query, device] = Kernels(query, device)
-        return _known[query, device]
+    return _known.of((query, device), lambda: Kernels(query, device))
 
 
 def known() -> tuple[Query, ...]:
-    """The queries that this process has met, the oldest first."""
-    with _adding:
-        return tuple(query for query, _ in _known)
+    """The queries whose kernels this process has, the one used last at the end."""
+    held = _known.keys()
+    return tuple(query for query, _ in held)
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

@@ -21,7 +21,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
+from dask_gpuagg.cuda.query.tuning import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers
 

@@ -17,15 +17,18 @@ from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.codes import bounds_of
-from dask_gpuagg.cuda.query.types import TOLD_COLUMNS
+from dask_gpuagg.cuda.query.tuning import (
+    COUNT_KEYS_THREADS,
+    COUNTED_PARTS,
+    HOT_TOLD,
+    REGISTERS_BITS,
+    SAMPLE_SLOTS,
+    SEGMENTS_FROM_BIT,
+    TOLD_COLUMNS,
+)
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
-SAMPLE_SLOTS = 1 << 17
-HOT_TOLD = 1024
-SEGMENTS_FROM_BIT = 20
-REGISTERS = 1 << 13
-COUNTED_PARTS = 4
-_COUNT_THREADS = 512
+REGISTERS = 1 << REGISTERS_BITS
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
@@ -202,10 +205,10 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
 
 def _counted(call: Call) -> int:
     """The number of keys by a count of every fourth row's."""
-    blocks = call.spread(call.rows, _COUNT_THREADS, waves=4)
+    blocks = call.spread(call.rows, COUNT_KEYS_THREADS, waves=4)
     blocks += -blocks % COUNTED_PARTS
     registers = _Registers()
-    call.summarised("count_keys", blocks, _COUNT_THREADS, registers, 0)
+    call.summarised("count_keys", blocks, COUNT_KEYS_THREADS, registers, 0)
     ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
     return min(call.rows, keys_of_all(ranks))
 

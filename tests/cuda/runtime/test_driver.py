@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
 
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import Compiled, CompileError, KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
 from tests.running import environment
@@ -18,6 +22,7 @@ runtime = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings a
 
 DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
 STATUS = runtime.cudaError_t
+CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fold")})
 
 
 @pytest.mark.parametrize(
@@ -32,14 +37,14 @@ STATUS = runtime.cudaError_t
         ),
     ],
 )
-def test_what_the_runtime_says(
+def test_reason_by_runtime_status(
     returned: tuple[Any, int], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "cudaGetDeviceCount", lambda: returned)
     assert driver.unavailable() == reason
 
 
-def test_no_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise RuntimeError("libcuda.so.1: cannot open shared object file")
 
@@ -47,7 +52,7 @@ def test_no_driver_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no CUDA driver (libcuda.so.1" in str(driver.unavailable())
 
 
-def test_no_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert "bindings cannot be imported" in str(driver.unavailable())
 
@@ -66,7 +71,7 @@ print(worker.metrics["dask_gpuagg"](worker)["unavailable"])
 """
 
 
-def test_hidden_devices_are_none() -> None:
+def test_hidden_devices_count_as_none() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HIDDEN],
         env=environment() | {"CUDA_VISIBLE_DEVICES": ""},
@@ -80,13 +85,13 @@ def test_hidden_devices_are_none() -> None:
     assert done.stderr == ""
 
 
-# ---- kernels that cannot be had ----------------------------------------------------------------
+# ---- kernels that are unavailable ---------------------------------------------------------------
 
 
-def test_a_refused_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def refuse(source: str, architecture: str) -> bytes:
+    def refuse(unit: TranslationUnit, architecture: str) -> Compiled:
         asked.append(architecture)
         raise CompileError("error: not this one")
 
@@ -100,27 +105,27 @@ def test_a_refused_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == ["sm_90"] * 2  # hgb, and the first of all
 
 
-def test_code_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
-    monkeypatch.setattr(driver, "cubin", lambda source, architecture: b"")
+    monkeypatch.setattr(driver, "cubin", lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with pytest.raises(KernelsUnavailable, match=r"driver does not take.*NO_BINARY_FOR_GPU"):
         kernels.prepare("core")
 
 
-def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     compiled, loaded = [], []
     full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
     answers = [(full, None), (full, None), (success, 7)]
 
-    def compile_unit(source: str, architecture: str) -> bytes:
-        compiled.append(source)
-        return b"code"
+    def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
+        compiled.append(unit)
+        return CODE
 
     def load(code: bytes, *_: Any) -> Any:
         loaded.append(code)
@@ -140,13 +145,11 @@ def test_a_load_that_lacks_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
-def test_code_that_is_loaded_late_may_lack_memory(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lazy_load_without_memory(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
-    monkeypatch.setattr(driver, "cubin", lambda source, architecture: b"")
+    monkeypatch.setattr(driver, "cubin", lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
     monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
     monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
@@ -161,8 +164,78 @@ def test_code_that_is_loaded_late_may_lack_memory(
 
 
 def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_known", {})
-    one, other = TABLE["1 aggregation by int64"], TABLE["5 aggregations by int64"]
+    monkeypatch.setattr(driver, "_known", Cache(2))
+    one, other, third = (
+        TABLE[f"{n} aggregation{s} by int64"] for n, s in ((1, ""), (5, "s"), (20, "s"))
+    )
     assert kernels_of(one, DEVICE) is kernels_of(one, DEVICE)
     assert driver.known() == (one,)
     assert kernels_of(other, DEVICE) is not kernels_of(one, DEVICE)
+    kernels_of(third, DEVICE)
+    # the one whose use lies back farthest is dropped
+    assert driver.known() == (one, third)
+
+
+# ---- threads -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that were launched, by a driver that does nothing."""
+    from cuda.bindings import driver as bindings
+
+    success, launched = bindings.CUresult.CUDA_SUCCESS, []
+
+    def get(handle: int, name: bytes) -> tuple[Any, int]:
+        launched.append(name.decode())
+        return success, 7
+
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuLibraryGetKernel", get)
+    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
+    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
+    return launched
+
+
+def test_a_launch_waits_for_no_other_unit(
+    loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling, finish = Event(), Event()
+
+    def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
+        if "fold" in unit.kernels:
+            compiling.set()
+            assert finish.wait(60)
+        return CODE
+
+    monkeypatch.setattr(driver, "cubin", compile_unit)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    with ThreadPoolExecutor(1) as pool:
+        fold = pool.submit(kernels.launch, "fold", 1, 32, 0)
+        assert compiling.wait(60)
+        kernels.launch("hgb", 1, 32, 0)  # compiled meanwhile
+        kernels.launch("hgb", 1, 32, 0)  # and known
+        assert not fold.done()
+        finish.set()
+        fold.result(60)
+    assert loads == ["lowered hgb", "lowered fold"]
+
+
+def test_threads_share_a_compilation(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, compiled = 8, []
+    start = Barrier(threads)
+
+    def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
+        compiled.extend(unit.kernels)
+        return CODE
+
+    def launch(number: int) -> None:
+        start.wait(60)
+        kernels_of(TABLE["1 aggregation by int64"], DEVICE).launch("hgb", 1, 32, 0)
+
+    monkeypatch.setattr(driver, "_known", Cache(2))
+    monkeypatch.setattr(driver, "cubin", compile_unit)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(launch, range(threads)))
+    assert compiled == ["hgb"]

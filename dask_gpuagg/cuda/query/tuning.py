@@ -1,0 +1,142 @@
+"""Numbers that host and device share, and the sizes that were tuned by measurement.
+
+Each public number of this module is a constant of the same name in ``constants.cuh``, which NVRTC
+gets beside the files of ``kernels/``. The functions below give the sizes that depend on a query,
+which its kernels have as template arguments. All were measured on one H200; so far no other
+architecture has sizes of its own.
+"""
+
+from __future__ import annotations
+
+# ---- tables and keys -------------------------------------------------------------------------
+
+# Slots behind every table, for the empty and the null key.
+EXTRA_SLOTS = 2
+# Bytes of a string that fit two words together with their number.
+SHORT_STRING = 15
+# Key columns that may be coded together, and words of eight bytes that a string of them may have.
+CODED_COLUMNS = 4
+PIECES = 8
+# Key columns whose ranges a sample finds.
+TOLD_COLUMNS = 8
+# Outputs of one pass.
+OUTPUTS_AT_MOST = 60
+
+# ---- the sample ------------------------------------------------------------------------------
+
+# Rows of a segment, which are side by side and one block's.
+SEGMENT = 256
+# Twice the rows of a full sample.
+SAMPLE_SLOTS = 1 << 17
+# Where a count's segments begin, above its rows.
+SEGMENTS_FROM_BIT = 20
+# Rows and segments of a key from which on it is hot, and how many hot keys the host gets.
+HOT_ROWS = 8
+HOT_SEGMENTS = 4
+HOT_TOLD = 1024
+# HyperLogLog: bits of the number of registers, and the parts of the keys that are counted apart.
+REGISTERS_BITS = 13
+COUNTED_PARTS = 4
+
+# ---- threads of a block ----------------------------------------------------------------------
+
+# Of kernels without a table in shared memory.
+SMALL_BLOCK = 256
+# Of one block that sums the counts of all tiles: a warp of warps.
+SCAN_THREADS = 1024
+# Of the count of all keys.
+COUNT_KEYS_THREADS = 512
+# Of kernels that number the rows' groups.
+ENCODE_THREADS = 512
+
+# ---- partitions ------------------------------------------------------------------------------
+
+# Hot keys that a table beside the scatter's tile takes; the hottest have copies of their states.
+HOT_AT_MOST = 384
+HOT_COPIED = 16
+# Of uneven keys one row in so many is counted by its partition, which gets room for as many
+# deviations of the rows that the count leads to expect, and for some rows more.
+ROOM_OF = 16
+ROOM_SIGMAS = 5
+ROOM_MORE = 64
+ROOM_THREADS = 1024
+# Folding column by column: threads of a block, and keys that a thread has in flight.
+FOLD_THREADS = 1024
+FOLD_UNROLL = 4
+
+# ---- sorting, numbering, text ----------------------------------------------------------------
+
+DIGITS = 256
+SORT_THREADS = 512
+SORT_ITEMS = 12
+# Blocks of an SM, which the registers must suffice for.
+SORT_BLOCKS = 2
+# Rows of a warp that looks for runs of equal keys.
+RUN_ROWS = 2048
+# Words of marks that a warp numbers.
+MARK_TILE = 2048
+# Groups whose strings a block lays out together, one a thread.
+TEXT_TILE = 256
+# Rows of a thread that compares keys with those of their groups.
+VERIFY_UNROLL = 4
+
+# ---- selection -------------------------------------------------------------------------------
+
+# Sides of a bracket on which a word may lie, its two ends among them.
+SIDES = 5
+# Of the count: threads of a block, blocks of an SM, rows of a thread. Where the counts leave room
+# for one block only, it has more threads.
+COUNT_THREADS = 512
+COUNT_BLOCKS = 3
+ONE_BLOCK_THREADS = 1024
+COUNT_ITEMS = 4
+# Of the count of distinct words in parts.
+PARTS_THREADS = 512
+PARTS_BLOCKS = 3
+
+
+def constants() -> str:
+    """The text of ``constants.cuh``."""
+    numbers = {name: value for name, value in globals().items() if name.isupper()}
+    lines = (f"constexpr unsigned {name} = {value};\n" for name, value in numbers.items())
+    return f"#pragma once\nnamespace gpuagg {{\n{''.join(lines)}}}\n"
+
+
+def block_threads(heavy: int, by_row: bool) -> int:
+    """Threads of a block: registers decide, of which a thread has 65,536 / threads.
+
+    Parameters
+    ----------
+    heavy : int
+        States of a group, those of moments counted three times.
+    by_row : bool
+        Whether keys are compared row by row.
+    """
+    return 1024 if heavy <= 8 and not by_row else 512
+
+
+def unroll(keys: int, inputs: int) -> int:
+    """Rows that a thread has in flight, by the columns that it reads of each."""
+    return 4 if inputs <= 4 and keys <= 2 else 2
+
+
+def crowds(state_bytes: int) -> int:
+    """Slots of a partition's table that get copies where many rows want them at once.
+
+    A power of two. A block has several such keys, but the copies take room from its table.
+    """
+    return 1 << (min(16, max(1, 512 // max(1, state_bytes))).bit_length() - 1)
+
+
+def scatter(widest: int) -> tuple[int, int, int]:
+    """Of the scatter: threads of a block, and rows of a thread in each tile.
+
+    The second number of rows is for many partitions: a tile's rows of one partition leave it
+    together, so tiles as large as shared memory allows make the longest runs.
+
+    Parameters
+    ----------
+    widest : int
+        Bytes of the widest column that is moved, words included.
+    """
+    return (1024, 16, 24) if widest <= 8 else (512, 16, 24)
