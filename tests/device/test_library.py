@@ -33,7 +33,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def break_it() -> None:
         inputs.forget_prepared()
-        monkeypatch.setattr(driver, "_known", Cache(8))
+        monkeypatch.setattr(driver, "_known", Cache(1024))
         monkeypatch.setattr(driver, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):

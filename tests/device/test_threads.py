@@ -88,6 +88,7 @@ def test_threads_that_query_at_once(own_streams: bool) -> None:
         "-m",
         "tests.device.test_threads",
         env={"CUDF_PER_THREAD_STREAM": str(int(own_streams))},
+        path=[entry for entry in sys.path if entry],
         timeout=600,
     )
     assert made.returncode == 0, made.stderr

@@ -23,7 +23,7 @@ ROWS = 600_000
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
     inputs.forget_prepared()
-    monkeypatch.setattr(driver, "_known", Cache(8))
+    monkeypatch.setattr(driver, "_known", Cache(1024))
 
     def start(**options: Any) -> dict[str, Any]:
         plugin, worker = dask_gpuagg.GpuWorker(**options), SimpleNamespace(metrics={})
