@@ -54,7 +54,7 @@ class Cache(Generic[K, V]):
 
         Raises
         ------
-        Exception
+        BaseException
             Whatever ``make`` raises, in every thread that waits; the next call tries again.
         """
         with self._lock:
@@ -65,7 +65,10 @@ class Cache(Generic[K, V]):
                 mine: Future[V] = Future()
                 self._add(key, mine)
         if future is not None:
-            return future.result()
+            try:
+                return future.result()
+            finally:
+                del future  # an error holds this frame, and the future the error
         try:
             value = make()
         except BaseException as error:
@@ -73,6 +76,7 @@ class Cache(Generic[K, V]):
                 if self._values.get(key) is mine:
                     del self._values[key]
             mine.set_exception(error)
+            del mine
             raise
         mine.set_result(value)
         return value

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -96,3 +99,64 @@ def test_a_value_made_for_a_key_that_was_dropped_is_returned() -> None:
 
     assert cache.of(1, make) == 1
     assert cache.keys() == [2]
+
+
+class Buffer:
+    """Stands for device memory that a caller holds while it asks."""
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_failure_keeps_nothing_of_its_caller_alive() -> None:
+    cache: Cache[str, int] = Cache(2)
+
+    def ask() -> weakref.ref[Buffer]:
+        buffer = Buffer()
+        with pytest.raises(ZeroDivisionError):
+            cache.of("a", lambda: 1 // 0)
+        return weakref.ref(buffer)
+
+    assert ask()() is None
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_failure_keeps_nothing_of_those_who_wait_alive() -> None:
+    cache: Cache[str, int] = Cache(2)
+    begun, go_on, asked = threading.Event(), threading.Event(), threading.Event()
+    held: list[weakref.ref[Buffer]] = []
+
+    def fail() -> int:
+        begun.set()
+        assert go_on.wait(10)
+        raise KeyError("missing")
+
+    def make() -> None:
+        try:
+            cache.of("a", fail)
+        except KeyError:
+            return
+
+    def wait() -> None:
+        buffer = Buffer()
+        held.append(weakref.ref(buffer))
+        asked.set()
+        try:
+            cache.of("a", lambda: 1)
+        except KeyError:
+            return
+
+    threads = [threading.Thread(target=make), threading.Thread(target=wait)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    assert asked.wait(10)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert held[0]() is None

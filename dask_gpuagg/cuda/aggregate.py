@@ -27,7 +27,6 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import (
     Stopwatch,
     current_device,
-    kernels_of,
 )
 from dask_gpuagg.cuda.sampling.sample import Sample
 
@@ -159,4 +158,4 @@ def prepare(query: Query, *units: str) -> None:
     for each in representations_of(query):
         # whatever is called then needs these as well
         always = [u for u in _REPRESENTATION_UNITS if u in each.units]
-        kernels_of(each, current_device()).prepare(*units, *(always if units else ()))
+        prepared(each, current_device())[1].prepare(*units, *(always if units else ()))

@@ -7,7 +7,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose the same;
-* their metadata, which is cached (``metadata_cache.py``);
+* their metadata, which is cached (``planning/metadata_cache.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """

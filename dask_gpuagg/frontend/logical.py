@@ -1,6 +1,6 @@
 """Reading Dask's logical group-by nodes: from an expression to a plan.
 
-Together with ``expressions.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
+Together with ``planning/nodes.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
 ``hook.py`` this is all that touches Dask's internals.
 """
 

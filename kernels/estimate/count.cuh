@@ -1,4 +1,4 @@
-// The number of distinct keys of a fourth of the rows, where the keys are too uneven for an estimate
+// The number of distinct keys of a fourth of the rows, where the keys are too skewed for an estimate
 // from the sample: HyperLogLog (Flajolet et al. 2007), for each of four parts of them. How the number
 // grows from one part to two and to all four is extrapolated to all rows.
 #pragma once

@@ -1,4 +1,4 @@
-// Room for the rows of uneven keys. How many rows a partition gets depends on which of the frequent
+// Room for the rows of skewed keys. How many rows a partition gets depends on which of the frequent
 // keys it has, and the mean says little. So some of the rows are counted by partition, those of hot
 // keys left out, and each partition gets the room that it is expected to need.
 #pragma once

@@ -23,8 +23,9 @@ from dask_gpuagg.settings import settings
 _PACKAGE = Path(__file__).parents[2]
 
 # in a wheel inside the package, in a checkout beside it
-_CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists()
-KERNELS = (_PACKAGE.parent if _CHECKOUT else _PACKAGE) / "kernels"
+_BESIDE = _PACKAGE.parent / "kernels"
+_CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists() and (_BESIDE / "core").is_dir()
+KERNELS = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
 
 # Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")

@@ -326,7 +326,7 @@ def kernels_of(query: Query, device: Device) -> Kernels:
 
 
 def known() -> tuple[Query, ...]:
-    """The queries whose kernels this process has, the one used last at the end."""
+    """The queries whose kernels this process has."""
     held = _known.keys()
     return tuple(query for query, _ in held)
 

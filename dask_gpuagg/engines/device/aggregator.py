@@ -320,7 +320,7 @@ class Aggregator:
         Parameters
         ----------
         forced : str
-            ``auto`` or one of ``geometry.KERNELS``.
+            ``auto`` or one of ``choose.KERNELS``.
         stopwatch : Stopwatch, optional
             Takes the device time of every kernel.
         about : tuple of str

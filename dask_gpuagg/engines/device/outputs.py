@@ -79,12 +79,14 @@ def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) ->
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
     if not sorts or not can_sort():
         return library_states.whole(output, numbering, column, paired)
+    made = None
     try:
         if counted:
             return plain(numbering.sorted(rows).nunique(view(column)))
         made = numbering.sorted(rows).output(output, view(column))
     except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
         libcudf.cause_of(error)
+    if made is None:  # outside of the handler, in which the error keeps the sort's buffers
         return library_states.whole(output, numbering, column, paired)
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
