@@ -18,6 +18,8 @@ def test_a_wheel_brings_package_and_kernels(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
+    # some distributions leave such a file in site-packages
+    (installed / "pyproject.toml").touch()
     environment = os.environ | {"PYTHONPATH": str(installed)}
     asked = subprocess.run(
         [sys.executable, "-c", ASK],

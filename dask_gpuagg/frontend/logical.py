@@ -1,7 +1,6 @@
 """Reading Dask's logical group-by nodes: from an expression to a plan.
 
-Together with ``planning/nodes.py``, ``extended.py``, ``specification.py``, ``calls.py`` and
-``hook.py`` this is all that touches Dask's internals.
+The other modules of this room wrap Dask's functions; ``planning`` builds physical nodes.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _are_plain(pieces: Sequence[plc.Column]) -> bool:
     libcudf looks up the piece of each row, and reaches less than half of the bandwidth of a copy.
     """
     kind = pieces[0].type()
-    if kind.id() not in CTYPES or any(map(masked, pieces)):
+    if kind.id() not in CTYPES or any(p.type() != kind or masked(p) for p in pieces):
         return False
     rows = sum(piece.size() for piece in pieces)
     return bool(rows * plc.types.size_of(kind) >= _BYTES_OF_A_COPY * len(pieces))
