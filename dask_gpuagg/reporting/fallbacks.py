@@ -73,7 +73,7 @@ tally = Tally()
 looking: ContextVar[bool] = ContextVar("looking", default=False)
 
 # lines of the user's code that were warned about, with the message
-_warned: Cache[tuple[str, int, str], bool] = Cache(1000)
+_warned: Cache[tuple[str, int, str], object] = Cache(1000)
 
 # code between the user's and ours, by top-level module
 _BETWEEN = frozenset(
@@ -126,10 +126,8 @@ def _is_news(message: str) -> bool:
     """Whether this line was not warned about yet: a query is lowered several times."""
     frame = _line_of_user()
     line = (frame.f_code.co_filename, frame.f_lineno, message)
-    if line in _warned:
-        return False
-    _warned.put(line, True)
-    return True
+    mine = object()  # of several threads, the one whose object is kept warns
+    return _warned.of(line, lambda: mine) is mine
 
 
 def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:
