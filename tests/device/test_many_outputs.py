@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
+from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 
 pytestmark = pytest.mark.usefixtures("raising")
 

@@ -6,10 +6,11 @@ import ctypes
 import math
 
 from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Direct
+from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill
 
 

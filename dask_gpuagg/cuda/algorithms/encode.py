@@ -6,10 +6,15 @@ import ctypes
 import math
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Target
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
+from dask_gpuagg.cuda.call.call import Call, Target
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import ENCODE_THREADS, MARK_TILE, SCAN_THREADS
+from dask_gpuagg.cuda.query.tuning import (
+    ENCODE_THREADS,
+    EXTRA_SLOTS,
+    MARK_TILE,
+    SCAN_THREADS,
+    SMALL_BLOCK,
+)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 

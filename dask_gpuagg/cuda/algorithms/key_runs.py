@@ -6,17 +6,9 @@ import ctypes
 import math
 
 from dask_gpuagg.cuda.algorithms import sgb as sorting
-from dask_gpuagg.cuda.call.call import (
-    SMALL_BLOCK,
-    Call,
-    Counters,
-    Run,
-    collect,
-    run_of,
-    table_of,
-)
+from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.choice.decision import Sgb, even
-from dask_gpuagg.cuda.query.tuning import RUN_ROWS, SCAN_THREADS
+from dask_gpuagg.cuda.query.tuning import RUN_ROWS, SCAN_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 _WARPS = SMALL_BLOCK // 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Counters, Made, Target, number_groups
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
+from dask_gpuagg.cuda.call.call import Call, Counters, Made, Target, number_groups
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 # Columns of so few bytes are written before the host knows how many groups there are: it then waits

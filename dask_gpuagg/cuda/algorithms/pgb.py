@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.call.call import (
-    OUTPUTS_AT_MOST,
-    SMALL_BLOCK,
     Args,
     Call,
     ColumnStruct,
@@ -22,19 +20,13 @@ from dask_gpuagg.cuda.call.call import (
     table_of,
     zero,
 )
-from dask_gpuagg.cuda.choice import folding, skew, summary
+from dask_gpuagg.cuda.choice import folding, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice.decision import (
-    EXTRA_SLOTS,
-    Partitioned,
-    Pgb,
-    PgbFold,
-    even,
-    safe_slots,
-)
+from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
 from dask_gpuagg.cuda.choice.window import null_slot
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import ROOM_THREADS
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import kernels_of
 
@@ -70,7 +62,7 @@ class _HotKeys(ctypes.Structure):
     """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
 
     _fields_ = [
-        ("words", ctypes.c_uint64 * summary.HOT_AT_MOST),
+        ("words", ctypes.c_uint64 * tuning.HOT_AT_MOST),
         ("count", ctypes.c_uint32),
         ("buckets", ctypes.c_uint32),
         ("replicas", ctypes.c_uint32),
@@ -116,7 +108,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if decision.counted:
         _lay_out(call, decision, partitions)
     if decision.hot_buckets:
-        _clear_beside(call, 4 * summary.HOT_AT_MOST)
+        _clear_beside(call, 4 * tuning.HOT_AT_MOST)
     _scatter(decision, copies)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
@@ -192,7 +184,7 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
 
 def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
     return _HotKeys(
-        (ctypes.c_uint64 * summary.HOT_AT_MOST)(*decision.hot),
+        (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
         decision.hot_buckets or skew.FEWEST_BUCKETS,
@@ -209,7 +201,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None
     zero(call, counts, count)
     keys = _hot_keys(call.query, decision)
     shared = skew.count_bytes(decision)
-    blocks = call.spread(call.rows // skew.ROOM_OF, ROOM_THREADS, waves=1)
+    blocks = call.spread(call.rows // tuning.ROOM_OF, ROOM_THREADS, waves=1)
     operands = (call.args, partitions, call.columns, keys, ctypes.c_void_p(counts))
     call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
     places = ctypes.c_uint32(count * decision.capacity)
@@ -291,7 +283,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
     )
     shared = folding.fold_bytes(call.device)
     name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, folding.FOLD_THREADS, *operands, shared=shared)
+    call.launch(name, decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
+from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.choice import selection_costs as costs
 from dask_gpuagg.cuda.query import instantiations
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
@@ -25,6 +25,8 @@ from dask_gpuagg.cuda.query.tuning import (
     COUNT_ITEMS,
     COUNT_THREADS,
     ONE_BLOCK_THREADS,
+    SIDES,
+    SMALL_BLOCK,
 )
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, fill, read_back
@@ -171,8 +173,8 @@ class Selector:
 
     def counts(self) -> Any:
         """Zero counts, uint64: for each of the ``SIDES`` of a bracket, one for each group."""
-        size = 8 * costs.SIDES * self._groups
-        counts = array_of(self._on, costs.SIDES * self._groups, 8).buffer
+        size = 8 * SIDES * self._groups
+        counts = array_of(self._on, SIDES * self._groups, 8).buffer
         fill(counts.ptr, 0, size, self._on.handle)
         return counts
 
@@ -191,7 +193,7 @@ class Selector:
         if kept is not None:
             place = _Kept(kept.words.buffer.ptr, kept.of_row.buffer.ptr, kept.tally.ptr, kept.room)
         device, copies = self._on.device, costs.copies_of(self._groups)
-        shared = 4 * costs.SIDES * self._groups * copies
+        shared = 4 * SIDES * self._groups * copies
         name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS
         if shared + _RESERVED > device.shared_bytes:
             name, shared = "count_in_memory", 0

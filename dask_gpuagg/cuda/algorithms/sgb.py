@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, ColumnStruct, Launcher, Target
+from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
-from dask_gpuagg.cuda.query.tuning import DIGITS, SORT_ITEMS, SORT_THREADS
+from dask_gpuagg.cuda.query.tuning import DIGITS, SMALL_BLOCK, SORT_ITEMS, SORT_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import (
     Device,

@@ -5,18 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 
-from dask_gpuagg.cuda.call.call import (
-    SMALL_BLOCK,
-    Call,
-    Counters,
-    Run,
-    collect,
-    reset,
-    run_of,
-    table_of,
-    zero,
-)
+from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice.decision import SpEga, even, safe_slots
+from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 
 # Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
 # which probes, has few of them even where keys are as many as slots.

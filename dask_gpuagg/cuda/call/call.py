@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Decision
+from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST as OUTPUTS_AT_MOST
-from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK as SMALL_BLOCK
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, fill, read_back
 
 Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Args, Call, Counters, reset, table_of
+from dask_gpuagg.cuda.call.call import Args, Call, Counters, reset, table_of
 from dask_gpuagg.cuda.choice.decision import safe_slots
+from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 
 
 def room_for_spilled(call: Call, blocks: int) -> int:

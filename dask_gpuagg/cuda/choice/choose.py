@@ -12,7 +12,6 @@ from dataclasses import replace
 from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms, least_ms
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import (
-    EXTRA_SLOTS,
     Case,
     Decision,
     Direct,
@@ -39,6 +38,7 @@ from dask_gpuagg.cuda.choice.partitions import (
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
 from dask_gpuagg.cuda.choice.window import null_slot, window
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Kernels that may be forced.

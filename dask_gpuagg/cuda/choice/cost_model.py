@@ -31,8 +31,8 @@ from dask_gpuagg.cuda.choice.partitions import (
     striped_bytes,
     writes_columns,
 )
-from dask_gpuagg.cuda.choice.skew import ROOM_OF
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import ROOM_OF
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.choice.summary import SEGMENT, SEGMENTS, KeySummary
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS as EXTRA_SLOTS
+from dask_gpuagg.cuda.query.tuning import SEGMENT
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million

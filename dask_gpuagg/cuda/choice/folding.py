@@ -16,7 +16,6 @@ from dask_gpuagg.cuda.choice.decision import (
 )
 from dask_gpuagg.cuda.choice.skew import HOT
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import FOLD_THREADS as FOLD_THREADS
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Bytes of shared memory for each slot beside its key: where a group's rows start, their count.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.query.tuning import SIDES as SIDES
+from dask_gpuagg.cuda.query.tuning import SIDES
 
 # More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
 # too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at

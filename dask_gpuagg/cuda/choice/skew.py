@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS, Partitioned, even, shared_bytes
-from dask_gpuagg.cuda.choice.summary import HOT_AT_MOST, HOT_ROWS, SEGMENT, SEGMENTS, KeySummary
+from dask_gpuagg.cuda.choice.decision import Partitioned, even, shared_bytes
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import HOT_COPIED, ROOM_MORE, ROOM_SIGMAS
-from dask_gpuagg.cuda.query.tuning import ROOM_OF as ROOM_OF
+from dask_gpuagg.cuda.query.tuning import (
+    EXTRA_SLOTS,
+    HOT_AT_MOST,
+    HOT_COPIED,
+    HOT_ROWS,
+    ROOM_MORE,
+    ROOM_OF,
+    ROOM_SIGMAS,
+    SEGMENT,
+)
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # A hot key with more than this share of a mean partition's rows is kept out of it. So is one with

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST as HOT_AT_MOST
-from dask_gpuagg.cuda.query.tuning import HOT_ROWS as HOT_ROWS
-from dask_gpuagg.cuda.query.tuning import SEGMENT as SEGMENT
+from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST
 
 # Inputs of fewer rows are grouped in the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18

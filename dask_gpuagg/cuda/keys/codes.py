@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, Made, Target
+from dask_gpuagg.cuda.call.call import Call, Made, Target
 from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.query.tuning import CODED_COLUMNS, PIECES, SCAN_THREADS, TEXT_TILE
+from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.tuning import (
+    CODED_COLUMNS,
+    PIECES,
+    SCAN_THREADS,
+    SMALL_BLOCK,
+    TEXT_TILE,
+)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES, KeyPart
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
@@ -92,7 +99,7 @@ def seen_bytes(call: Call) -> list[Seen]:
         _fields_ = [("of", Seen * len(call.query.keys))]
 
     seen = AllSeen()
-    call.summarised("bytes", summary.SEGMENTS, summary.SEGMENT, seen, 0xFF)
+    call.summarised("bytes", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
     return list(seen.of)
 
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call, ColumnStruct, Counters
+from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.choice.window import BEYOND
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import SHORT_STRING
+from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
@@ -184,7 +185,7 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
 
     seen = Bounds()
     # as the kernel keeps them, all ones are the bounds of nothing
-    call.summarised("ranges", summary.SEGMENTS, summary.SEGMENT, seen, 0xFF)
+    call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
     return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Run
-from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.driver import Kernels
@@ -203,7 +203,7 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     """
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders
-    run = min(summary.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
+    run = min(tuning.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
     together = {
         "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),
         "rows": run,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dask_gpuagg.cuda.call.call import SMALL_BLOCK, Call
+from dask_gpuagg.cuda.call.call import Call
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -23,7 +23,9 @@ from dask_gpuagg.cuda.query.tuning import (
     HOT_TOLD,
     REGISTERS_BITS,
     SAMPLE_SLOTS,
+    SEGMENT,
     SEGMENTS_FROM_BIT,
+    SMALL_BLOCK,
     TOLD_COLUMNS,
 )
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
@@ -111,7 +113,7 @@ class Sample:
         fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
         pointers = ctypes.c_void_p(table), ctypes.c_void_p(self.summary)
         rows = ctypes.c_uint32(call.rows)
-        segments, threads = cardinality.SEGMENTS, cardinality.SEGMENT
+        segments, threads = cardinality.SEGMENTS, SEGMENT
         call.launch("sample", segments, threads, call.columns, rows, *pointers)
         blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
         call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))

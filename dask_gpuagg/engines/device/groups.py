@@ -17,7 +17,7 @@ import pylibcudf as plc
 from cudf.core.column import ColumnBase
 
 from dask_gpuagg import task_settings
-from dask_gpuagg.cuda.call.call import OUTPUTS_AT_MOST
+from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.operations import nans_to_nulls

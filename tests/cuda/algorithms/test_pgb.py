@@ -11,10 +11,11 @@ import pytest
 
 from dask_gpuagg.cuda.algorithms import pgb as partitioned
 from dask_gpuagg.cuda.call.call import Args, Counters, Table
-from dask_gpuagg.cuda.choice import choose, folding, skew, summary
+from dask_gpuagg.cuda.choice import choose, folding, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -102,10 +103,10 @@ def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: 
 
 
 def test_hundreds_of_hot_keys_find_room() -> None:
-    shares = [0.3 / (i + 1) for i in range(summary.HOT_AT_MOST)]
+    shares = [0.3 / (i + 1) for i in range(tuning.HOT_AT_MOST)]
     for groups in (10**5, 10**7):
         decision = choose.decide(SUM, 10**8, skewed(groups, *shares), H200)
-        assert len(decision.hot) == summary.HOT_AT_MOST
+        assert len(decision.hot) == tuning.HOT_AT_MOST
         assert decision.hot_replicas == 32
         assert partitioning.scatter_of(SUM, H200, decision)[2] <= H200.shared_bytes
 
@@ -148,10 +149,10 @@ def test_skewed_keys_have_room_by_a_count(exponent: float, most: float) -> None:
     left[: len(decision.hot)] = 0
     parts = rng.integers(0, decision.partitions, keys)
     of_part = np.bincount(parts, weights=left, minlength=decision.partitions).astype(int)
-    counted = rng.binomial(of_part, 1 / skew.ROOM_OF)
-    deviation = skew.ROOM_OF * np.sqrt(counted + 1)
-    room = skew.ROOM_OF * counted + (skew.ROOM_SIGMAS * deviation).astype(int)
-    room += skew.ROOM_MORE
+    counted = rng.binomial(of_part, 1 / tuning.ROOM_OF)
+    deviation = tuning.ROOM_OF * np.sqrt(counted + 1)
+    room = tuning.ROOM_OF * counted + (tuning.ROOM_SIGMAS * deviation).astype(int)
+    room += tuning.ROOM_MORE
     assert np.maximum(of_part - room, 0).sum() < 1e-6 * rows
     assert room.sum() <= decision.capacity * decision.partitions < most * rows
 
@@ -191,7 +192,7 @@ def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
     assert skew.found_in([*near, *far], 1 << 32) == (*near, *far)
     assert skew.found_in((), 0) == ()
     # all that a decision keeps out are found
-    shares = [0.1 / (i + 1) for i in range(summary.HOT_AT_MOST)]
+    shares = [0.1 / (i + 1) for i in range(tuning.HOT_AT_MOST)]
     words = np.random.default_rng(2).integers(0, 2**63, len(shares))
     words[60:63] = words[60]
     told = tuple(zip((2 * words + np.arange(len(words)) % 2).tolist(), shares, strict=True))
@@ -491,7 +492,7 @@ def test_a_frequent_key_left_in_a_partition_is_not_folded(share: float, folded: 
 def test_unreported_keys_may_be_as_frequent_as_the_last_reported(
     share: float, folded: bool
 ) -> None:
-    told = [(word(i), share) for i in range(summary.HOT_AT_MOST)]
+    told = [(word(i), share) for i in range(tuning.HOT_AT_MOST)]
     few = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told[:-1]), H200)
     assert few.kernel == "pgb_fold"
     decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)

@@ -14,23 +14,11 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice.choose import decide, shared_capacity
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.decision import (
-    EXTRA_SLOTS,
-    Hgb,
-    Lphga,
-    Partitioned,
-    SpEga,
-    safe_slots,
-)
+from dask_gpuagg.cuda.choice.decision import Hgb, Lphga, Partitioned, SpEga, safe_slots
 from dask_gpuagg.cuda.choice.partitions import copies_bytes
-from dask_gpuagg.cuda.choice.summary import (
-    SAMPLED_FROM,
-    SEGMENT,
-    SEGMENTS,
-    KeySummary,
-    estimate_groups,
-)
+from dask_gpuagg.cuda.choice.summary import SAMPLED_FROM, SEGMENTS, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 

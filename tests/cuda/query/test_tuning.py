@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dask_gpuagg.cuda.choice.decision import EXTRA_SLOTS
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.query.types import KernelState
 from dask_gpuagg.cuda.runtime.compiler import headers
 from tests.cuda.specialisations import TABLE

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.choice.summary import HOT_ROWS, KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
+from dask_gpuagg.cuda.query.tuning import HOT_ROWS
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
 
