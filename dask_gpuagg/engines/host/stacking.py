@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.plan import Plan
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -109,6 +110,6 @@ def bytes_of(part: Any) -> int:
     return int(sum(column.memory_usage(index=False) for column in (*part.keys, *part.columns)))
 
 
-def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
+def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]:
     """Columns of several partitions, concatenated by position; dtypes are equal by position."""
     return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]
