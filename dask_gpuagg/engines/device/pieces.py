@@ -17,7 +17,7 @@ from dask_gpuagg.engines.device.layout import CTYPES, masked
 _BYTES_OF_A_COPY = 1 << 20
 # Mean rows of a piece from which on the kernels are launched for each: every block has several
 # tiles then.
-_ROWS_OF_A_PIECE = 1 << 22
+_ROWS_OF_A_PIECE = 6 << 20
 
 
 class Pieces:
