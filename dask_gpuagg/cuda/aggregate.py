@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,8 @@ from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
-from dask_gpuagg.cuda.runtime.driver import (
-    Stopwatch,
-    current_device,
-)
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 __all__ = [
@@ -149,14 +147,18 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
 _REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
 
-def prepare(query: Query, *units: str) -> None:
-    """Compile or load what calls of many rows need: some units, or all.
+def prepare(queries: Iterable[Query], *units: str) -> None:
+    """Compile, side by side, or load what calls of many rows need: some units, or all.
 
     Raises
     ------
     KernelsUnavailable
     """
-    for each in representations_of(query):
-        # whatever is called then needs these as well
-        always = [u for u in _REPRESENTATION_UNITS if u in each.units]
-        prepared(each, current_device())[1].prepare(*units, *(always if units else ()))
+    device, wanted = current_device(), []
+    for query in queries:
+        for each in representations_of(query):
+            # whatever is called then needs these as well
+            always = [u for u in _REPRESENTATION_UNITS if u in each.units]
+            names = (*units, *(always if units else ()))
+            wanted.append((prepared(each, device)[1], names))
+    driver.prepare(wanted)
