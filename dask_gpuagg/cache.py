@@ -1,12 +1,14 @@
-"""What a process remembers: bounded, shared by threads."""
+"""What a process remembers: bounded, shared by threads, usable after a fork."""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -25,6 +27,7 @@ class Cache(Generic[K, V]):
         self._limit = limit
         self._lock = Lock()
         self._values: OrderedDict[K, Future[V]] = OrderedDict()
+        _caches.add(self)
 
     def get(self, key: K) -> V | None:
         """The value of a key; ``None`` where there is none, or it is still being made."""
@@ -110,3 +113,21 @@ class Cache(Generic[K, V]):
         self._values.move_to_end(key)
         while len(self._values) > self._limit:
             self._values.popitem(last=False)
+
+    def _after_fork(self) -> None:
+        """In the child: the threads that held the lock, or were making values, are not there."""
+        self._lock = Lock()
+        made = [(key, future) for key, future in list(self._values.items()) if future.done()]
+        self._values = OrderedDict(made)
+
+
+_caches: weakref.WeakSet[Cache[Any, Any]] = weakref.WeakSet()
+
+
+def _all_after_fork() -> None:
+    for cache in list(_caches):
+        cache._after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_all_after_fork)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement
 from typing import Any
 
+import numpy as np
+
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import Column, Output, Plan, Requested, StateUse, Unsupported
+
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 
 def make_plan(
@@ -40,11 +44,12 @@ def make_plan(
     Unsupported
         For the first output that the registry does not admit; ``reasons`` lists them all.
     """
+    of_label = _by_label(dtypes)
     for request in requested:
-        refusal = _refusal(request, dtypes)
+        refusal = _refusal(request, of_label)
         if refusal is not None:
             raise refusal
-    builder = _Builder(tuple(dtypes))
+    builder = _Builder(of_label)
     outputs = [builder.output(request) for request in requested]
     return Plan(
         tuple(keys),
@@ -71,8 +76,9 @@ def make_matrix_plan(
     sort: bool,
 ) -> Plan:
     """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
+    of_label = _by_label(columns)
     for column in columns:
-        refusal = _refusal(Requested(None, aggregation, column.label), columns)
+        refusal = _refusal(Requested(None, aggregation, column.label, parameters), of_label)
         if refusal is not None:
             raise refusal
     pairs = combinations_with_replacement(range(len(columns)), 2)
@@ -105,7 +111,7 @@ def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
     columns = tuple(Column(column.label, dtype) for column, dtype in pairs)
     if not found or plan.shape != "groups":  # other shapes have the same states of any dtype
         return replace(plan, columns=columns, found=found)
-    builder = _Builder(columns)
+    builder = _Builder({})
     outputs = []
     for output in plan.outputs:
         uses = [plan.states[i] for i in output.states]
@@ -120,11 +126,17 @@ def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
 
 def reasons(dtypes: Sequence[Column], requested: Sequence[Requested]) -> list[Unsupported]:
     """Every reason why one of the requested outputs cannot be planned."""
-    found = (_refusal(request, dtypes) for request in requested)
+    of_label = _by_label(dtypes)
+    found = (_refusal(request, of_label) for request in requested)
     return [refusal for refusal in found if refusal is not None]
 
 
-def _refusal(request: Requested, dtypes: Sequence[Column]) -> Unsupported | None:
+def _by_label(columns: Sequence[Column]) -> dict[Hashable, Column]:
+    """The first column of each label: there may be thousands, and each is asked for."""
+    return {column.label: column for column in reversed(columns)}
+
+
+def _refusal(request: Requested, columns: Mapping[Hashable, Column]) -> Unsupported | None:
     name, column = request.aggregation, request.column
     if request.custom is not None:
         return None
@@ -137,11 +149,15 @@ def _refusal(request: Requested, dtypes: Sequence[Column]) -> Unsupported | None
         return Unsupported(f"{name} does not understand the argument {text}", name, column)
     if name == "size":
         return None
-    dtype = next((c.dtype for c in dtypes if c.label == column), None)
-    if dtype is None:
+    if column not in columns:
         return Unsupported(f"column {column!r} is not in the frame", name, column)
+    dtype = columns[column].dtype
     if dtype_class(dtype) not in record.accepts:
         return Unsupported(f"{name} of dtype {dtype} is not supported", name, column)
+    ddof = dict(request.parameters).get("ddof", 1)
+    # counts, from which it is taken, have 64 bits
+    if not isinstance(ddof, _NUMBERS) or (isinstance(ddof, int) and abs(ddof) >= 2**63):
+        return Unsupported("ddof is no number of 64 bits", name, column)
     return None
 
 
@@ -153,21 +169,27 @@ def _uses(states: Iterable[str], column: int) -> list[StateUse]:
 class _Builder:
     """Collects the distinct columns and states while outputs are decomposed."""
 
-    def __init__(self, dtypes: tuple[Column, ...]) -> None:
-        self.dtypes = dtypes
+    def __init__(self, dtypes: Mapping[Hashable, Column]) -> None:
+        self._dtypes = dtypes
+        self._columns: dict[Hashable, int] = {}
+        self._states: dict[StateUse, int] = {}
         self.columns: list[Column] = []
         self.states: list[StateUse] = []
 
     def column(self, label: Hashable) -> int:
-        found = next(c for c in self.dtypes if c.label == label)
-        if found not in self.columns:
-            self.columns.append(found)
-        return self.columns.index(found)
+        if label not in self._columns:
+            self._columns[label] = len(self.columns)
+            self.columns.append(self._dtypes[label])
+        return self._columns[label]
 
     def state(self, use: StateUse) -> int:
-        if use not in self.states:
+        try:
+            place = self._states.setdefault(use, len(self.states))
+        except TypeError:  # users' functions may not be hashable
+            place = self.states.index(use) if use in self.states else len(self.states)
+        if place == len(self.states):
             self.states.append(use)
-        return self.states.index(use)
+        return place
 
     def output(self, request: Requested) -> Output:
         name = request.aggregation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import dask
@@ -126,6 +127,37 @@ class TestUnknownAggregations:
     def test_keyword_arguments_that_nothing_understands(self, ddf):
         error = error_of(lambda: ddf.groupby("k").v.agg("sem", no_such_argument=1))
         assert isinstance(error, (TypeError, ValueError))
+
+
+class TestDdof:
+    """What stock Dask answers is answered, here or there; the rest is refused before it runs."""
+
+    @pytest.mark.parametrize("ddof", [2**70, 10**400, "1", None], ids=lambda d: repr(d)[:5])
+    def test_a_matrix_as_stock_dask_has_it(self, ddf, ddof):
+        with dask.config.set({"gpuagg.enabled": False}):
+            stock = ddf.groupby("k")[["v"]].cov(ddof=ddof).compute()
+        query = ddf.groupby("k")[["v"]].cov(ddof=ddof)
+        with dask.config.set({"gpuagg.fallback": "silent"}):
+            pd.testing.assert_frame_equal(query.compute(), stock)
+        (reason,) = dask_gpuagg.why_not(query)
+        assert reason.reason == "ddof is no number of 64 bits"
+
+    @pytest.mark.parametrize("ddof", [True, 1.0, np.float32(1), np.int8(1), np.bool_(True)])
+    def test_numbers_of_other_types_that_are_one(self, ddf, ddof):
+        got = ddf.groupby("k").v.var(ddof=ddof).compute()
+        pd.testing.assert_series_equal(got, frame().groupby("k").v.var(ddof=1))
+
+    def test_a_half(self, ddf):
+        got = ddf.groupby("k").v.var(ddof=1.5).compute()
+        with dask.config.set({"gpuagg.enabled": False}):
+            stock = ddf.groupby("k").v.var(ddof=1.5).compute()
+        pd.testing.assert_series_equal(got, stock)
+
+    @pytest.mark.parametrize("ddof", [2**70, 10**400, "1", [1]], ids=lambda d: repr(d)[:5])
+    def test_an_error_before_planning_where_stock_dask_has_none_either(self, ddf, ddof):
+        spec = {"v": ["nunique", partial(np.var, ddof=ddof)]}
+        error = error_of(lambda: ddf.groupby("k").agg(spec))
+        assert isinstance(error, (OverflowError, TypeError))  # pandas' own
 
 
 class TestUnalignedKeys:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dask_gpuagg.cache import Cache
+from tests.running import run_python
 
 
 def test_the_value_used_least_recently_is_dropped() -> None:
@@ -160,3 +162,49 @@ def test_a_failure_keeps_nothing_of_those_who_wait_alive() -> None:
     for thread in threads:
         thread.join(10)
     assert held[0]() is None
+
+
+FORK = """
+import os, sys, threading
+import dask_gpuagg
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.frontend import patches
+
+cache, making, end = Cache(4), threading.Event(), threading.Event()
+cache.put("made", 1)
+
+def make():
+    making.set()
+    end.wait(60)
+    return "parent's"
+
+def hold():
+    with patches.lock, cache._lock:
+        held.set()
+        end.wait(60)
+
+held = threading.Event()
+threads = [threading.Thread(target=cache.of, args=("key", make))]
+threads[0].start()
+making.wait(60)
+threads.append(threading.Thread(target=hold))
+threads[1].start()
+held.wait(60)
+child = os.fork()
+if child == 0:
+    dask_gpuagg.enable()
+    print(cache.of("key", lambda: "child's"), cache.get("made"), flush=True)
+    os._exit(0)
+end.set()
+for thread in threads:
+    thread.join()
+_, status = os.waitpid(child, 0)
+print(cache.get("key"), status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_fork_while_another_thread_makes_a_value() -> None:
+    """The child has neither the thread nor what it was making, and waits for neither."""
+    ran = run_python("-W", "ignore", "-c", FORK, timeout=60)
+    assert ran.stdout.splitlines() == ["child's 1", "parent's 0"], ran.stderr

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import dask
+from dask.utils import parse_timedelta
+
 _RUNNING = "running"
 
 
@@ -64,7 +67,7 @@ _seen: weakref.WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = weakref.We
 # seconds for which an answer is reused: planning asks several times for one query
 GOOD_FOR = 1.0
 
-# per client: the device memory of its workers, by address
+# per client: the device memory of its workers, by identity
 _device_memory: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
@@ -83,19 +86,26 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     -------
     Places
     """
-    held, threads, everyone = client.run_on_scheduler(look_up, list(keys))
+    limit = patience()
+    held, threads, everyone = client.run_on_scheduler(look_up, list(keys), callback_timeout=limit)
     _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
-    memory = _device_memory.setdefault(client, {})
-    new = [address for address in threads if address not in memory] if device else []
+    # without the workers that are gone
+    known = _device_memory.get(client, {})
+    memory = {name: known[name] for name in everyone if name in known}
+    address_of = {name: address for name, address in everyone.items() if address in threads}
+    new = {name: a for name, a in address_of.items() if name not in memory} if device else {}
     if new:
-        memory.update(client.run(device_bytes, workers=new))
-    sizes = {worker: WorkerSize(n, memory.get(worker, 0)) for worker, n in threads.items()}
+        found = client.run(device_bytes, workers=list(new.values()), callback_timeout=limit)
+        memory |= {name: found.get(address, 0) for name, address in new.items()}
+    _device_memory[client] = memory
+    of_worker = {address: memory.get(name, 0) for name, address in address_of.items()}
+    sizes = {worker: WorkerSize(n, of_worker[worker]) for worker, n in threads.items()}
     return Places(of_key, sizes)
 
 
 def seen_workers(client: Any) -> frozenset[str] | None:
-    """All workers of a cluster, if the scheduler was asked a moment ago; else ``None``."""
+    """The identities of all workers, if the scheduler was asked a moment ago; else ``None``."""
     asked, workers = _seen.get(client, (-math.inf, frozenset()))
     return workers if time.monotonic() - asked < GOOD_FOR else None
 
@@ -110,12 +120,26 @@ def device_bytes() -> int:
 
 def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
-) -> tuple[list[tuple[str, int] | None], dict[str, int], list[str]]:
+) -> tuple[list[tuple[str, int] | None], dict[str, int], dict[str, str]]:
     """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
     threads = {address: worker.nthreads for address, worker in running.items()}
-    return held, threads, list(dask_scheduler.workers)
+    return held, threads, identities(dask_scheduler)
+
+
+def identities(dask_scheduler: Any = None) -> dict[str, str]:
+    """The addresses of all workers by names that no other process has; runs on the scheduler.
+
+    A worker may be replaced by another one at its address.
+    """
+    workers = dask_scheduler.workers.values()
+    return {f"{w.address} {getattr(w, 'server_id', '')}": w.address for w in workers}
+
+
+def patience() -> float:
+    """Seconds after which a scheduler or worker that does not answer is taken for silent."""
+    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", "30s")))
 
 
 def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -6,18 +6,25 @@ and the query hangs. So versions are compared before a planned query is sent.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 import weakref
 from typing import Any
 
 from dask_gpuagg._version import __version__
-from dask_gpuagg.cluster.places import seen_workers
+from dask_gpuagg.cluster.places import identities, patience, seen_workers
 
 # sent as text: without the package a function of ours cannot be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
 
-# per client: the worker addresses that were found to be fine
+# per client: the workers that were found to be fine, as ``places.identities`` has them
 _checked: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
+
+# per client: when it was found that some worker does not answer
+_silent: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+# seconds for which that is taken for true: each query would wait for it
+_SILENT_FOR = 60.0
 
 
 def current_client() -> Any | None:
@@ -51,12 +58,16 @@ def cluster_problem(client: Any | None = None) -> str | None:
         if client in _checked:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
+    if client not in _checked:
+        return _check_now(client)
     workers = seen_workers(client)
-    if workers is None:
-        workers = frozenset(client.scheduler_info(n_workers=-1)["workers"])
-    if client in _checked and workers <= _checked[client]:
-        return None
-    return _check_now(client)
+    try:
+        workers = workers or frozenset(
+            client.run_on_scheduler(identities, callback_timeout=patience())
+        )
+    except TimeoutError:
+        return _no_answer()
+    return None if workers <= _checked[client] else _check_now(client)
 
 
 def is_checked(client: Any) -> bool:
@@ -85,26 +96,55 @@ def check_cluster(client: Any | None = None) -> Any:
         return _check_now(client)
 
     async def check() -> str | None:
-        workers = await client.run(eval, _PROBE, on_error="return")
+        limit = patience()
         try:
-            scheduler = await client.run_on_scheduler(eval, _PROBE)
-        except ImportError as error:
-            scheduler = error
-        return _verdict(client, scheduler, workers)
+            workers = await client.run(eval, _PROBE, on_error="return", callback_timeout=limit)
+            try:
+                scheduler = await client.run_on_scheduler(eval, _PROBE, callback_timeout=limit)
+            except ImportError as error:
+                scheduler = error
+            problem = _verdict(scheduler, workers)
+            if problem is None:
+                found = await client.run_on_scheduler(identities, callback_timeout=limit)
+                _keep(client, workers, found)
+        except TimeoutError:
+            return _no_answer()
+        return problem
 
     return check()
 
 
 def _check_now(client: Any) -> str | None:
-    workers = client.run(eval, _PROBE, on_error="return")
+    if time.monotonic() - _silent.get(client, -math.inf) < _SILENT_FOR:
+        return _no_answer()
+    limit = patience()
     try:
-        scheduler = client.run_on_scheduler(eval, _PROBE)
-    except ImportError as error:
-        scheduler = error
-    return _verdict(client, scheduler, workers)
+        workers = client.run(eval, _PROBE, on_error="return", callback_timeout=limit)
+        try:
+            scheduler = client.run_on_scheduler(eval, _PROBE, callback_timeout=limit)
+        except ImportError as error:
+            scheduler = error
+        problem = _verdict(scheduler, workers)
+        if problem is None:
+            found = client.run_on_scheduler(identities, callback_timeout=limit)
+            _keep(client, workers, found)
+    except TimeoutError:
+        _silent[client] = time.monotonic()
+        return _no_answer()
+    return problem
 
 
-def _verdict(client: Any, scheduler: Any, workers: dict[str, Any]) -> str | None:
+def _no_answer() -> str:
+    return f"the scheduler or a worker did not answer within {patience():g} s"
+
+
+def _keep(client: Any, workers: dict[str, Any], found: dict[str, str]) -> None:
+    """Remember the workers that were asked, as they are named on the scheduler."""
+    _silent.pop(client, None)
+    _checked[client] = frozenset(name for name, address in found.items() if address in workers)
+
+
+def _verdict(scheduler: Any, workers: dict[str, Any]) -> str | None:
     places = {"the scheduler": scheduler}
     places |= {f"worker {address}": found for address, found in workers.items()}
     for place, found in places.items():
@@ -112,5 +152,4 @@ def _verdict(client: Any, scheduler: Any, workers: dict[str, Any]) -> str | None
             return f"{place} cannot import dask_gpuagg: {found}"
         if found != __version__:
             return f"{place} has dask_gpuagg {found}, the client has {__version__}"
-    _checked[client] = frozenset(workers)
     return None

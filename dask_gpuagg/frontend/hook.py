@@ -111,6 +111,8 @@ def _planned(
         query = _with_objects(logical.read(expr))
         decision = route(query, expr)
         query = replace(_on_lowered(query, lowered), shared=_is_shared(expr, root))
+        if query.frame.npartitions == 0:
+            raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
     except Unsupported as refusal:
         _fall_back(expr, refusal.reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -19,6 +20,16 @@ from dask_gpuagg.settings import switch
 Hook = tuple[type, str, Callable[..., Any]]
 
 lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """In the child: the thread that held the lock is not there."""
+    global lock
+    lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 # cached properties that have the same value with the plugin and without it
 KEPT = ("_meta",)

@@ -39,6 +39,10 @@ class GpuWorker(WorkerPlugin):
     name = "dask_gpuagg"
     idempotent = True
 
+    # none where there was no setup, or it failed
+    _closing: threading.Event | None = None
+    _warming: threading.Thread | None = None
+
     def __init__(
         self, pool: str | int | None = None, examples: Sequence[Any] | None = None
     ) -> None:
@@ -49,10 +53,9 @@ class GpuWorker(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Called by the worker."""
+        self._closing = threading.Event()
         report = setup_device(self.pool)
         worker.metrics["dask_gpuagg"] = lambda _: report
-        self._closing = threading.Event()
-        self._warming: threading.Thread | None = None
         if "device" in report and self.examples:
             report["kernels"] = "being made ready"
             # in the background: queries that arrive earlier compile what they need themselves
@@ -61,12 +64,14 @@ class GpuWorker(WorkerPlugin):
 
     def teardown(self, worker: Any) -> None:
         """Called by the worker as it closes; waits for the group-by that is being compiled."""
-        self._closing.set()
+        if self._closing is not None:
+            self._closing.set()
         if self._warming is not None:
             self._warming.join(timeout=30)
 
     def _warm(self, report: dict[str, Any]) -> None:
-        report["kernels"] = warm(self.examples, lambda: not self._closing.is_set())
+        closing = self._closing
+        report["kernels"] = warm(self.examples, lambda: closing is None or not closing.is_set())
 
 
 def setup_device(pool: str | int | None) -> dict[str, Any]:

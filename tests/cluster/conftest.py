@@ -40,7 +40,7 @@ import asyncio
 from distributed import Worker
 
 async def main():
-    async with Worker({address!r}, nthreads=1, dashboard=False) as worker:
+    async with Worker({address!r}, nthreads=1, dashboard=False, port={port}) as worker:
         await worker.finished()
 
 asyncio.run(main())
@@ -72,11 +72,11 @@ def process(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def worker(prelude: str, client: Client) -> Iterator[None]:
+def worker(prelude: str, client: Client, port: int = 0) -> Iterator[None]:
     """One more worker of a cluster, in whose process ``prelude`` has run first."""
     before = len(client.scheduler_info(n_workers=-1)["workers"])
     address = client.scheduler.address
-    with process(prelude + WORKER.format(address=address)):
+    with process(prelude + WORKER.format(address=address, port=port)):
         client.wait_for_workers(before + 1, timeout=60)
         yield
 

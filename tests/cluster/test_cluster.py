@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 
 import dask
@@ -16,6 +17,7 @@ from dask.dataframe.dask_expr._shuffle import P2PShuffle
 from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
+from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
 
@@ -223,6 +225,32 @@ class TestUnlikeWorkers:
             same(ddf.groupby("k").v.min().compute(), frame().groupby("k").v.min())
         assert tally.planned
         assert not tally.fallbacks
+
+    def test_another_worker_at_the_address_of_one_that_was_checked(self, small):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with worker("", small, port):
+            assert dask_gpuagg.check_cluster(small) is None
+            before = set(small.scheduler_info(n_workers=-1)["workers"])
+        while len(small.scheduler_info(n_workers=-1)["workers"]) > 1:
+            time.sleep(0.05)
+        with worker(ANOTHER_VERSION, small, port):
+            assert set(small.scheduler_info(n_workers=-1)["workers"]) == before
+            assert "has dask_gpuagg 0.0.1" in cluster_problem(small)
+
+    def test_a_worker_that_does_not_answer_is_waited_for_once(self, small):
+        (here,) = small.run(os.getpid).values()
+        limit = dask.config.set({"distributed.comm.timeouts.connect": "1s"})
+        with worker("", small), limit:
+            (there,) = set(small.run(os.getpid).values()) - {here}
+            os.kill(there, signal.SIGSTOP)
+            started = time.monotonic()
+            problem = dask_gpuagg.check_cluster(small)
+            assert problem == "the scheduler or a worker did not answer within 1 s"
+            assert [cluster_problem(small) for _ in range(20)] == [problem] * 20
+            assert time.monotonic() - started < 10
+            os.kill(there, signal.SIGCONT)
 
     @pytest.mark.parametrize("kind", BAD)
     def test_the_scheduler_is_checked_too(self, tmp_path, kind):

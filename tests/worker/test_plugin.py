@@ -71,6 +71,19 @@ def test_a_failure_to_warm_is_a_message(
     plugin.teardown(fake)
 
 
+def test_a_setup_that_failed_can_be_torn_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def setup(pool: object) -> None:
+        raise RuntimeError("no memory for the pool")
+
+    monkeypatch.setattr(worker, "setup_device", setup)
+    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={})
+    plugin.teardown(fake)
+    with pytest.raises(RuntimeError, match="no memory"):
+        plugin.setup(fake)
+    plugin.teardown(fake)
+    assert pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker())).name == plugin.name
+
+
 def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     rehearsed = []
     monkeypatch.setattr(warmup, "_rehearse", rehearsed.append)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -79,6 +79,12 @@ class Known:
 
     costs: Costs
     source: str
+
+
+# A file of measured constants has about 1,000 bytes.
+_LARGEST_FILE = 1 << 16
+# Devices differ from those that ship by less: a constant further off was not measured.
+_PLAUSIBLE = 1000
 
 
 # Fitted by benchmarks/choice.py to device times of 100 million rows.
@@ -176,21 +182,53 @@ def _name(device: Device) -> str:
 
 
 def read(path: Path, device: Device) -> Known | None:
-    """The constants of a file; None without one, or if it is of another device or other kernels."""
+    """The constants of a file; None without one, or if it is of another device or other kernels.
+
+    A file that no calibration has written is ignored with a warning.
+    """
     try:
-        report = json.loads(path.read_text())
-        if report["device"] != device.name or report["kernels"] != sources_hash():
-            return None
-        if report["multiprocessors"] != device.multiprocessors:
-            return None
-        costs = Costs(**report["costs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # not there, cut short, or of another version
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError:  # not there
         return None
-    for value in asdict(costs).values():
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            return None
-    return Known(costs, f"measured on {report['date']}")
+    try:
+        if len(text) > _LARGEST_FILE:
+            raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
+        return _checked(json.loads(text), device)
+    except RecursionError:
+        problem = "its values are nested too deep"
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"the measured constants in {path} are ignored ({problem}); "
+        "`dask-gpuagg calibrate` measures them again",
+        stacklevel=2,
+    )
+    return None
+
+
+def _checked(report: Any, device: Device) -> Known | None:
+    """The constants of a report of this device and these kernels.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        When a value is missing, or not of the type and range that a measurement gives.
+    """
+    of = (report["device"], report["multiprocessors"], report["kernels"])
+    if of != (device.name, device.multiprocessors, sources_hash()):
+        return None
+    costs, usual = Costs(**report["costs"]), asdict(shipped(device).costs)
+    for name, value in asdict(costs).items():
+        if type(value) not in (int, float):
+            raise TypeError(f"{name} is {value!r}, not a number")
+        if not usual[name] / _PLAUSIBLE <= value <= usual[name] * _PLAUSIBLE:
+            # an integer of many digits cannot be printed
+            raise ValueError(f"{name} lies more than {_PLAUSIBLE:,} times off {usual[name]:.3g}")
+    date = report["date"]
+    if not isinstance(date, str):
+        raise TypeError(f"date is {date!r}, not text")
+    return Known(costs, f"measured on {date}")
 
 
 def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -239,7 +240,7 @@ class Aggregator:
 
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
-        code = f"Spread<{self._state('Moments', column)}, {ddof}, {power}>"
+        code = f"Spread<{self._state('Moments', column)}, {operator.index(ddof)}, {power}>"
         self._add(code, "f64", FLOAT64, True)
 
     def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
@@ -267,7 +268,9 @@ class Aggregator:
         self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
     ) -> None:
         """Variance and its relatives (see ``spread``) from the moments of partials."""
-        code = f"Spread<{self._state('MergedMoments', n, mean, m2)}, {ddof}, {power}>"
+        code = (
+            f"Spread<{self._state('MergedMoments', n, mean, m2)}, {operator.index(ddof)}, {power}>"
+        )
         self._add(code, "f64", FLOAT64, True)
 
     def moments(self, column: plc.Column) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from dask_gpuagg.aggregations import REGISTRY, Kind, markdown
@@ -125,11 +126,23 @@ def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | No
         return Unsupported(
             f"{name} of dtype {column.dtype} is not made on the device", name, column.label
         )
+    ddof = dict(output.parameters).get("ddof", 1)
+    if not _is_int32(ddof):  # it is a part of the kernels' source
+        return Unsupported("ddof is no whole number of 32 bits", name, column.label)
     if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
         return Unsupported(f"{name} of categories that have no order", name, column.label)
     if name in ("idxmin", "idxmax") and labels > 1:
         return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
     return None
+
+
+def _is_int32(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    try:
+        return -(2**31) <= operator.index(value) < 2**31
+    except TypeError:
+        return False
 
 
 def device_table() -> str:

@@ -57,9 +57,10 @@ def finish_groups(
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     columns: dict[int, Any] = {}
+    of_states = _by_state(fields)
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
-            values = _from_states(output, fields, index)
+            values = _from_states(output, of_states, index)
         else:
             name = "rows" if output.kind is Kind.WHOLE else f"pairs{output.column}"
             column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
@@ -160,11 +161,17 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
     return ranks
 
 
-def _from_states(output: Output, fields: Fields, index: pd.Index) -> Any:
-    states = [
-        {name.split(".", 1)[1]: v for name, v in fields.items() if name.startswith(f"s{i}.")}
-        for i in output.states
-    ]
+def _by_state(fields: Fields) -> dict[str, Fields]:
+    """The fields of each state, by its name: of thousands of outputs, each asks for its own."""
+    found: dict[str, Fields] = {}
+    for name, values in fields.items():
+        state, field = name.split(".", 1)
+        found.setdefault(state, {})[field] = values
+    return found
+
+
+def _from_states(output: Output, of_states: dict[str, Fields], index: pd.Index) -> Any:
+    states = [of_states[f"s{i}"] for i in output.states]
     if output.custom is not None:
         columns = [pd.Series(v, index=index) for v in states[0].values()]
         if output.custom.finalize is None:

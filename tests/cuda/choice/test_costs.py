@@ -78,23 +78,14 @@ def changed(**values: Any) -> str:
     return json.dumps(report | values)
 
 
+def without(name: str) -> str:
+    report = json.loads(kept().read_text())
+    del report[name]
+    return json.dumps(report)
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"device": "NVIDIA H100"},
-        {"multiprocessors": 114},
-        {"kernels": "0" * 64},
-        {"costs": {"bandwidth": 1.0}},
-        {"costs": asdict(FOUND) | {"new_ps": 1.0}},
-        {"costs": asdict(FOUND) | {"run_ps": -1.0}},
-        {"costs": asdict(FOUND) | {"run_ps": 0}},
-        {"costs": asdict(FOUND) | {"run_ps": "fast"}},
-        {"costs": asdict(FOUND) | {"run_ps": float("nan")}},
-        {"costs": asdict(FOUND) | {"run_ps": float("inf")}},
-        {"costs": []},
-        {"date": None, "costs": None},
-    ],
-    ids=str,
+    "values", [{"device": "NVIDIA H100"}, {"multiprocessors": 114}, {"kernels": "0" * 64}], ids=str
 )
 def test_files_of_something_else_are_ignored(values: dict[str, Any], cache: Path) -> None:
     text = changed(**values)
@@ -103,9 +94,63 @@ def test_files_of_something_else_are_ignored(values: dict[str, Any], cache: Path
     assert costs.known(H200) == costs.shipped(H200)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"costs"', "\0"])
-def test_broken_files_are_ignored(text: str, cache: Path) -> None:
-    kept().write_text(text)
+def ignored_with_one_warning(text: str | bytes) -> str:
+    """The warning of a file that is read by two decisions."""
+    path = kept()
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    costs.known.cache_clear()
+    with pytest.warns(UserWarning, match="are ignored") as seen:
+        found = [costs.known(H200) for _ in range(2)]
+    assert found == [costs.shipped(H200)] * 2
+    (warning,) = seen
+    assert str(path) in str(warning.message)
+    return str(warning.message)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"costs": {"bandwidth": 1.0}},
+        {"costs": asdict(FOUND) | {"new_ps": 1.0}},
+        *(
+            {"costs": asdict(FOUND) | {"run_ps": value}}
+            for value in (-1.0, 0, "fast", float("nan"), float("inf"), True, 1e308, 1e-308, None)
+        ),
+        {"costs": []},
+        {"costs": dict.fromkeys(asdict(FOUND), 1e308)},
+        {"date": None, "costs": None},
+        {"date": None},
+        {"date": ["today"]},
+    ],
+    ids=str,
+)
+def test_files_with_other_values_are_ignored(values: dict[str, Any], cache: Path) -> None:
+    ignored_with_one_warning(changed(**values))
+
+
+def test_an_integer_of_400_digits_is_no_measurement(cache: Path) -> None:
+    told = ignored_with_one_warning(changed(costs=asdict(FOUND) | {"run_ps": 10**400}))
+    assert "run_ps lies more than 1,000 times off 28" in told
+
+
+@pytest.mark.parametrize("name", ["date", "costs", "device", "kernels", "multiprocessors"])
+def test_files_without_a_value_are_ignored(name: str, cache: Path) -> None:
+    assert f"KeyError: '{name}'" in ignored_with_one_warning(without(name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"costs"', "\0", b"\xff", "[" * 50_000, '{"a":' * 10_000, "1" * 70_000],
+    ids=lambda text: repr(text[:8]),
+)
+def test_broken_files_are_ignored(text: str | bytes, cache: Path) -> None:
+    ignored_with_one_warning(text)
+
+
+def test_a_directory_in_its_place_is_no_file(cache: Path) -> None:
+    path = kept()
+    path.unlink()
+    path.mkdir()
     costs.known.cache_clear()
     assert costs.known(H200) == costs.shipped(H200)
 
@@ -115,7 +160,8 @@ def test_a_file_cut_short_is_ignored(cache: Path) -> None:
     whole = path.read_text()
     for length in range(0, len(whole) - 1, 37):
         path.write_text(whole[:length])
-        assert costs.read(path, H200) is None
+        with pytest.warns(UserWarning, match="are ignored"):
+            assert costs.read(path, H200) is None
 
 
 def test_a_name_makes_a_file(cache: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,15 +15,20 @@ from dask_gpuagg.engines.device import support
 from dask_gpuagg.plan import Column, Plan, Requested
 
 KEY = [Column("k", np.dtype("int64"))]
+FLAGS = {"dropna": True, "observed": True, "sort": False}
 
 
 def refusal(
-    name: str, dtype: object, monkeypatch: pytest.MonkeyPatch, labels: int = 1
+    name: str,
+    dtype: object,
+    monkeypatch: pytest.MonkeyPatch,
+    labels: int = 1,
+    **parameters: object,
 ) -> str | None:
     monkeypatch.setattr(support, "unavailable", lambda: None)
     columns = [*KEY, Column("v", np.dtype(dtype) if isinstance(dtype, str) else dtype)]
-    flags = {"dropna": True, "observed": True, "sort": False}
-    plan = make_plan(KEY, columns, [Requested("v", name, "v")], **flags)
+    requested = [Requested("v", name, "v", tuple(parameters.items()))]
+    plan = make_plan(KEY, columns, requested, **FLAGS)
     refused = support.device_refusal(plan, labels)
     return None if refused is None else refused.reason
 
@@ -45,6 +52,28 @@ def test_numbers_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_others_are_taken_too(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(name, dtype, monkeypatch) is None
+
+
+@pytest.mark.parametrize("name", ["var", "std", "sem"])
+@pytest.mark.parametrize("ddof", [0, 1, -1, np.int64(2), np.uint8(2), 2**31 - 1, -(2**31)])
+def test_whole_numbers_of_32_bits_are_taken_for_ddof(
+    name: str, ddof: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refusal(name, "float64", monkeypatch, ddof=ddof) is None
+
+
+@pytest.mark.parametrize(
+    "ddof", [True, np.bool_(True), 1.5, 1.0, float("nan"), 2**31, -(2**31) - 1, 2**40, 10**400, "1"]
+)
+def test_nothing_else_gets_into_the_source(ddof: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "unavailable", lambda: None)
+    plan = make_plan(
+        KEY, [Column("v", np.dtype("f8"))], [Requested("v", "var", "v")], **FLAGS
+    )  # as a plan of another process may have it, unchecked
+    output = replace(plan.outputs[0], parameters=(("ddof", ddof),))
+    refused = support.device_refusal(replace(plan, outputs=(output,)))
+    assert refused is not None
+    assert refused.reason == "ddof is no whole number of 32 bits"
 
 
 def test_the_device_takes_what_the_registry_takes() -> None:
