@@ -96,7 +96,8 @@ def read(expr: Any) -> GroupByQuery:
     else:
         plan = make_plan(keys, columns, requested, **flags)
         categorical = any(dtype_class(key.dtype) == "category" for key in keys)
-        if plan.shape == "values" and categorical and not flags["observed"]:
+        device = engine_name(expr.frame._meta) == DEVICE
+        if plan.shape == "values" and (categorical or device) and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
     if engine_name(expr.frame._meta) == DEVICE:
         refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
