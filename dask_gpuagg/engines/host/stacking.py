@@ -34,7 +34,7 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     stacked = {
         name: _stack_categories(parts)
         if any(map(is_categorical, parts))
-        else pd.concat(parts, ignore_index=True).array
+        else pd.concat(parts, ignore_index=True)
         for name, parts in columns.items()
     }
     return pd.DataFrame(stacked, copy=False)
