@@ -336,3 +336,25 @@ def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any])
         partitioned(frame, 3),
         reference=lambda f: f.groupby("k", observed=False).x.value_counts(),
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+def test_value_counts_of_categories_where_text_was_promised(options: dict[str, Any]):
+    pieces = [
+        pd.DataFrame({"k": keys, "x": pd.Categorical([None, None], categories=["a"])})
+        for keys in ([None, None], [1.0, 2.0])
+    ]
+    meta = pieces[0].iloc[:0].astype({"x": "str"})
+    got = in_pieces(pieces, meta).groupby("k").x.value_counts(**options).compute()
+    assert sorted(got.items()) == [((1.0, "a"), 0), ((2.0, "a"), 0)]
+
+
+def test_a_partition_whose_keys_all_are_null_widens_no_other():
+    pieces = [
+        pd.DataFrame({"k": pd.Series(keys, dtype="float32"), "x": 1})
+        for keys in ([None, None], [None, 0.0])
+    ]
+    meta = pieces[0].iloc[:0].astype({"k": "int64"})
+    got = in_pieces(pieces, meta).groupby("k").x.sum().compute()
+    assert got.index.dtype == "float32"
+    assert got.to_dict() == {0.0: 1}
