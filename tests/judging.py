@@ -310,6 +310,18 @@ def _kind(dtype: str) -> str:
     return re.sub(r"\d+.*", "", plain.replace("boolean", "bool"))
 
 
+def _of_groups(
+    key: Any, ours: Mapping[Any, str], levels: int, pieces: Sequence[pd.DataFrame]
+) -> set[str]:
+    """The dtypes of a key in partitions that have a group of values.
+
+    The others do not make another dtype of these keys.
+    """
+    keys = [name for _, name in list(ours)[-levels:]]
+    held = [piece[[k for k in keys if k in piece]] for piece in pieces]
+    return {_written(h[key].dtype) for h in held if key in h and h.notna().all(axis=1).any()}
+
+
 def wrong_dtypes(
     pieces: Sequence[pd.DataFrame],
     ours: Mapping[Any, str],
@@ -338,9 +350,7 @@ def wrong_dtypes(
         }
         if _held_as(have, column, theirs.values()):
             continue
-        # partitions whose keys all are null do not make another dtype of the others' keys
-        is_key = place[0] >= len(ours) - levels
-        if is_key and {have} == {_written(p.dtype) for p in column if p.notna().any()}:
+        if place[0] >= len(ours) - levels and {have} == _of_groups(place[1], ours, levels, pieces):
             continue
         # a promised category stays one, so that outputs of one query agree
         promised = others.get("promised", {}).get(place)

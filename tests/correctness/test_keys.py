@@ -358,3 +358,15 @@ def test_a_partition_whose_keys_all_are_null_widens_no_other():
     got = in_pieces(pieces, meta).groupby("k").x.sum().compute()
     assert got.index.dtype == "float32"
     assert got.to_dict() == {0.0: 1}
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+def test_sorted_groups_of_several_outputs_have_the_order_of_all_categories(options: dict[str, Any]):
+    """The order of partitions' categories, whatever output a category's only group goes to."""
+    pieces = [
+        pd.DataFrame({"k": pd.Categorical(list(values), categories=list(values)), "x": 1.0})
+        for values in ("db", "ac", "e")
+    ]
+    groups = in_pieces(pieces).groupby("k", sort=True)
+    got = groups.agg({"x": ["sum", "median"]}, **options).compute()
+    assert got.index.tolist() == list("dbace")
