@@ -6,6 +6,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -370,3 +371,17 @@ def test_sorted_groups_of_several_outputs_have_the_order_of_all_categories(optio
     groups = in_pieces(pieces).groupby("k", sort=True)
     got = groups.agg({"x": ["sum", "median"]}, **options).compute()
     assert got.index.tolist() == list("dbace")
+
+
+def test_every_output_of_text_has_the_promised_categories():
+    """Outputs that are not gathered are partitions of the result, which says that it has them."""
+    pieces = [
+        pd.DataFrame({"k": pd.Series(list(keys), dtype="str"), "x": [1.0, 2.0]})
+        for keys in ("ab", "cd", "ef")
+    ]
+    meta = pieces[0].iloc[:0].astype({"k": "category"})
+    query = in_pieces(pieces, meta).groupby("k").x.median(split_out=2)
+    assert query.npartitions == 2
+    parts = dask.compute(*query.to_delayed())
+    assert all(isinstance(part.index.dtype, pd.CategoricalDtype) for part in parts)
+    assert sorted(label for part in parts for label in part.index) == list("abcdef")

@@ -182,8 +182,7 @@ def finalize(
     # of value_counts the value is the last key
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
     keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
-    if plan.sort and bucket is not None and bucket[1] > 1:
-        # outputs that are gathered to be sorted have no categories yet that they all share
+    if plan.gathered:  # outputs have no categories yet that they all share
         pairs = zip(keys, groups.keys, strict=False)
         keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
     if plan.shape == "values":
