@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -144,10 +145,11 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
-    exchanged = _exchange(query, decision, chunks, buckets)
     if plan.sort and outputs == 1:
+        gathered = replace(query, plan=replace(plan, gathered=True))
+        exchanged = _exchange(gathered, decision, chunks, buckets)
         return GroupByGather(exchanged, plan, query.meta)
-    return _fewer(exchanged, outputs)
+    return _fewer(_exchange(query, decision, chunks, buckets), outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:

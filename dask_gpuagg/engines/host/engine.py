@@ -93,7 +93,8 @@ def partial(
         categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
-        given, promised = keys, (*plan.keys, *plan.columns)
+        # NaN alone are no floats that are counted, whatever was promised
+        given, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
         if wanted:
             valid = np.logical_and.reduce([k.notna() for k in wanted])
             keys, index = [k[valid] for k in keys], index[valid]
@@ -105,8 +106,6 @@ def partial(
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
         keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
-        if plan.shape == "values" and dtype_class(keys[-1].dtype) == "float":
-            keys[-1] = keys[-1].astype(object)  # NaN alone are no floats that are counted
         groups = replace(groups, keys=[key.array for key in keys])
     held = columns
     columns = [durations(v, c.dtype) for v, c in zip(held, plan.columns, strict=False)]
@@ -183,8 +182,7 @@ def finalize(
     # of value_counts the value is the last key
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
     keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
-    if plan.sort and bucket is not None and bucket[1] > 1:
-        # outputs that are gathered to be sorted have no categories yet that they all share
+    if plan.gathered:  # outputs have no categories yet that they all share
         pairs = zip(keys, groups.keys, strict=False)
         keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
     if plan.shape == "values":
@@ -284,7 +282,8 @@ def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
     nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
     if not nothing or wanted in (found, "category"):
         return key.iloc[:0]
-    return pd.Series([], dtype=promised.dtype)
+    # objects, of which stacking takes no dtype where others have rows or a dtype
+    return pd.Series([], dtype=object)
 
 
 def _as_promised(key: Any, promised: Column, level: Any) -> Any:
