@@ -20,8 +20,10 @@ from dask.dataframe.dask_expr.io import IO, FromGraph
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
+from dask_gpuagg.cluster.places import Places
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
+    held_here,
     persisted,
     place_of,
     places_of,
@@ -279,6 +281,7 @@ def chunked(
     """
     if settings().chunk.partitions == 1 or frame.npartitions == 1:
         return None
+    read = frame._meta
     frame = _unprojected(frame, by)
     roots = [frame, *_expressions(by)]
     inside, outside = _region(roots)
@@ -289,16 +292,27 @@ def chunked(
             return _of_readers(frame, by, inside, device)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
-    sources = persisted(outside)
-    places = None if sources is None else places_of(sources, device)
-    if sources is None or places is None:
+    found = _places(outside, device, read)
+    if found is None:
         return None
+    sources, places = found
     held = [place_of(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
     buckets = buckets_of(held, places, in_order, device)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
     return Chunks(frame, tuple(by), buckets, len(workers))
+
+
+def _places(
+    outside: Sequence[Expr], device: bool, read: Any
+) -> tuple[list[FromGraph], Places] | None:
+    """The persisted collections that an input is made of, and where their partitions lie."""
+    sources = persisted(outside)
+    if sources is None:
+        return None if device else held_here(outside, read)
+    places = places_of(sources, device)
+    return None if places is None else (sources, places)
 
 
 def _of_readers(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, is_plain
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -128,4 +128,11 @@ def bytes_of(part: Any) -> int:
 
 def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
     """Columns of several partitions, concatenated by position; dtypes are equal by position."""
-    return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]
+    return [_stacked(columns) for columns in zip(*parts, strict=True)]
+
+
+def _stacked(columns: Sequence[pd.Series]) -> pd.Series:
+    if not is_plain(columns[0].dtype):
+        return pd.concat(columns, ignore_index=True)
+    # without a look at indexes and dtypes, which are the same, for each of many columns
+    return pd.Series(np.concatenate([column.to_numpy() for column in columns]), copy=False)
