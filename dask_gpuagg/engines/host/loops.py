@@ -438,3 +438,25 @@ def medians(values: Array, ends: Array, out: Array) -> None:
                     below = max(below, values[i])
                 out[g] = (out[g] + below) / 2.0
         start = ends[g]
+
+
+@compiled
+def buckets_of_bits(
+    bits: Array, first: int, factor: int, last: int, number: int, out: Array
+) -> None:
+    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
+
+    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
+    """
+    for i in range(len(bits)):
+        h = bits[i]
+        # -0.0 is 0.0
+        if h == np.uint64(0x8000000000000000):
+            h = np.uint64(0)
+        h ^= h >> np.uint64(30)
+        h *= np.uint64(0xBF58476D1CE4E5B9)
+        h ^= h >> np.uint64(27)
+        h *= np.uint64(0x94D049BB133111EB)
+        h ^= h >> np.uint64(31)
+        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
+        out[i] = h % np.uint64(number)
