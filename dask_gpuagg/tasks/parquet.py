@@ -21,6 +21,8 @@ from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from dask.dataframe.io.utils import _is_local_fs
 
+from dask_gpuagg.engines.host.grouping import is_dictionary
+
 # an argument of pyarrow's to_pandas: columns that need no conversion are views of what was read
 AS_READ = {"split_blocks": True}
 # Text that is written out takes four bytes for its length: below, it is in a dictionary.
@@ -66,7 +68,7 @@ class ColumnsAsRead(ArrowDatasetEngine):
         numbered = [
             name
             for name in kwargs.pop(_TEXT_KEYS, ())
-            if pa.types.is_dictionary(arrow_table.schema.field(name).type)
+            if is_dictionary(pd.ArrowDtype(arrow_table.schema.field(name).type))
         ]
         # Dask adds to the dictionary of these arguments
         kwargs["arrow_to_pandas"] = dict(AS_READ)

@@ -126,6 +126,10 @@ TEXTS = {
     "outputs": lambda d: d.groupby("s").v.sum(split_out=3),
     "the key itself": lambda d: d.groupby("s").s.count(),
     "distinct": lambda d: d.groupby("s").k.nunique(),
+    "size": lambda d: d.groupby("s").size(),
+    "values": lambda d: d.groupby("s").k.value_counts(),
+    "labels": lambda d: d.groupby("s").v.idxmax(),
+    "first": lambda d: d.groupby("s").agg({"v": ["first", "last"]}),
     "filtered": lambda d: d[d.s != "a"].groupby("s").v.sum(),
     "observed": lambda d: d.groupby("s", observed=False).v.sum(),
 }
@@ -159,6 +163,23 @@ def test_text_keys_read_as_dictionaries_are_text(texts: Path, name: str) -> None
         expected = TEXTS[name](ddf).compute()
     assert got.index.get_level_values(0).dtype == expected.index.get_level_values(0).dtype
     same(got, expected)
+
+
+def test_keys_that_are_no_text_in_some_file(tmp_path: Path) -> None:
+    keys = [
+        pa.array(["1", "2", "1"]),
+        pa.array(["2", None, "3"]).dictionary_encode(),
+        pa.array([1, 2, 2], "int64").dictionary_encode(),
+    ]
+    for i, key in enumerate(keys):
+        pq.write_table(pa.table({"s": key, "v": [1.0, 2.0, 4.0]}), tmp_path / f"{i}.parquet")
+    text = dd.read_parquet([tmp_path / f"{i}.parquet" for i in (0, 1)]).groupby("s").v.sum()
+    assert chunks_in(text)[0].text_keys == ("s",)
+    assert text.compute().sort_index().to_dict() == {"1": 5.0, "2": 3.0, "3": 4.0}
+    mixed = dd.read_parquet([tmp_path / f"{i}.parquet" for i in (0, 2)]).groupby("s").v.sum()
+    with dask.config.set({"gpuagg.chunk": 1}):
+        expected = mixed.compute()
+    assert mixed.compute().to_dict() == expected.to_dict()
 
 
 def test_files_that_differ_from_the_metadata(tmp_path: Path) -> None:
