@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also the kernels for many groups: ten times the time",
+        help="also the kernels for many groups, which takes much longer",
     )
     options = parser.parse_args(arguments)
     try:
