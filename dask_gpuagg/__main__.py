@@ -1,7 +1,8 @@
 """Run a script or module with the plugin enabled: ``python -m dask_gpuagg script.py [args]``.
 
 ``dask-gpuagg`` is the same command. ``dask-gpuagg calibrate`` measures the constants by which
-kernels are chosen on this machine's GPU.
+kernels are chosen on this machine's GPU, ``dask-gpuagg warm`` compiles the kernels of common
+queries.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m dask_gpuagg",
         description="Run a Python script with Dask's group-bys going through dask_gpuagg, or, as "
-        "`calibrate`, measure what kernels cost on this machine's GPU.",
+        "`calibrate`, measure what kernels cost on this machine's GPU, or, as `warm`, compile "
+        "those of common queries (`warm --help`).",
     )
     parser.add_argument("--version", action="version", version=dask_gpuagg.__version__)
     # whatever follows the script or -m is the program's own, options included
@@ -40,6 +42,10 @@ def main(arguments: list[str] | None = None) -> None:
         from dask_gpuagg.engines.device.calibrate import calibrate
 
         sys.exit(calibrate())
+    if options.script[:1] == ["warm"]:
+        from dask_gpuagg.cuda import warm
+
+        sys.exit(warm.main(options.script[1:]))
     dask_gpuagg.enable()
     sys.argv = list(program)
     if options.module:

@@ -138,6 +138,13 @@ def test_calibrate_without_a_gpu_says_so_once():
     assert ran.stdout == ""
 
 
+def test_warm_is_a_command_with_options_of_its_own():
+    ran = gpuagg("warm", "--help")
+    assert ran.returncode == 0
+    assert "usage: dask-gpuagg warm" in ran.stdout
+    assert "median of float64, by int64, int32, string, two int64" in " ".join(ran.stdout.split())
+
+
 def test_version():
     assert gpuagg("--version").stdout.strip() == dask_gpuagg.__version__
 
