@@ -16,8 +16,8 @@ from dask_gpuagg.frontend.activation import looking_on
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.lower import chunks_of, route
 from dask_gpuagg.planning.route import Routing
+from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.runs import last_runs
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run

@@ -124,7 +124,7 @@ def _planned(
         _fall_back(expr, f"the planner failed: {error!r}", cause=error)
         return None
     if not looking.get():
-        tally.planned.add(expr._name)
+        tally.plan(expr._name)
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 

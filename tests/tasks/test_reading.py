@@ -179,7 +179,9 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     # every partition has rows of its own
     whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
     frames = ((whole.iloc[i : i + 100], ["k"]) for i in range(0, 3200, 100))
-    (merged,) = [combined(module.partials_of_stream(frames, plan), plan)]
+    (merged,) = [
+        combined(module.partials_of_stream(frames, plan, lambda *seen, **more: None), plan)
+    ]
     got = merged["groups"].set_index("k0")["s0.sum"]
     same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
     assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows

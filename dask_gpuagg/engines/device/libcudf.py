@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import pylibcudf as plc
 from pylibcudf.types import (
@@ -43,7 +43,7 @@ from dask_gpuagg.engines.device.operations import (
     take_rows,
     upper_half,
 )
-from dask_gpuagg.reporting.fallbacks import warn_user
+from dask_gpuagg.reporting.fallbacks import Fallback, tally, warn_user
 
 KERNEL = "libcudf"
 
@@ -100,12 +100,13 @@ def cause_of(error: KernelsUnavailable) -> str:
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
     cause = next((line for line in lines if "error" in line), lines[0])
+    tally.count(Fallback("a group-by on the device", f"runs by {KERNEL}", cause))
     if policy == "warn":
         _warn(cause)
     return cause
 
 
-@cache
+@lru_cache(1000)
 def _warn(cause: str) -> None:
     warn_user(
         f"group-bys on the device run by {KERNEL}, which is slower, because the kernels of this "
