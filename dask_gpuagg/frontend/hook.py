@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -36,6 +37,7 @@ from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
 
@@ -94,6 +96,51 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
         return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A group-by as it is planned: on lowered inputs, with its physical nodes."""
+
+    query: GroupByQuery
+    decision: Routing
+    nodes: Expr
+
+
+# what the planner did with each group-by of a query, by name: planned, or why not
+_watched: ContextVar[dict[str, Planned | str] | None] = ContextVar("_watched", default=None)
+
+
+def plans_of(tuned: Expr) -> dict[str, Planned | str]:
+    """What the planner does with the group-bys of a query that Dask has tuned, by their names.
+
+    Parameters
+    ----------
+    tuned : Expr
+
+    Returns
+    -------
+    dict of str to Planned or str
+        A text says why stock Dask runs a group-by.
+
+    Raises
+    ------
+    Exception
+        Whatever lowering the query raises.
+    """
+    seen: dict[str, Planned | str] = {}
+    token = _watched.set(seen)
+    try:
+        tuned.lower_completely()
+    finally:
+        _watched.reset(token)
+    return seen
+
+
+def _seen(expr: Any, found: Planned | str) -> None:
+    watched = _watched.get()
+    if watched is not None:
+        watched[expr._name] = found
+
+
 def _planned(
     expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any], root: Expr
 ) -> Expr | None:
@@ -115,16 +162,20 @@ def _planned(
             raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
     except Unsupported as refusal:
+        _seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
         return None
     except UnsupportedGroupBy:
         raise
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
-        _fall_back(expr, f"the planner failed: {error!r}", cause=error)
+        reason = f"the planner failed: {error!r}"
+        _seen(expr, reason)
+        _fall_back(expr, reason, cause=error)
         return None
     if not looking.get():
         tally.plan(expr._name)
+    _seen(expr, Planned(query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 

@@ -13,11 +13,12 @@ FEW_PARTITIONS = 15
 
 
 class Route(enum.Enum):
-    """The way partials take to the partition that finalizes them."""
+    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials."""
 
     TREE = "tree"
     EXCHANGE = "exchange"
     ALIGNED = "aligned"
+    DIRECT = "direct"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_gpuagg.plan import short
 from dask_gpuagg.task_settings import use
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ _REMEMBERED = 1_000
 _TOTALS = 1_000
 # plans that are compared with that of a task: of equal ones one is kept
 _PLANS = 8
-# of a query's description
-_OUTPUTS, _LETTERS = 4, 120
+# outputs and keys that the description of a query names
+_SHOWN = 4
 
 
 class What(NamedTuple):
@@ -253,26 +254,12 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
 
 def summary(plan: Plan) -> str:
     """The outputs and keys of a plan in one line: ``sum of v, mean of w by k``."""
-    shown = [output_text(plan, i) for i in range(min(len(plan.outputs), _OUTPUTS))]
-    more = len(plan.outputs) - len(shown)
-    outputs = ", ".join(shown) + (f" and {more:,} more" if more else "")
-    keys = ", ".join(_short(key.label) for key in plan.keys[:_OUTPUTS])
-    keys += f" and {more:,} more" if (more := len(plan.keys) - _OUTPUTS) > 0 else ""
+    shown = [plan.output_label(i) for i in range(min(len(plan.outputs), _SHOWN))]
+    more = len(plan.outputs) - _SHOWN
+    outputs = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    keys = ", ".join(short(key.label) for key in plan.keys[:_SHOWN])
+    keys += f" and {more:,} more" if (more := len(plan.keys) - _SHOWN) > 0 else ""
     return f"{outputs or 'groups'} by {keys}"
-
-
-def output_text(plan: Plan, position: int) -> str:
-    """An output of a plan, abbreviated: ``sum of v``."""
-    output = plan.outputs[position]
-    name = output.custom.name if output.custom else output.aggregation
-    return (
-        name if output.column is None else f"{name} of {_short(plan.columns[output.column].label)}"
-    )
-
-
-def _short(label: Any) -> str:
-    text = str(label)
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
 def measured() -> Measured:
