@@ -64,15 +64,22 @@ class Explained:
     transfer: str = ""
     runs: tuple[Run, ...] = ()
 
+    @property
+    def groups(self) -> str:
+        """How many groups are expected; empty if nothing is known."""
+        if self.decision is None or self.decision.groups is None:
+            return ""
+        return f"{'at most' if self.decision.bound else 'about'} {self.decision.groups:,}"
+
     def lines(self) -> list[tuple[str, str]]:
         """What there is to say, each with its title."""
         found = [("engine", self.engine)]
         if self.plan is not None and self.decision is not None and self.physical is not None:
-            groups, physical = self.decision.groups, self.physical
+            physical = self.physical
             for line in str(self.plan).splitlines():
                 title, _, text = line.partition(" ")
                 found.append((title, text.strip()))
-            found.append(("groups", "not estimated" if groups is None else f"{groups:,}"))
+            found.append(("groups", self.groups or "not estimated"))
             if physical.chunks:
                 found.append(("chunks", physical.chunks))
             found.append(("merge", f"{physical}: {self.decision.reason}"))
@@ -144,7 +151,8 @@ def explain(query: Any) -> Explanation:
     with looking_on():
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
-        nodes = {n._name: n for n in tuned.walk() if logical.is_aggregation(n)}
+        # from the inputs on, and several queries in their order
+        nodes = {n._name: n for n in reversed([*tuned.walk()]) if logical.is_aggregation(n)}
         refused = {name: _refusals(node, problem) for name, node in nodes.items()}
         plans: dict[str, Planned | str] = {}
         failure = ""

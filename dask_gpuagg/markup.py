@@ -9,11 +9,13 @@ from collections.abc import Sequence
 STYLE = (
     "<style>.gpuagg{font:13px/1.45 system-ui,sans-serif;max-width:100%}"
     ".gpuagg .wide{overflow-x:auto}"
-    ".gpuagg table{border-collapse:collapse;margin:.3em 0 .8em}"
+    ".gpuagg table{border-collapse:collapse;margin:.3em 0 .8em;font:inherit;color:inherit}"
     ".gpuagg th,.gpuagg td{padding:.15em .7em .15em 0;text-align:right;white-space:nowrap;"
     "border-bottom:1px solid rgba(128,128,128,.35)}"
     ".gpuagg th{font-weight:600}"
     ".gpuagg th:first-child,.gpuagg td:first-child{text-align:left}"
+    ".gpuagg .text th,.gpuagg .text td,.gpuagg td:has(.bar){text-align:left}"
+    ".gpuagg .text td{white-space:normal;overflow-wrap:anywhere}"
     ".gpuagg h4{margin:.6em 0 .1em;overflow-wrap:anywhere}"
     ".gpuagg p{margin:.2em 0;overflow-wrap:anywhere}"
     ".gpuagg .off{border-left:4px solid #d08700;padding-left:.6em}"
@@ -32,12 +34,13 @@ def escaped(text: object) -> str:
     return html.escape(str(text))
 
 
-def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> str:
+    """A table of cells that are HTML already: of numbers, or of text that is wrapped."""
     titles = "".join(f"<th>{escaped(cell)}</th>" for cell in head)
     lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="wide"><table><tr>{titles}</tr>{body}</table></div>'
+    kind = ' class="text"' if text else ""
+    return f'<div class="wide"><table{kind}><tr>{titles}</tr>{body}</table></div>'
 
 
 def bar(share: float) -> str:

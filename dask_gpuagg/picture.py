@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # boxes that a column has at most; the last of more stands for the rest
 _BOXES = 6
+# runs that are shown
+_RUNS = 5
 _WIDTH, _HEIGHT, _STEP = 64, 18, 26
 _APART, _TOP = 176, 34
 
@@ -52,32 +54,24 @@ def report(off: str, groupbys: Iterable[Explained]) -> str:
     for one in groupbys:
         parts.append(f"<h4>group-by {escaped(one.what)}</h4>")
         if one.physical is not None:
-            groups = one.decision.groups if one.decision is not None else None
-            parts.append(drawn(columns_of(one.physical, groups)))
-        rows = [[escaped(title), _wrapped(text)] for title, text in one.lines()]
-        rows += [["ran", _wrapped(str(run))] for run in one.runs[-5:]]
-        parts.append(html_table(("", ""), rows))
+            parts.append(drawn(columns_of(one.physical, one.groups)))
+        lines = [*one.lines(), *(("ran", str(run)) for run in one.runs[-_RUNS:])]
+        rows = [[escaped(title), escaped(text)] for title, text in lines]
+        parts.append(html_table(("", ""), rows, text=True))
     return page(*(parts or ["<p>no group-by aggregation</p>"]))
 
 
-def _wrapped(text: str) -> str:
-    return (
-        '<div style="text-align:left;white-space:normal;max-width:60em;overflow-wrap:anywhere">'
-        f"{escaped(text)}</div>"
-    )
-
-
-def columns_of(physical: Physical, groups: int | None) -> list[Column]:
+def columns_of(physical: Physical, groups: str) -> list[Column]:
     """The columns of a plan's picture.
 
     Parameters
     ----------
     physical : Physical
-    groups : int, optional
-        Expected.
+    groups : str
+        How many are expected; empty if nothing is.
     """
     tasks = dict(physical.tasks)
-    expected = "" if groups is None else f"about {groups:,} groups"
+    expected = f"{groups} groups" if groups else ""
     columns = [Column(physical.partitions, "partitions")]
     outputs = physical.outputs
     if physical.route is Route.DIRECT:

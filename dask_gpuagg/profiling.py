@@ -258,14 +258,15 @@ class profile:
         longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
         parts = [f"<p>{escaped(self._head())}</p>"]
         for query, steps in _by_query(self.steps).items():
-            rows = [[*map(escaped, _cells(s)), bar(s.seconds / longest)] for s in steps]
-            parts += [f"<h4>{escaped(query)}</h4>", html_table([*_HEAD, ""], rows)]
+            rows = [list(map(escaped, _cells(step))) for step in steps]
+            for step, row in zip(steps, rows, strict=True):
+                row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
+            head = [*_HEAD]
+            head.insert(_HEAD.index("longest"), "")
+            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
         if self.kernels:
-            head, rows = (
-                ("kernel", *_HEAD[1:]),
-                [list(map(escaped, _cells(k))) for k in self.kernels],
-            )
-            parts += ["<h4>calls of the kernels</h4>", html_table(head, rows)]
+            rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
+            parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
         if self.fallbacks:
             parts += ["<h4>fallbacks</h4>", _fallback_table(self.fallbacks)]
         parts += [f"<p>note: {escaped(note)}</p>" for note in self.notes]
@@ -351,7 +352,7 @@ def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:
         return ""
     head = ("what", "how", "reason", "line", "queries")
     rows = [[*map(escaped, found), f"{number:,}"] for found, number in entries]
-    return html_table(head, rows)
+    return html_table(head, rows, text=True)
 
 
 def _counted(number: int, noun: str) -> str:

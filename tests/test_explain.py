@@ -59,7 +59,7 @@ class TestExplain:
             "  states   sum of v, count of v",
             "  rows     i",
             "  outputs  mean of v, sum of v, median of i",
-            "  groups   400",
+            "  groups   at most 400",
             "  merge    exchange of 4 partials into 4, brought to 1 output: "
             "at most 400 groups (there are 400 rows)",
             "  tasks    4 partial, 20 exchange, 4 finalize, 1 gather",
@@ -260,7 +260,7 @@ class TestPicture:
         explanation = explain(query)
         text = shown(explanation._repr_html_())
         (found,) = explanation.groupbys
-        columns = columns_of(found.physical, found.decision.groups)
+        columns = columns_of(found.physical, found.groups)
         assert columns[0].number == npartitions
         assert [c.title for c in columns][0::3] == ["partitions", "outputs"] or len(columns) == 3
         for column in columns:
