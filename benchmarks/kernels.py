@@ -76,14 +76,21 @@ def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
 
     return {
         "ours": ours,
-        "ours frame": engine_arm(frame, query),
+        "ours frame": engine_arm(frame, spec_of(query), ["k"]),
         "ours first": first,
         "cudf columns": columns,
         "cudf frame": frames,
     }
 
 
-def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
+def spec_of(query: str) -> dict[str, list[str]]:
+    """A query by the name that this benchmark has for it."""
+    if query == "five":
+        return {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
+    return {"v": ["sum"]}
+
+
+def engine_arm(frame: Any, spec: dict[str, list[str]], keys: list[str]) -> Callable[[], Any]:
     """The device engine on a DataFrame: what one partition costs inside a Dask task."""
     import dask_cudf
 
@@ -92,14 +99,11 @@ def engine_arm(frame: Any, query: str) -> Callable[[], Any]:
     from dask_gpuagg.frontend import logical
     from dask_gpuagg.tasks.tasks import gpuagg_direct
 
-    spec: Any = {"v": "sum"}
-    if query == "five":
-        spec = {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
     with enabled():
-        lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1).groupby("k").agg(spec)
-        read = logical.read(lazy.expr)
+        lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)
+        read = logical.read(lazy.groupby(keys, observed=True).agg(spec).expr)
     shape = shape_of(read.meta)
-    return lambda: gpuagg_direct(frame, "k", plan=read.plan, shape=shape)
+    return lambda: gpuagg_direct(frame, *keys, plan=read.plan, shape=shape)
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.kernels import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters, collect, table_of
+from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
@@ -57,7 +57,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
         query=COUNTS,
         kernels=kernels,
         device=device,
-        columns=columns,
+        pieces=(Piece(columns, 0, len(keys)),),
         rows=len(keys),
         stream=stream,
         handle=handle,

@@ -25,8 +25,13 @@ def render(results: dict[str, Any]) -> str:
     ]
     for scheduler in results["schedulers"].values():
         lines += ["", scheduler["title"]]
-        rows = [_row(entry) for entry in scheduler["queries"].values()]
-        lines += _columns(_heading(results["arms"]), rows)
+        entries = list(scheduler["queries"].values())
+        rows = [_row(entry) for entry in entries]
+        heading = _heading(results["arms"])
+        if any("noise" in entry for entry in entries):
+            heading += ["wall", "noise", "cpu", "noise of cpu"]
+            rows = [row + _noise(entry) for row, entry in zip(rows, entries, strict=True)]
+        lines += _columns(heading, rows)
         lines += _summary(list(scheduler["queries"].values()), results["arms"])
     return "\n".join(lines)
 
@@ -49,7 +54,7 @@ def _heading(names: Sequence[str]) -> list[str]:
 
 
 def _row(entry: dict[str, Any]) -> list[str]:
-    first, second = entry["arms"]
+    first, second = entry["arms"][:2]
     ratios = entry["ratios"]
     return [
         entry["name"],
@@ -64,6 +69,18 @@ def _row(entry: dict[str, Any]) -> list[str]:
         "/".join("-" if one["cold"] is None else f"{one['cold']:.2f}" for one in entry["arms"]),
         _by_plan(entry.get("plugin")),
     ]
+
+
+def _noise(entry: dict[str, Any]) -> list[str]:
+    """Median ratios and their intervals, and those of the base arm and itself, by both clocks."""
+    cpu = entry["cpu"]
+    return [_interval(one) for one in (entry, entry["noise"], cpu, cpu["noise"])]
+
+
+def _interval(found: dict[str, Any]) -> str:
+    if found["interval"] is None:
+        return "-"
+    return f"{found['ratio']:.3f} ({found['interval'][0]:.3f}-{found['interval'][1]:.3f})"
 
 
 def _seconds(one: dict[str, Any]) -> str:
@@ -113,6 +130,10 @@ def _summary(entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
         return [*lines, "both arms are the same: this spread is noise"]
     missed = [entry["name"] for entry in judged if entry["ratio"] < entry["target"]]
     lines.append(f"below target: {', '.join(missed) or 'none'}")
+    for clock, text in (("wall", "by the clock"), ("cpu", "in CPU time")):
+        slower = [e["name"] for e in entries if e.get("slower", {}).get(clock)]
+        if any("slower" in entry for entry in entries):
+            lines.append(f"slower beyond noise, {text}: {', '.join(slower) or 'none'}")
     grew = [entry["name"] for entry in judged if _grew(entry)]
     if any(one["peak"] is not None for entry in judged for one in entry["arms"]):
         lines.append(f"higher peak than {names[0]}: {', '.join(grew) or 'none'} (beyond noise)")
@@ -120,7 +141,7 @@ def _summary(entries: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
 
 
 def _grew(entry: dict[str, Any]) -> bool:
-    first, second = (one["peak"] for one in entry["arms"])
+    first, second = (one["peak"] for one in entry["arms"][:2])
     if first is None or second is None:
         return False
     return bool(second > max(first * PEAK_MARGIN, first + PEAK_FLOOR))

@@ -1,23 +1,27 @@
 """TPC-H's 22 queries, whole, by stock Dask and by the plugin, on one machine.
 
-``python -m benchmarks.tpch --scale 0.5``. Both arms run in one process on the same Parquet files,
-alternating, and read them in every run; per query, the median over pairs of neighbouring runs of
-stock time divided by plugin time. ``README.md`` says how to read it.
+``python -m benchmarks.tpch --scale 0.5``. The arms run in one process on the same Parquet files, in
+turns, and read them in every run; per query, the median over rounds of stock time divided by plugin
+time, beside the same of stock Dask and itself. ``README.md`` says how to read it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
+import statistics
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import dask
 
-from benchmarks import arms, host, machine, table
+from benchmarks import arms, host, machine, rounds, table
+from benchmarks.compare import compare
 from benchmarks.queries import Query, Support
 from benchmarks.report import write
 from benchmarks.tpch_data import read, write_parquet
@@ -70,17 +74,81 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         },
     }
     with dask.config.set(scheduler="threads", num_workers=options.threads):
-        session = host.Session("threads", "", tables, _no_memory)
         for name in options.queries:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
-            measured[name] = host.measure(one, session, options)
+            measured[name] = measure(one, tables, options)
             write(results, options.out)
     return results
 
 
-def _no_memory(query: Query, arm: str) -> dict[str, Any]:
-    raise NotImplementedError("peak memory is measured by benchmarks.host")
+def measure(query: Query, tables: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one query in all arms, and return everything that was seen.
+
+    Parameters
+    ----------
+    query : Query
+    tables : Tables
+    options : argparse.Namespace
+        ``arms``, ``repeats`` and ``budget`` are used.
+
+    Returns
+    -------
+    dict
+        Ready for JSON: per arm the first run's time (``cold``) and those of the others (``warm``
+        and ``cpu``); what ``rounds.compared`` says of the first two arms, of the first and itself
+        (``noise``), and both in CPU time (``cpu``); ``slower``, by either clock.
+    """
+    names = [*options.arms, *([arms.AGAIN] if arms.PLUGIN in options.arms else [])]
+    start = time.perf_counter()
+    cold = [arms.run(query, tables, name) for name in options.arms]
+    failed = any(run.error for run in cold)
+    answer = None if failed else dataclasses.asdict(compare(cold[0].result, cold[1].result))
+    first = {name: (run.seconds, run.error) for name, run in zip(options.arms, cold, strict=True)}
+    del cold  # results are not held while others are timed
+    timed = rounds.rounds(
+        names,
+        lambda name: arms.run(query, tables, name),
+        0 if failed else options.repeats,
+        lambda: time.perf_counter() - start > options.budget,
+    )
+    entry = {
+        "name": query.name,
+        "title": query.title,
+        "support": query.support.value,
+        "target": query.target,
+        "note": query.note,
+        "arms": [_arm(one, *first.get(one.name, (None, None))) for one in timed],
+        **rounds.compared(timed[0].wall, timed[1].wall),
+        "answer": answer,
+    }
+    if len(timed) > 2:
+        noise = rounds.compared(timed[0].wall, timed[2].wall)
+        busy = rounds.compared(timed[0].cpu, timed[1].cpu)
+        noise_of_cpu = rounds.compared(timed[0].cpu, timed[2].cpu)
+        entry |= {
+            "noise": noise,
+            "cpu": {**busy, "noise": noise_of_cpu},
+            "slower": {
+                "wall": rounds.is_slower(entry, noise),
+                "cpu": rounds.is_slower(busy, noise_of_cpu),
+            },
+            "plugin": arms.report(query, tables),
+        }
+    return entry
+
+
+def _arm(one: rounds.Timed, cold: float | None, error: str | None) -> dict[str, Any]:
+    return {
+        "arm": one.name,
+        "cold": cold,
+        "warm": one.wall,
+        "cpu": one.cpu,
+        "median": statistics.median(one.wall) if one.wall else None,
+        "memory": [],
+        "peak": None,
+        "error": error or one.error,
+    }
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -101,16 +169,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--arms",
         type=host.list_of(arms.ARMS),
         default=arms.ARMS,
-        help="two of them; 'stock,stock' shows how much the ratio of equal things varies",
+        help="two of them; beside the plugin, stock runs a second time in each round",
     )
-    parser.add_argument("--repeats", type=int, default=5, help="pairs of warm runs per query")
+    parser.add_argument("--repeats", type=int, default=11, help="rounds of warm runs per query")
     parser.add_argument(
-        "--budget", type=float, default=120.0, help="seconds after which a query gets no more pairs"
+        "--budget", type=float, default=180.0, help="seconds after which a query gets no more"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help=f"default: {OUT}; with --quick, in --data")
     parser.add_argument(
-        "--quick", action="store_true", help=f"scale {QUICK_SCALE}, one pair: does it all run?"
+        "--quick", action="store_true", help=f"scale {QUICK_SCALE}, one round: does it all run?"
     )
     parser.add_argument("--show", type=Path, help="print an earlier results file and stop")
     options = parser.parse_args(argv)
@@ -123,7 +191,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if options.out is None:
         # a trial does not overwrite the results that are kept
         options.out = options.data / "tpch-quick.json" if options.quick else OUT
-    options.memory_runs = 0
     return options
 
 

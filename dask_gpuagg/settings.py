@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import operator
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,8 @@ class Settings:
     groups_per_output: int
     sample: str
     kernel: str
-    kernel_cache: str | None
+    # as it was given: one that is no directory costs time, and no query its result
+    kernel_cache: Any
     pool: str | int | None
 
 
@@ -173,12 +173,8 @@ def _chunk(value: Any) -> ChunkLimit:
         raise ValueError('auto, a number of partitions from 1 on, or bytes such as "4GB"') from None
 
 
-def _directory(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise ValueError("the path of a directory, or null")
-    return os.fsdecode(value)
+def _as_given(value: Any) -> Any:
+    return value
 
 
 def _pool(value: Any) -> str | int | None:
@@ -199,6 +195,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "enabled": _enabled,
     "chunk": _chunk,
     "groups_per_output": _count,
-    "kernel_cache": _directory,
+    "kernel_cache": _as_given,
     "pool": _pool,
 }

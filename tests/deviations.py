@@ -118,7 +118,9 @@ FAMILIES: dict[str, Family] = {
     "arrow int": Family((-3, 0, 1, 2), _as("int64[pyarrow]"), _arrow_ints, _arrow_ints, _SUMS),
     "datetime": Family(_moments, _moment("us"), _units, _units, (*_ORDER, "mean", "median")),
     "zoned": Family(_moments, _moment("us", "Europe/Berlin"), _zoned, _zoned, _ORDER),
-    "timedelta": Family(_lengths, _length("us"), _spans, _spans, (*_ORDER, "sum", "mean")),
+    "timedelta": Family(
+        _lengths, _length("us"), _spans, _spans | _object, (*_ORDER, "sum", "mean")
+    ),
     "string": Family(
         ("a", "b", "", "ccc"),
         _as("str"),

@@ -114,6 +114,8 @@ def problem(
     if not answers(ours):
         text = f"stock Dask answers, the plugin does not: {ours!r}"
         return text if answers(stock.answer) else None
+    if answers(truth) and len(ours) == len(truth) == 0 and _is_matrix(ours, truth, stock):
+        return None
     single = any("float32" in map(str, piece.dtypes) for piece in pieces)
     if answers(truth):
         found = difference(ours, truth, single, ordered)
@@ -134,6 +136,16 @@ def problem(
     others = {"stock Dask": stock.answer, "pandas": truth} | stock.promised
     wrong = wrong_dtypes(pieces, ours, others)
     return f"dtypes: {'; '.join(wrong)}" if wrong else None
+
+
+def _is_matrix(ours: Any, truth: Any, stock: Stock) -> bool:
+    """Whether an answer has the levels that Dask promises, of which pandas' has one fewer.
+
+    pandas' matrices of several keys lack the level of columns where there is no group.
+    """
+    promised = stock.promised.get("promised")
+    fewer = truth.index.nlevels == ours.index.nlevels - 1
+    return fewer and promised is not None and promised.index.names == ours.index.names
 
 
 def _wrong_without(stock: Stock, ours: Any, truth: Any, pieces: Sequence[pd.DataFrame]) -> bool:
@@ -208,7 +220,9 @@ def dtypes(result: Any) -> dict[Any, str]:
 def _written(dtype: Any) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         return f"category, ordered={dtype.ordered}"
-    return repr(dtype) if isinstance(dtype, pd.StringDtype) else str(dtype)
+    # pandas takes the precision of decimals in lists from the values, so outputs differ in it
+    text = re.sub(r"^(list<.*decimal128\()\d+", r"\1_", str(dtype))
+    return repr(dtype) if isinstance(dtype, pd.StringDtype) else text
 
 
 # Whose dtype serves as well as stock Dask's, and for which columns. Stock Dask's own depends on
@@ -235,10 +249,13 @@ def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
     """Of several dtypes: the same kind in another width, unit or layout, or objects of that kind.
 
     Which of them stock Dask and pandas return depends on partitions without a row or a value, and
-    on the order in which they are concatenated. Their sizes of Arrow's columns are Arrow's.
+    on the order in which they are concatenated. Their sizes of Arrow's columns are Arrow's, and of
+    nullable strings nullable.
     """
-    if any(isinstance(part.dtype, pd.ArrowDtype) for part in column) and have == "int64":
-        return "int64[pyarrow]" in theirs
+    if have == "int64" and "int64[pyarrow]" in theirs:
+        return any(isinstance(part.dtype, pd.ArrowDtype) for part in column)
+    if have == "int64" and "Int64" in theirs:
+        return any(isinstance(part.dtype, pd.StringDtype) for part in column)
     if len({_written(part.dtype) for part in column}) == 1:
         return False
     kinds = {_kind(dtype) for dtype in theirs}
@@ -269,6 +286,10 @@ def wrong_dtypes(pieces: Sequence[pd.DataFrame], ours: Any, others: Mapping[str,
             if place in kinds and (who not in EXCEPTIONS or EXCEPTIONS[who](column))
         }
         if _held_as(have, column, theirs.values()):
+            continue
+        # partitions whose keys all are null do not make another dtype of the others' keys
+        is_key = place[0] >= len(dtypes(ours)) - ours.index.nlevels
+        if is_key and {have} == {_written(p.dtype) for p in column if p.notna().any()}:
             continue
         # a promised category stays one, so that outputs of one query agree
         promised = allowed.get("promised", {}).get(place)

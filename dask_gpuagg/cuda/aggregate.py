@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
-from dask_gpuagg.cuda.call.call import Call, Counters, Made, Run, run_of
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, prepared
+from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
+from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
-from dask_gpuagg.cuda.runtime.driver import (
-    Stopwatch,
-    current_device,
-)
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
 from dask_gpuagg.cuda.sampling.sample import Sample
 
-__all__ = ["Aggregated", "DeviceColumn", "Made", "Run", "aggregate"]
+__all__ = [
+    "Aggregated", "DeviceColumn", "Made", "NeedsWholeColumns", "Part", "Run", "aggregate",
+]  # fmt: skip
 
 
 @dataclass
@@ -59,9 +59,7 @@ class Aggregated:
 
 def aggregate(
     query: Query,
-    keys: Sequence[DeviceColumn],
-    inputs: Sequence[DeviceColumn],
-    rows: int,
+    parts: Sequence[Part],
     stream: Any,
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
@@ -73,10 +71,8 @@ def aggregate(
     Parameters
     ----------
     query : Query
-    keys, inputs : sequence of DeviceColumn
-        As the query describes them, of ``rows`` rows.
-    rows : int
-        Below 2**31.
+    parts : sequence of Part
+        The rows, below 2**31.
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
@@ -98,16 +94,25 @@ def aggregate(
         RMM's, when device memory does not suffice. Nothing stays allocated.
     KernelsUnavailable
         When a kernel could not be compiled or loaded. Nothing stays allocated.
+    NeedsWholeColumns
+        When a kernel that the rows need does not take them in several parts.
     """
+    if encoded and len(parts) > 1:
+        raise NeedsWholeColumns("the number of every row's group")
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     # the one that was seen first has worked out much already
     device = current_device()
     asked, _ = prepared(query, device)
-    columns = Columns(keys, inputs, rows, device, stream, stopwatch, about)
+    columns = Columns(parts, device, stream, stopwatch, about)
     decision: Decision | None = None
-    if encoded and forced == "auto" and rows >= summary.SAMPLED_FROM and may_be_narrow(asked):
+    if (
+        encoded
+        and forced == "auto"
+        and columns.rows >= summary.SAMPLED_FROM
+        and may_be_narrow(asked)
+    ):
         call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
@@ -142,14 +147,18 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
 _REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
 
-def prepare(query: Query, *units: str) -> None:
-    """Compile or load what calls of many rows need: some units, or all.
+def prepare(queries: Iterable[Query], *units: str) -> None:
+    """Compile, side by side, or load what calls of many rows need: some units, or all.
 
     Raises
     ------
     KernelsUnavailable
     """
-    for each in representations_of(query):
-        # whatever is called then needs these as well
-        always = [u for u in _REPRESENTATION_UNITS if u in each.units]
-        prepared(each, current_device())[1].prepare(*units, *(always if units else ()))
+    device, wanted = current_device(), []
+    for query in queries:
+        for each in representations_of(query):
+            # whatever is called then needs these as well
+            always = [u for u in _REPRESENTATION_UNITS if u in each.units]
+            names = (*units, *(always if units else ()))
+            wanted.append((prepared(each, device)[1], names))
+    driver.prepare(wanted)

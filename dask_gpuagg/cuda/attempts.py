@@ -18,7 +18,7 @@ from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
 from dask_gpuagg.cuda.algorithms.key_runs import sgb
 from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Args, Call, Counters, Run, zero
+from dask_gpuagg.cuda.call.call import Args, Call, Counters, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
@@ -57,6 +57,8 @@ _ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
     Sgb: sgb,
     SpEga: sp_ega,
 }
+# Those that read rows one after another.
+_IN_PIECES = (direct, hgb, lphga, pgb)
 
 
 class Grouped(NamedTuple):
@@ -100,13 +102,20 @@ class Attempt:
     without_memory: bool = False
 
     def run(self) -> Done | None:
-        """The groups; None, and nothing left of the attempt, if it cannot take all rows."""
-        call = self.call
+        """The groups; None, and nothing left of the attempt, if it cannot take all rows.
+
+        Raises
+        ------
+        NeedsWholeColumns
+        """
+        call, algorithm = self.call, self._algorithm()
+        if len(call.pieces) > 1 and algorithm not in _IN_PIECES:
+            raise NeedsWholeColumns(self.decision.kernel)
         arguments, held = Args.from_buffer_copy(call.args), len(call.held)
         call.check = self.check
         done = None
         try:
-            done = self._algorithm()(call, self.decision)
+            done = algorithm(call, self.decision)
         except MemoryError:
             if not self.spares_memory:
                 raise
@@ -210,14 +219,14 @@ def _begin(call: Call) -> None:
     """Counters, and what else of the arguments no kernel chooses."""
     args, query = call.args, call.query
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
-    args.rows = call.rows
+    args.rows = args.end = call.rows
     args.probes = choose.PROBES
     if _may_be_doubted(query):
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if query.family == "Ranged":
-        call.columns[len(call.columns) - len(query.keys)].mask = (
-            args.counters + Counters.doubt.offset
-        )
+        for columns, _, _ in call.pieces:
+            ranges = columns[len(columns) - len(query.keys)]
+            ranges.mask = args.counters + Counters.doubt.offset
 
 
 def _may_be_doubted(query: Query) -> bool:

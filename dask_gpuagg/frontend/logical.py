@@ -13,6 +13,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
@@ -94,7 +95,9 @@ def read(expr: Any) -> GroupByQuery:
         plan = make_matrix_plan(keys, wanted, name, _matrix_parameters(expr), **flags)
     else:
         plan = make_plan(keys, columns, requested, **flags)
-        if plan.shape == "values" and not flags["observed"]:
+        categorical = any(dtype_class(key.dtype) == "category" for key in keys)
+        device = engine_name(expr.frame._meta) == DEVICE
+        if plan.shape == "values" and (categorical or device) and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
     if engine_name(expr.frame._meta) == DEVICE:
         refusal = device_refusal(plan, expr.frame._meta.index.nlevels)

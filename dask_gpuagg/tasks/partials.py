@@ -160,7 +160,7 @@ def _is_alike(dtype: Any, other: Any) -> bool:
 
 def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
     try:
-        return [partial_of(stacked(run, engine), plan, engine)]
+        return [partial_of(stacked(run, engine, plan), plan, engine)]
     except MemoryError:
         if len(run) == 1:
             raise
@@ -169,13 +169,14 @@ def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
     return [*_of_run(run[:half], plan, engine), *_of_run(run[half:], plan, engine)]
 
 
-def stacked(run: Sequence[Inputs], engine: Any) -> Inputs:
-    """Inputs of equal dtypes, stacked."""
+def stacked(run: Sequence[Inputs], engine: Any, plan: Plan) -> Inputs:
+    """Inputs of equal dtypes, stacked, or as they lie where the plan's kernels take them so."""
     if len(run) == 1:
         return run[0]
-    columns = engine.stacked([(*part.keys, *part.columns) for part in run])
+    columns = engine.stacked([(*part.keys, *part.columns) for part in run], plan)
     keys = len(run[0].keys)
-    return Inputs(columns[:keys], columns[keys:], columns[0].index, run[0].dtypes)
+    index = getattr(columns[0], "index", None)  # columns in pieces have none
+    return Inputs(columns[:keys], columns[keys:], index, run[0].dtypes)
 
 
 def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
@@ -186,7 +187,7 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     at_once = device and (one_pass(plan) or of_rows(plan))
     if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
         try:
-            whole = stacked(runs[0], engine)
+            whole = stacked(runs[0], engine, plan)
             return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
         except MemoryError:
             if len(runs[0]) == 1:

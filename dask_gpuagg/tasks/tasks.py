@@ -190,8 +190,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     them. So a piece travels as bytes.
     """
     pieces = gpuagg_split(partial, plan, buckets)
-    # a piece without rows still has the categories of its keys
-    kept = [i for i, piece in enumerate(pieces) if not plan.observed or _has_rows(piece)]
+    # a piece without rows still has the categories of its keys, or of the values that are counted
+    every = not plan.observed or plan.shape == "values"
+    kept = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
     data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
     return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
 

@@ -14,7 +14,7 @@ from dask._expr import optimize_until
 from dask.dataframe import from_pandas
 
 from dask_gpuagg.cuda.aggregate import prepare
-from dask_gpuagg.cuda.query.instantiations import CORE
+from dask_gpuagg.cuda.query.instantiations import UNITS, first_units
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend import logical
@@ -23,7 +23,7 @@ from dask_gpuagg.reporting.runs import rehearsal
 
 USUAL = ("sum", "count", "mean", "min", "max")
 # kernels for few groups; others are compiled when a query has more
-_USUAL_UNITS = (CORE, "hgb", "direct_shared", "count", "words", "longest", "verify")
+_USUAL_UNITS = first_units(tuple(UNITS), sampled=True)
 
 _logger = logging.getLogger(__name__)
 
@@ -121,8 +121,7 @@ def _rehearse(example: Example) -> None:
         if plan.tables == ("groups",):
             engine.direct(keys, columns, plan, engine.shape_of(example.meta))
         # partials are small: the kernels that the rehearsal itself used suffice for them
-        for query in set(driver.known()) - before:
-            prepare(query, *example.units)
+        prepare(set(driver.known()) - before, *example.units)
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
 

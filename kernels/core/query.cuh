@@ -31,7 +31,9 @@ struct Args {
     Counters* counters;
     Table table;
     Table target;       // of transfer
-    u32 rows;
+    u32 first;          // row of a launch: columns may lie in pieces, each of which is launched for
+    u32 rows;           // where the rows end: number of the last one and one; of a list its length
+    u32 end;            // of a list: where the piece's rows end
     u32 shared_slots;   // of a block's own table
     u32 shared_limit;
     u32 replicas;       // of a block's accumulators: a power of two
@@ -54,6 +56,9 @@ GPUAGG_INLINE Probe beside(Probe probe) {
     probe.home = static_cast<u32>(scramble(probe.word));
     return probe;
 }
+
+// Whether a row of a list lies in the launch's piece of the columns.
+GPUAGG_INLINE bool in_piece(const Args& a, u32 row) { return row - a.first < a.end - a.first; }
 
 // Whether what the host launched without waiting for the sample has been called off (estimate/check.cuh).
 GPUAGG_INLINE bool called_off(const Args& a) { return a.counters->surprise != 0; }

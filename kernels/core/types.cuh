@@ -38,7 +38,8 @@ template <class T> struct Traits {
     static constexpr bool negative = static_cast<T>(-1) < static_cast<T>(0);
 };
 
-// A column as libcudf lays it out: the mask holds one bit a row, 1 for a value.
+// A column as libcudf lays it out: the mask holds one bit a row, 1 for a value; null where all rows
+// have values.
 struct Column {
     const void* data;
     const u32* mask;
@@ -63,6 +64,7 @@ template <> GPUAGG_INLINE i128 load<i128>(const Column& column, i64 row) {
 }
 
 GPUAGG_INLINE bool is_valid(const Column& column, i64 row) {
+    if (column.mask == nullptr) return true;
     const i64 bit = column.offset + row;
     return (__ldg(column.mask + (bit >> 5)) >> (bit & 31)) & 1u;
 }

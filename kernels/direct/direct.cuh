@@ -65,7 +65,7 @@ GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* column
     constexpr u32 TILE = WARP * UNROLL;
     const u32 warps = blockDim.x / WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
-    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE + a.first;
     bool stop = false;
     u32 tiles = 0;
     for (; base + TILE <= a.rows && !stop; base += stride) {

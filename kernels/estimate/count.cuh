@@ -15,19 +15,19 @@ constexpr u32 COUNTED_OF = 4;
 // that each block counts one part. Tiles of all parts lie evenly over the input.
 template <class Q>
 __global__ void __launch_bounds__(COUNT_KEYS_THREADS)
-    count_keys(const __grid_constant__ Columns<Q> columns, u32 rows, u32* registers) {
+    count_keys(const __grid_constant__ Columns<Q> columns, u32 first, u32 end, u32* registers) {
     constexpr u32 UNROLL = 8;
     __shared__ u32 own[REGISTERS];
     for (u32 i = threadIdx.x; i < REGISTERS; i += blockDim.x) own[i] = 0;
     __syncthreads();
     const u64 tile = static_cast<u64>(blockDim.x) * UNROLL * COUNTED_OF;
-    for (u64 first = blockIdx.x * tile; first < rows; first += gridDim.x * tile) {
+    for (u64 base = first + blockIdx.x * tile; base < end; base += gridDim.x * tile) {
         Probe probe[UNROLL];
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
-            const u64 i = first + j * blockDim.x + threadIdx.x;
+            const u64 i = base + j * blockDim.x + threadIdx.x;
             probe[j].kind = Kind::drop;
-            if (i < rows) probe[j] = Q::Key::probe(columns, static_cast<i64>(i));
+            if (i < end) probe[j] = Q::Key::probe(columns, static_cast<i64>(i));
         }
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {

@@ -43,10 +43,11 @@ struct HotSeen {
     u32 counts[HOT_TOLD];
 };
 
-// One block a segment; segments lie evenly over the input.
+// One block a segment; segments lie evenly over the rows from `first` to `end`.
 template <class Q>
 __global__ void __launch_bounds__(SEGMENT)
-    sample(const __grid_constant__ Columns<Q> columns, u32 rows, Sample* table, Summary* summary) {
+    sample(const __grid_constant__ Columns<Q> columns, u32 first, u32 end, Sample* table,
+           Summary* summary) {
     using K = typename Q::Key;
     __shared__ u64 words[SEGMENT_SLOTS];
     __shared__ u32 counts[SEGMENT_SLOTS];
@@ -56,10 +57,9 @@ __global__ void __launch_bounds__(SEGMENT)
     }
     __syncthreads();
     const u32 lane = threadIdx.x % WARP;
-    const u64 first = static_cast<u64>(rows) * blockIdx.x / gridDim.x;
-    const u64 row = first + threadIdx.x;
+    const u64 row = first + static_cast<u64>(end - first) * blockIdx.x / gridDim.x + threadIdx.x;
     Probe probe{0ull, 0u, Kind::drop};
-    if (row < rows) probe = K::probe(columns, static_cast<i64>(row));
+    if (row < end) probe = K::probe(columns, static_cast<i64>(row));
     const bool counted = probe.kind != Kind::drop;
     // keys with a slot of their own count as one: this is an estimate
     u64 word = counted ? K::fingerprint(columns, probe) : 0ull;
@@ -75,14 +75,14 @@ __global__ void __launch_bounds__(SEGMENT)
         lower(Global{}, &summary->least, low);
         lower(Global{}, &summary->greatest, high);
     }
-    if constexpr (MayFill<K>::value) RangesOf<K>::take(columns, row, row < rows, summary->ranges);
+    if constexpr (MayFill<K>::value) RangesOf<K>::take(columns, row, row < end, summary->ranges);
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
     u32 falls = 1;  // keys without an order count as unsorted
     if constexpr (InOrder<K>::exists) {
         u64 rank = EMPTY;
-        if (row < rows) rank = InOrder<K>::of(columns, static_cast<i64>(row)).word;
+        if (row < end) rank = InOrder<K>::of(columns, static_cast<i64>(row)).word;
         const u64 rank_before = __shfl_up_sync(ALL_LANES, rank, 1);
         falls = __popc(__ballot_sync(ALL_LANES, lane > 0 && rank < rank_before));
     }

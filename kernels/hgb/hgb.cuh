@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr u32 TILE = WARP * UNROLL;
     const u32 warps = blockDim.x / WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
-    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE;
+    u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE + a.first;
     Accumulate<Q> accumulate;
     bool stop = false;
     // the trip count is the warp's, so that its lanes meet at every barrier

@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const u32 warps = blockDim.x / WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * warps * (WARP * UNROLL);
     u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * (WARP * UNROLL);
+    if (!a.list) base += a.first;
     if (a.resume) base = a.resume[blockIdx.x * warps + threadIdx.x / WARP];
     u32 homeless = 0;
     for (; base < a.rows; base += stride) {
@@ -76,6 +77,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             probe[j].kind = Kind::drop;
             if (i < a.rows) {
                 number[j] = a.list ? a.list[i] : static_cast<u32>(i);
+                if (a.list && !in_piece(a, number[j])) continue;
                 probe[j] = K::probe(columns, number[j]);
                 if (a.beside) probe[j] = beside(probe[j]);
                 row[j].read(columns, number[j]);

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(ROOM_THREADS)
     __syncthreads();
     const u32 lane = threadIdx.x % WARP;
     const u32 warps = gridDim.x * blockDim.x / WARP;
-    const u32 stretches = (a.rows - 1) / (WARP * ROOM_OF) + 1;
+    const u32 stretches = (a.rows - a.first - 1) / (WARP * ROOM_OF) + 1;
     const u32 first = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     for (u32 stretch = first; stretch < stretches; stretch += warps * UNROLL) {
         Probe probe[UNROLL];
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(ROOM_THREADS)
             const u64 s = (stretch + static_cast<u64>(j) * warps) * (WARP / ROOM_TOGETHER) +
                           lane / ROOM_TOGETHER;
             const u64 row = (s * ROOM_OF + scramble(s) % ROOM_OF) * ROOM_TOGETHER +
-                            lane % ROOM_TOGETHER;
+                            lane % ROOM_TOGETHER + a.first;
             probe[j].kind = Kind::drop;
             if (row < a.rows) probe[j] = Q::Key::probe(columns, static_cast<i64>(row));
         }

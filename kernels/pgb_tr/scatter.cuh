@@ -141,7 +141,7 @@ GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column
     const u32 used = (TILE * Inputs<Copied>::widest + 6 * p.count + 7) / 8 * 8;
     HotTable<Q> hot = HOT ? HotTable<Q>(buffer + used, keys) : HotTable<Q>();
 
-    for (u64 tile = static_cast<u64>(blockIdx.x) * TILE; tile < a.rows;
+    for (u64 tile = static_cast<u64>(blockIdx.x) * TILE + a.first; tile < a.rows;
          tile += static_cast<u64>(gridDim.x) * TILE) {
         const i64 first = static_cast<i64>(tile) + threadIdx.x;
         const u32 left = static_cast<u32>(a.rows - tile);

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += stride) {
         const i64 row = static_cast<i64>(i);
         const i32 code = __ldcs(codes + i);
-        const bool kept = code >= 0 && (values.mask == nullptr || is_valid(values, row));
+        const bool kept = code >= 0 && is_valid(values, row);
         words[i] = Sortable<T>::of(load<T>(values, row));
         of_row[i] = kept ? static_cast<u32>(code) : groups;
     }

@@ -39,9 +39,15 @@ def test_runs_and_writes_what_it_measured(tmp_path: Path, arms: str):
         assert entry["answer"]["equal"]
         assert len(entry["ratios"]) == 1
         assert all(one["error"] is None for one in entry["arms"])
+    text = table.render(results)
+    assert "q4" in text
     if arms == "stock,plugin":
         assert measured["q4"]["plugin"]["by_plan"] is True
-    assert "q4" in table.render(results)
+        for entry in measured.values():
+            assert [one["arm"] for one in entry["arms"]] == ["stock", "plugin", "stock again"]
+            assert all(len(one["cpu"]) == 1 for one in entry["arms"])
+            assert len(entry["noise"]["ratios"]) == len(entry["cpu"]["noise"]["ratios"]) == 1
+        assert "slower beyond noise, in CPU time" in text
 
 
 def test_a_trial_does_not_overwrite_results():

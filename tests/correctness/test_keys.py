@@ -314,3 +314,25 @@ def test_a_merge_after_an_exchange_finds_its_partners(key: str):
         partitioned(right, 4), on="k", broadcast=False, shuffle_method="tasks"
     )
     assert len(merged.compute()) == left.k.nunique()
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+def test_value_counts_has_the_categories_of_partitions_without_groups(options: dict[str, Any]):
+    """Whether or not pieces of partials travel: one without rows may hold a category."""
+    pieces = [
+        pd.DataFrame({"k": [np.nan], "x": pd.Categorical([None], categories=["a"])}),
+        pd.DataFrame({"k": [1.0], "x": pd.Categorical(["b"])}),
+    ]
+    got = in_pieces(pieces).groupby("k").x.value_counts(**options).compute()
+    assert sorted(got.items()) == [((1.0, "a"), 0), ((1.0, "b"), 1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2}])
+def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any]):
+    """There is no category to add, so the plan has them; the fixture makes a fallback an error."""
+    frame = pd.DataFrame({"k": [1, 2, 1, 3] * 3, "x": [5, 6, 5, 7, 8, 6] * 2})
+    compare(
+        lambda f: f.groupby("k", observed=False).x.value_counts(**options),
+        partitioned(frame, 3),
+        reference=lambda f: f.groupby("k", observed=False).x.value_counts(),
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -10,12 +11,14 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
 from tests.comparison import assert_same
+from tests.data import in_pieces
 from tests.judging import judge_plans
 
 pytestmark = pytest.mark.usefixtures("synchronous", "unconverted")
@@ -72,3 +75,110 @@ def test_the_sum_of_a_group_without_values_is_zero(kind: str) -> None:
     assert got.dtypes.tolist() == [np.dtype(object)]
     assert_same(got, expected)
     assert got.loc[1].tolist() == [0]
+
+
+def promised(pieces: list[pd.DataFrame], **dtypes: str) -> Callable[[], Any]:
+    """A collection of these partitions, whose metadata has other dtypes."""
+    return lambda: in_pieces(pieces, pieces[0].iloc[:0].astype(dtypes))
+
+
+def of_groups(*columns: pd.Series) -> list[pd.DataFrame]:
+    """One partition for each column ``v`` of three groups."""
+    return [pd.DataFrame({"k": [0, 1, 2], "v": column}) for column in columns]
+
+
+LENGTHS = pd.Series([pd.Timedelta(1, "h"), None, None], dtype="timedelta64[us]")
+TWO_PLANS: list[dict[str, Any]] = [{}, {"split_out": 2, "shuffle_method": "tasks"}]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        of_groups(objects([None, pd.Timedelta(2, "h"), None])),
+        of_groups(objects([None, pd.Timedelta(2, "h"), None]), LENGTHS),
+        of_groups(LENGTHS, objects([None] * 3)),
+        of_groups(LENGTHS, pd.Series([np.nan] * 3)),
+    ],
+    ids=["objects", "beside durations", "no object", "NaN"],
+)
+def test_the_sum_of_durations_that_some_partition_holds_as_objects(pieces: list[pd.DataFrame]):
+    def query(frame: Any, **options: Any) -> Any:
+        return frame.groupby("k").agg({"v": ["sum", "max", "mean", "count"]}, **options)
+
+    collection = promised(pieces, v="timedelta64[us]")
+    judge_plans(query, collection, pieces, TWO_PLANS)
+    with dask_gpuagg.enabled():
+        got = query(collection()).compute().sort_index()
+    assert got.iloc[:, 0].dtype == object
+    assert type(got.iloc[2, 0]) is int
+    # what is no sum is of durations still
+    assert [dtype.kind for dtype in got.dtypes] == ["O", "m", "m", "i"]
+
+
+@pytest.mark.parametrize("name", ["first", "last"])
+@pytest.mark.parametrize("null", [None, np.nan, pd.NaT])
+@pytest.mark.parametrize("plan", TWO_PLANS, ids=["tree", "exchange"])
+def test_a_group_without_an_object_has_none(name: str, null: Any, plan: dict[str, Any]):
+    pieces = of_groups(objects([null, "a", null]), objects([null, "b", "c"]))
+    with dask_gpuagg.enabled():
+        query = getattr(promised(pieces)().groupby("k").v, name)(**plan)
+        got = query.compute().sort_index()
+    want = getattr(pd.concat(pieces).groupby("k").v, name)()
+    pd.testing.assert_series_equal(got, want)
+    assert got[0] is None
+
+
+@pytest.mark.parametrize("held", ["decimal", "date"])
+def test_lists_of_arrow_values_beside_a_median(held: str):
+    """The metadata promised objects, as it does of files that Arrow reads."""
+    made = {
+        "decimal": (pa.decimal128(10, 2), [Decimal("1.5"), Decimal("2.25"), None]),
+        "date": (pa.date32(), [datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 2)]),
+    }
+    arrow_type, values = made[held]
+    column = pd.Series(values, dtype=pd.ArrowDtype(arrow_type))
+    pieces = [part.assign(x=[1.0, 2.0, 3.0]) for part in of_groups(column, column)]
+
+    def query(frame: Any, **options: Any) -> Any:
+        return frame.groupby("k").agg({"v": [list], "x": ["median"]}, **options)
+
+    collection = promised(pieces, v="object")
+    judge_plans(query, collection, pieces, TWO_PLANS)
+    with dask_gpuagg.enabled():
+        got = query(collection()).compute()
+    assert got.dtypes.iloc[0] == pd.ArrowDtype(pa.list_(arrow_type))
+
+
+@pytest.mark.parametrize("plan", TWO_PLANS, ids=["tree", "exchange"])
+def test_counted_values_of_partitions_without_one(plan: dict[str, Any]):
+    nothing = pd.Series([np.nan] * 3, dtype="float32")
+    pieces = of_groups(objects([None, None, 1]), nothing)
+    collection = promised(pieces, v="int64")
+    judge_plans(lambda f, **o: f.groupby("k").v.value_counts(**o), collection, pieces, [plan])
+    with dask_gpuagg.enabled():
+        got = collection().groupby("k").v.value_counts(**plan).compute()
+    assert got.index.get_level_values("v").dtype == "int64"
+
+
+def test_nan_where_text_was_promised_makes_no_other_dtype():
+    pieces = of_groups(pd.Series([np.nan] * 3), pd.Series(["a", "b", "c"], dtype="str"))
+    pieces[1]["k"] += 3
+    collection = promised(pieces, v="str")
+    for options in TWO_PLANS:
+        with dask_gpuagg.enabled():
+            got = collection().groupby("k").v.max(**options).compute().sort_index()
+        assert got.dtype == "str"
+        assert got.tolist()[3:] == ["a", "b", "c"]
+        assert got.isna().tolist() == [True] * 3 + [False] * 3
+
+
+def test_text_of_promised_categories_is_sorted_as_text():
+    """Outputs of whole rows are joined before they are sorted, each with categories of its own."""
+    pieces = [
+        pd.DataFrame({"k": pd.Series(list(keys), dtype="str"), "x": 1.0}) for keys in ("bdae", "cb")
+    ]
+    with dask_gpuagg.enabled():
+        groups = promised(pieces, k="category")().groupby("k", sort=True)
+        got = groups.agg({"x": ["sum", list]}).compute()
+    assert got.index.tolist() == list("abcde")
+    assert got.index.dtype == pd.CategoricalDtype(list("abcde"))

@@ -13,7 +13,7 @@ import pytest
 
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Args, Counters, Run
+from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -46,7 +46,8 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
-            device=H200, values=None, about=self.about, columns=[SimpleNamespace()] * 4, handle=0,
+            device=H200, values=None, about=self.about, handle=0,
+            pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, spread=lambda *a: 1, codes=codes, kernels=query,
         )  # fmt: skip
@@ -276,7 +277,10 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     def call_of(form: str) -> Any:
         launch = lambda name, *_: launched.append((form, name))  # noqa: E731
-        return SimpleNamespace(args=Args(), held=[], check=None, query=SUM, rows=9, launch=launch)
+        pieces = (Piece(None, 0, 9),)
+        return SimpleNamespace(
+            args=Args(), held=[], check=None, query=SUM, rows=9, launch=launch, pieces=pieces
+        )
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)

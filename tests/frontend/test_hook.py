@@ -92,9 +92,9 @@ class TestCollectionsOutliveTheSwitch:
 
 
 class TestFallback:
-    """``value_counts`` with ``observed=False`` is one of the things that stock Dask runs."""
+    """``value_counts`` by categories with ``observed=False`` is left to stock Dask."""
 
-    def query(self, ddf, name: str = "k"):
+    def query(self, ddf, name: str = "c"):
         return ddf.assign(c=ddf.k.astype("category")).groupby(name, observed=False).v.value_counts()
 
     def test_warns_once_per_line_with_the_reason(self, ddf):

@@ -49,15 +49,15 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     if call.check:
         call.check()
     shared = choose.direct_bytes(query, decision)
-    operands = (args, window, call.columns)
-    if decision.in_shared:
-        kernel = "direct_far" if decision.far else "direct_shared"
-        call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
-    else:
-        marks = 4 * math.ceil(keys / 32)
+    kernel = "direct_far" if decision.far else "direct_shared"
+    if not decision.in_shared:
+        kernel, marks = "direct_global", 4 * math.ceil(keys / 32)
         window.present = call.allocate(marks).ptr
         fill(window.present, 0, marks, call.handle)
-        call.launch("direct_global", decision.blocks, query.threads, *operands, shared=shared)
+    for own, columns, _ in call.over(args):
+        operands = (own, window, columns)
+        call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
+    if not decision.in_shared:
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
     counters = collect_early(call, keys)
     spilled = counters.spilled

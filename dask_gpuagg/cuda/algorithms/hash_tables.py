@@ -19,12 +19,20 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
     args.replicas = decision.replicas
     args.slices = 1
     room = room_for_spilled(call, decision.blocks)
-    args.resume = call.allocate(4 * decision.blocks * query.threads // 32).ptr
+    # where each warp stops, for each piece
+    warps = decision.blocks * query.threads // 32
+    resume = call.allocate(4 * warps * len(call.pieces)).ptr
     call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
     if call.check:
         call.check()
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
-    call.launch(decision.kernel, decision.blocks, query.threads, args, call.columns, shared=shared)
+
+    def launch(kernel: str, shared: int = 0) -> None:
+        for i, (own, columns, _) in enumerate(call.over(args)):
+            own.resume = resume + 4 * warps * i
+            call.launch(kernel, decision.blocks, query.threads, own, columns, shared=shared)
+
+    launch(decision.kernel, shared)
     counters = collect_early(call)
     if counters.homeless or counters.surprise:
         return None
@@ -38,7 +46,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
         take_spilled(call, counters, listed, new)
         if stopped:
             # the same grid, so that each warp goes on where it stopped
-            call.launch("lphga", decision.blocks, query.threads, args, call.columns)
+            launch("lphga")
         counters = collect(call)
         if counters.homeless:
             return None
@@ -66,8 +74,9 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         args.resume = args.list = None
         args.table = table_of(call, slots)
         call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-        blocks = call.spread(call.rows, threads * call.query.unroll)
-        call.launch("lphga", blocks, threads, args, call.columns)
+        for own, columns, rows in call.over(args):
+            blocks = call.spread(rows, threads * call.query.unroll)
+            call.launch("lphga", blocks, threads, own, columns)
         counters = collect_early(call)
         if not counters.homeless:
             return run_of(call, decision, counters, restarted=restarted), counters

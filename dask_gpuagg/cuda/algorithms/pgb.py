@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.call.call import (
@@ -12,6 +12,7 @@ from dask_gpuagg.cuda.call.call import (
     Call,
     ColumnStruct,
     Counters,
+    NeedsWholeColumns,
     Run,
     Table,
     Target,
@@ -20,6 +21,7 @@ from dask_gpuagg.cuda.call.call import (
     table_of,
     zero,
 )
+from dask_gpuagg.cuda.call.spilled import take_listed
 from dask_gpuagg.cuda.choice import folding, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
@@ -174,12 +176,12 @@ def _suffix(decision: Partitioned) -> str:
 def _scatter(decision: Partitioned, copies: _Copies) -> None:
     call, query = copies.call, copies.call.query
     kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
-    operands: tuple[Any, ...] = (call.args, copies.partitions, call.columns, copies.columns)
-    if decision.hot_buckets:
-        operands += (_hot_keys(query, decision),)
-    blocks = min(call.device.multiprocessors, -(-call.rows // tile))
     kernel += _suffix(decision)
-    call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
+    hot = (_hot_keys(query, decision),) if decision.hot_buckets else ()
+    for args, columns, rows in call.over(call.args):
+        operands = (args, copies.partitions, columns, copies.columns, *hot)
+        blocks = min(call.device.multiprocessors, -(-rows // tile))
+        call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
 def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
@@ -201,9 +203,10 @@ def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None
     zero(call, counts, count)
     keys = _hot_keys(call.query, decision)
     shared = skew.count_bytes(decision)
-    blocks = call.spread(call.rows // tuning.ROOM_OF, ROOM_THREADS, waves=1)
-    operands = (call.args, partitions, call.columns, keys, ctypes.c_void_p(counts))
-    call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
+    for args, columns, rows in call.over(call.args):
+        blocks = call.spread(rows // tuning.ROOM_OF, ROOM_THREADS, waves=1)
+        operands = (args, partitions, columns, keys, ctypes.c_void_p(counts))
+        call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
     places = ctypes.c_uint32(count * decision.capacity)
     addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
     call.launch("lay_out", 1, ROOM_THREADS, partitions, *addresses, places)
@@ -212,6 +215,8 @@ def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
     query = decision.partition_query(call.query)
+    if query.numbered and len(call.pieces) > 1:
+        raise NeedsWholeColumns(f"{decision.kernel} by the numbers of rows")
     if query is not call.query:
         call = replace(call, query=query, kernels=kernels_of(query, call.device))
     rows = decision.partitions * decision.capacity
@@ -302,8 +307,7 @@ def _group_spilled(call: Call, spilled: int) -> Table:
     rest.replicas = 1
     # half empty, and searched to its end
     rest.probes, rest.beside = table.slots, 1
-    threads = call.query.threads
-    call.launch("lphga", call.spread(spilled, threads), threads, rest, call.columns)
+    take_listed(call, rest)
     return table
 
 

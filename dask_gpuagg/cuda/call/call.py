@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,7 +68,9 @@ class Args(ctypes.Structure):
         ("counters", ctypes.c_void_p),
         ("table", Table),
         ("target", Table),
+        ("first", ctypes.c_uint32),
         ("rows", ctypes.c_uint32),
+        ("end", ctypes.c_uint32),
         ("shared_slots", ctypes.c_uint32),
         ("shared_limit", ctypes.c_uint32),
         ("replicas", ctypes.c_uint32),
@@ -84,6 +86,26 @@ class Args(ctypes.Structure):
         ("extras", ctypes.c_uint32),
         ("beside", ctypes.c_uint32),
     ]
+
+
+class NeedsWholeColumns(Exception):
+    """A kernel reads rows by number, which columns in pieces do not admit."""
+
+
+class Piece(NamedTuple):
+    """Rows whose columns lie together.
+
+    Attributes
+    ----------
+    columns : array of ColumnStruct
+        Of which rows have the numbers that they have in the whole input.
+    first, end : int
+        Numbers of the first row, and of the one behind the last.
+    """
+
+    columns: Any
+    first: int
+    end: int
 
 
 class Made(NamedTuple):
@@ -180,10 +202,13 @@ class Call(Launcher):
 
     ``query`` has its keys in one representation. ``values`` is the mean number of values of a row
     that are not null, ``about`` the names of what is grouped by.
+
+    Kernels that read rows one after another are launched for each piece. They add to the same
+    table, so that all else is done once.
     """
 
     query: Query
-    columns: Any
+    pieces: tuple[Piece, ...]
     rows: int
     values: float | None = None
     args: Args = field(default_factory=Args)
@@ -195,15 +220,41 @@ class Call(Launcher):
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
 
+    @property
+    def columns(self) -> Any:
+        """All columns of the only piece, or what kernels that read no rows get in their place."""
+        return self.pieces[0].columns
+
+    def over(self, args: Args) -> Iterator[tuple[Args, Any, int]]:
+        """Arguments, columns and number of rows of each piece; a list is the same for each."""
+        if len(self.pieces) == 1:
+            yield args, self.columns, self.rows
+            return
+        for piece in self.pieces:
+            own = Args.from_buffer_copy(args)
+            own.first, own.end = piece.first, piece.end
+            if not args.list:
+                own.rows = piece.end
+            yield own, piece.columns, piece.end - piece.first
+
     def summarised(self, kernel: str, blocks: int, threads: int, into: Summary, byte: int) -> None:
         """Read what a kernel makes of the columns, from memory that is ``byte`` throughout."""
+
+        def launch(memory: ctypes.c_void_p) -> None:
+            self.launch(kernel, blocks, threads, self.columns, ctypes.c_uint32(self.rows), memory)
+
+        self.read_summary(launch, into, byte)
+
+    def read_summary(
+        self, launch: Callable[[ctypes.c_void_p], None], into: Summary, byte: int
+    ) -> None:
+        """Read what kernels make in memory that is ``byte`` throughout."""
         import rmm
 
         size = ctypes.sizeof(into)
         memory = rmm.DeviceBuffer(size=size, stream=self.stream)
         fill(memory.ptr, byte, size, self.handle)
-        arguments = self.columns, ctypes.c_uint32(self.rows), ctypes.c_void_p(memory.ptr)
-        self.launch(kernel, blocks, threads, *arguments)
+        launch(ctypes.c_void_p(memory.ptr))
         read_back(memory.ptr, into, self.handle)
 
     def mask(self, groups: int) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct
+from dask_gpuagg.cuda.call.call import Call, ColumnStruct, NeedsWholeColumns, Piece
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, kernels_of
@@ -38,46 +40,90 @@ class DeviceColumn(NamedTuple):
     nulls: int = 0
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What the calls of one group-by have in common, whatever represents the keys."""
+class Part(NamedTuple):
+    """Keys and inputs of some rows, columns as the query describes them."""
 
     keys: Sequence[DeviceColumn]
     inputs: Sequence[DeviceColumn]
     rows: int
+
+
+# Of the columns in pieces, keys that are whole in a word: no row is looked at again for its key.
+_IN_PIECES = ("Packed", "Ranged")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the calls of one group-by have in common, whatever represents the keys.
+
+    Attributes
+    ----------
+    parts : sequence of Part
+        One behind the other, the rows.
+    """
+
+    parts: Sequence[Part]
     device: Device
     stream: Any
     stopwatch: Stopwatch | None
     about: tuple[str, ...] = ()
 
+    @cached_property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts)
+
     def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
-        """A call of the kernels of a query, with the columns that represent its keys."""
+        """A call of the kernels of a query, with the columns that represent its keys.
+
+        Raises
+        ------
+        NeedsWholeColumns
+            For several parts of a query whose kernels look at rows again.
+        """
+        parts = [part for part in self.parts if part.rows] or self.parts[:1]
+        if len(parts) > 1 and query.family not in _IN_PIECES:
+            raise NeedsWholeColumns(f"keys that are {query.family}")
         query, kernels = prepared(query, self.device)
-        flat = []
-        for key, part in zip(self.keys, query.keys, strict=True):
-            flat.append(ColumnStruct(key.data, key.mask, key.offset))
-            if part.string:
-                flat.append(ColumnStruct(key.characters, 0, key.size))
-        flat += [ColumnStruct(c.data, c.mask, c.offset) for c in self.inputs]
-        flat += extra or [ColumnStruct() for _ in range(query.extra_columns)]
-        columns = (ColumnStruct * max(len(flat), 1))(*flat)
+        pieces, first = [], 0
+        for part in parts:
+            columns = _structs(query, part, extra, first)
+            pieces.append(Piece(columns, first, first + part.rows))
+            first += part.rows
         handle = self.stream.__cuda_stream__()[1]
-        nulls = [
-            c.nulls for c, v in zip(self.inputs, query.inputs, strict=True) if v.ctype != PRESENT
-        ]
+        nulls = sum(
+            column.nulls
+            for part in parts
+            for column, value in zip(part.inputs, query.inputs, strict=True)
+            if value.ctype != PRESENT
+        )
         return Call(
             query=query,
             kernels=kernels,
             device=self.device,
-            columns=columns,
+            pieces=tuple(pieces),
             rows=self.rows,
-            values=query.values - sum(nulls) / max(self.rows, 1),
+            values=query.values - nulls / max(self.rows, 1),
             stream=self.stream,
             handle=handle,
             stopwatch=self.stopwatch,
             codes=codes,
             about=self.about,
         )
+
+
+def _structs(
+    query: Query, part: Part, extra: Sequence[ColumnStruct], first: int
+) -> ctypes.Array[ColumnStruct]:
+    """The columns of a part whose rows are numbered from ``first`` on."""
+    flat = []
+    for key, kind in zip(part.keys, query.keys, strict=True):
+        flat.append(ColumnStruct(key.data, key.mask, key.offset - first))
+        if kind.string:
+            flat.append(ColumnStruct(key.characters, 0, key.size))
+    flat += [ColumnStruct(c.data, c.mask, c.offset - first) for c in part.inputs]
+    flat += extra or [ColumnStruct() for _ in range(query.extra_columns)]
+    return (ColumnStruct * max(len(flat), 1))(*flat)
 
 
 _prepared: Cache[tuple[Query, Device], tuple[Query, Kernels]] = Cache(1024)

@@ -47,7 +47,13 @@ def take_spilled(
         call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
         args.table = args.target
     reset(call, "groups")
-    threads = call.query.threads
     rest = Args.from_buffer_copy(args)
     rest.list, rest.rows, rest.slices, rest.resume = args.spill, listed, 1, None
-    call.launch("lphga", call.spread(listed, threads), threads, rest, call.columns)
+    take_listed(call, rest)
+
+
+def take_listed(call: Call, args: Args) -> None:
+    """Group the rows of a list in the global table."""
+    threads = call.query.threads
+    for own, columns, _ in call.over(args):
+        call.launch("lphga", call.spread(args.rows, threads), threads, own, columns)

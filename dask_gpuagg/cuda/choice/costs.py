@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dask_gpuagg.cuda.runtime.compiler import cache_directory, sources_hash, write_whole
+from dask_gpuagg.cuda.runtime.compiler import sources_hash
+from dask_gpuagg.cuda.runtime.disk_cache import cache_directory, directories, write_whole
 from dask_gpuagg.cuda.runtime.driver import Device
 
 
@@ -162,16 +163,22 @@ def shipped(device: Device) -> Known:
 @cache
 def known(device: Device) -> Known:
     """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped."""
-    path = path_of(device)
-    measured = read(path, device) if path is not None else None
-    return measured or shipped(device)
+    for directory in directories():
+        measured = read(directory / _name(device), device)
+        if measured is not None:
+            return measured
+    return shipped(device)
 
 
 def path_of(device: Device) -> Path | None:
     """Where the constants of a device are kept: beside the compiled kernels."""
     directory = cache_directory()
+    return None if directory is None else directory / _name(device)
+
+
+def _name(device: Device) -> str:
     name = re.sub(r"\W+", "-", device.name).strip("-").lower()
-    return None if directory is None else directory / f"costs-{name}.json"
+    return f"costs-{name}.json"
 
 
 def read(path: Path, device: Device) -> Known | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.types import SORTED_TYPES, TYPE_BYTES
@@ -57,7 +58,8 @@ def _partitioned(kernel: str) -> Instances:
 
 
 # Most calls need a fraction of a query's kernels, so each unit is compiled when a call first needs
-# one of its kernels. The core has what every call needs.
+# one of its kernels. The core has what every call needs; few rows go to the table of `lphga` at
+# once, many are sampled first, and these seldom need that table.
 CORE = "core"
 WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
@@ -69,19 +71,17 @@ _FOLDED_WORDS = ("WholeWords", "NarrowWords", "Striped")
 
 UNITS: dict[str, Instances] = {
     CORE: Instances(
-        (
-            *("lphga/lphga.cuh", "output/output.cuh"),
-            *("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
-        ),
+        ("lphga/lphga.cuh", "output/output.cuh"),
         {
             "clear": "clear<Asked>",
-            "lphga": "lphga<Asked, {threads}, {unroll}>",
             "collect": "collect<Asked, Made>",
             "write": "write<Asked, Made, {keys}>",
-            "sample": "sample<Asked>",
-            "summarise": "summarise",
-            "check": "check",
         },
+    ),
+    "lphga": Instances(("lphga/lphga.cuh",), {"lphga": "lphga<Asked, {threads}, {unroll}>"}),
+    "sample": Instances(
+        ("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
+        {"sample": "sample<Asked>", "summarise": "summarise", "check": "check"},
     ),
     "transfer": Instances(
         ("lphga/lphga.cuh",),
@@ -182,6 +182,41 @@ _UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kern
 def unit_of(kernel: str) -> str:
     """The unit that holds a kernel."""
     return _UNIT_OF.get(kernel, CORE)
+
+
+# Of few rows, which go to one table at once; of rows that are sampled first, whose keys turn out to
+# be few; and of many keys. The last are guesses: which of them a call launches, its sample says.
+_OF_FEW_ROWS = (CORE, "lphga", "words", "verify")
+_OF_FEW_KEYS = (
+    *(CORE, "sample", "words", "longest", "bytes", "ranges", "codes"),
+    *("hgb", "direct_shared", "count", "verify", "lphga"),
+)
+_OF_MANY_KEYS = (
+    *("scatter", "aggregate", "scatter_narrow", "aggregate_narrow"),
+    *("scatter_striped", "aggregate_striped", "direct_global", "absorb"),
+)
+
+
+def first_units(units: Sequence[str], sampled: bool, many_keys: bool = False) -> tuple[str, ...]:
+    """Those that a query is likely to need at its first call, the surest first.
+
+    Parameters
+    ----------
+    units : sequence of str
+        Those that it has: ``Query.units``.
+    sampled : bool
+        Whether the call has so many rows that it samples them first.
+    many_keys : bool
+        Whether the kernels that scatter rows first are wanted too.
+
+    Returns
+    -------
+    tuple of str
+    """
+    likely: tuple[str, ...] = _OF_FEW_KEYS if sampled else _OF_FEW_ROWS
+    if many_keys:
+        likely += _OF_MANY_KEYS
+    return tuple(unit for unit in likely if unit in units)
 
 
 def _including(*headers: str) -> str:

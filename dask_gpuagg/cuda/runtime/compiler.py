@@ -10,15 +10,15 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.query.tuning import constants
-from dask_gpuagg.settings import settings
+from dask_gpuagg.cuda.runtime import disk_cache
 
 _PACKAGE = Path(__file__).parents[2]
 
@@ -31,7 +31,6 @@ KERNELS = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 _OPTIONS = ("--std=c++17", "--device-int128")
-_DIGEST = hashlib.sha256().digest_size
 _LENGTH = 4  # bytes of the length of what follows the code
 
 
@@ -78,55 +77,104 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     Notes
     -----
     An entry of the cache is named by everything that its content depends on: the unit, all files
-    of ``kernels/``, options, architecture and NVRTC's version. Entries are written under another
-    name first and then moved, so that processes can share a cache; one that was cut short or
-    changed is compiled anew and replaced. ``gpuagg.kernel-cache`` names the directory; one that
-    cannot be written is reported once and not used.
+    of ``kernels/``, options, architecture and the compiler's version. One that was cut short or
+    changed is compiled anew and replaced. Of processes and threads that want the same entry one
+    compiles it. ``disk_cache.py`` says which directories are trusted.
     """
-    directory = cache_directory()
-    if directory is None:
+    if not disk_cache.directories():
         return compile_source(unit, architecture)
-    path = directory / f"{_key(unit, architecture)}.cubin"
-    compiled = _read(path)
-    if compiled is None:
-        compiled = compile_source(unit, architecture)
-        _write(path, compiled)
-    return compiled
+    key = _key(unit, architecture)
+    content = disk_cache.read(key)
+    if content is None:
+        with disk_cache.one_at_a_time(key):
+            content = disk_cache.read(key)
+            if content is None:
+                compiled = compile_source(unit, architecture)
+                disk_cache.write(key, _entry(compiled))
+                return compiled
+    return _of_entry(content)
+
+
+def cubins(wanted: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
+    """Machine code of several translation units, compiled side by side.
+
+    Parameters
+    ----------
+    wanted : sequence of (TranslationUnit, str)
+        Each with its architecture.
+
+    Returns
+    -------
+    list of Compiled or CompileError
+        In the order of ``wanted``: an error in the place of each that failed.
+
+    Notes
+    -----
+    NVRTC can be called from several threads, and the bindings let go of the interpreter's lock
+    meanwhile, so that a thread for each core keeps all of them busy.
+    """
+
+    def attempt(one: tuple[TranslationUnit, str]) -> Compiled | CompileError:
+        try:
+            return cubin(*one)
+        except CompileError as error:
+            return error
+
+    threads = min(len(wanted), _cores())
+    if threads <= 1:
+        return [attempt(one) for one in wanted]
+    with ThreadPoolExecutor(threads, thread_name_prefix="gpuagg-compile") as pool:
+        return list(pool.map(attempt, wanted))
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
     """Machine code of a translation unit from NVRTC, with ``more`` options; see ``cubin``."""
-    _nvrtc_version()  # says what is wrong where there is no NVRTC
+    compiler_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 
-    names, contents = zip(*headers().items(), strict=True)
-    program = _checked(
-        nvrtc.nvrtcCreateProgram(
-            unit.source.encode(),
-            b"gpuagg.cu",
-            len(names),
-            list(contents),
-            [name.encode() for name in names],
-        )
-    )
-    try:
+    with _program(unit.source.encode(), headers()) as program:
         for expression in unit.kernels.values():
             _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        options = [o.encode() for o in (f"--gpu-architecture={architecture}", *_OPTIONS, *more)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log: bytes = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
-        code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+        _run(program, [f"--gpu-architecture={architecture}", *_OPTIONS, *more])
+        # NVRTC writes into it: objects that cannot change may be shared
+        code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
         _checked(nvrtc.nvrtcGetCUBIN(program, code))
         lowered = {
             kernel: _checked(nvrtc.nvrtcGetLoweredName(program, expression.encode())).decode()
             for kernel, expression in unit.kernels.items()
         }
+    return Compiled(bytes(code), lowered)
+
+
+@contextlib.contextmanager
+def _program(source: bytes, files: Mapping[str, bytes]) -> Iterator[Any]:
+    from cuda.bindings import nvrtc
+
+    names, contents = [name.encode() for name in files], list(files.values())
+    created = nvrtc.nvrtcCreateProgram(source, b"gpuagg.cu", len(names), contents, names)
+    program = _checked(created)
+    try:
+        yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Compiled(code, lowered)
+
+
+def _run(program: Any, options: Sequence[str]) -> None:
+    from cuda.bindings import nvrtc
+
+    encoded = [option.encode() for option in options]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
 
 
 @cache
@@ -159,87 +207,43 @@ def _checked(returned: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def cache_directory() -> Path | None:
-    """Where what is made once for a machine is kept; None without a place for it."""
-    chosen = settings().kernel_cache
-    if chosen is not None:
-        return Path(chosen).expanduser()
-    try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError as error:  # a user whom the system does not know, as in some containers
-        _warn_cache("below the home directory", str(error))
-        return None
-    return base / "dask_gpuagg"
+def _entry(compiled: Compiled) -> bytes:
+    names = json.dumps(compiled.names).encode()
+    # the names follow the code, so that tools which read machine code still can
+    return compiled.code + names + len(names).to_bytes(_LENGTH, "little")
 
 
-def _read(path: Path) -> Compiled | None:
-    """What an entry holds; None where there is none, or not the one that was written."""
-    try:
-        entry = path.read_bytes()
-    except OSError:
-        return None
-    content, digest = entry[:-_DIGEST], entry[-_DIGEST:]
-    if hashlib.sha256(content).digest() != digest:
-        return None
+def _of_entry(content: bytes) -> Compiled:
     end = len(content) - _LENGTH
     begin = end - int.from_bytes(content[end:], "little")
     return Compiled(content[:begin], json.loads(content[begin:end]))
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all.
+@cache
+def compiler_version() -> str:
+    """NVRTC's version in full, from what it compiles: its own call has two numbers only.
 
     Raises
     ------
-    OSError
-        Then nothing is left of it.
+    CompileError
+        If NVRTC is missing.
     """
-    unfinished = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            unfinished = file.name
-            file.write(content)
-        os.replace(unfinished, path)
-    except OSError:
-        if unfinished is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-        raise
-
-
-def _write(path: Path, compiled: Compiled) -> None:
-    names = json.dumps(compiled.names).encode()
-    # the names follow the code, so that tools which read machine code still can
-    content = compiled.code + names + len(names).to_bytes(_LENGTH, "little")
-    try:
-        write_whole(path, content + hashlib.sha256(content).digest())
-    except OSError as error:
-        # the error's own text may name the temporary file, which differs each time
-        _warn_cache(str(path.parent), error.strerror or type(error).__name__)
-
-
-@cache
-def _nvrtc_version() -> str:
     try:
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
-    return f"{major}.{minor}"
+    oldest = min(_checked(nvrtc.nvrtcGetSupportedArchs()))
+    with _program(b"", {}) as program:
+        _run(program, [f"--gpu-architecture=compute_{oldest}"])
+        ptx = bytearray(_checked(nvrtc.nvrtcGetPTXSize(program)))
+        _checked(nvrtc.nvrtcGetPTX(program, ptx))
+    said = [line for line in ptx.decode().splitlines() if line.startswith("// ")]
+    return "\n".join((f"{major}.{minor}", *said))
 
 
 def _key(unit: TranslationUnit, architecture: str) -> str:
-    parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, _nvrtc_version())
+    parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler_version())
     whole = "\0".join((unit.source, sources_hash(), *parts))
     return hashlib.sha256(whole.encode()).hexdigest()[:40]
-
-
-@cache
-def _warn_cache(directory: str, reason: str) -> None:
-    warnings.warn(
-        f"kernels are compiled anew in each process: the kernel cache {directory} cannot be "
-        f"written ({reason}); set gpuagg.kernel-cache to a directory that can",
-        stacklevel=2,
-    )

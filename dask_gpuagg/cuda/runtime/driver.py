@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.runtime.compiler import Compiled, KernelsUnavailable, cubin
+from dask_gpuagg.cuda.runtime.compiler import (
+    Compiled,
+    CompileError,
+    KernelsUnavailable,
+    cubin,
+    cubins,
+)
 
 
 class DriverError(RuntimeError):
@@ -160,9 +167,7 @@ class Kernels:
         ------
         KernelsUnavailable
         """
-        for unit in self._query.units:
-            if not units or unit in units:
-                self._library(unit)
+        prepare([(self, units)])
 
     def launch(
         self,
@@ -254,6 +259,10 @@ class Kernels:
         )
         return kernel
 
+    def _has(self, unit: str) -> bool:
+        """Whether a unit has been compiled, or has failed."""
+        return unit in self._libraries or unit in self._compiled or unit in self._failures
+
     def _library(self, unit: str) -> _Library:
         return self._libraries.of(unit, lambda: self._loaded(unit))
 
@@ -278,6 +287,35 @@ class Kernels:
             self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
             raise KernelsUnavailable(self._failures[unit]) from error
         return _Library(handle, compiled.names)
+
+
+def prepare(wanted: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
+    """Compile side by side, then load, units of several queries.
+
+    Parameters
+    ----------
+    wanted : sequence of (Kernels, sequence of str)
+        Each with the units of it that it has and are wanted: all if none is named.
+
+    Raises
+    ------
+    KernelsUnavailable
+    """
+    pairs = [
+        (kernels, unit)
+        for kernels, units in wanted
+        for unit in kernels._query.units
+        if not units or unit in units
+    ]
+    missing = [(kernels, unit) for kernels, unit in pairs if not kernels._has(unit)]
+    sources = [(k._query.source(unit), k._device.architecture) for k, unit in missing]
+    for (kernels, unit), made in zip(missing, cubins(sources), strict=True):
+        if isinstance(made, CompileError):
+            kernels._failures[unit] = str(made)
+        else:
+            kernels._compiled[unit] = made
+    for kernels, unit in pairs:
+        kernels._library(unit)
 
 
 def _without_memory(error: DriverError) -> KernelsUnavailable:

@@ -112,9 +112,11 @@ class Sample:
         self._hot = self.summary + ctypes.sizeof(Summary)
         fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
         pointers = ctypes.c_void_p(table), ctypes.c_void_p(self.summary)
-        rows = ctypes.c_uint32(call.rows)
-        segments, threads = cardinality.SEGMENTS, SEGMENT
-        call.launch("sample", segments, threads, call.columns, rows, *pointers)
+        for columns, first, end in call.pieces:
+            segments = segments_of(first, end, call.rows)
+            if segments:
+                piece = columns, ctypes.c_uint32(first), ctypes.c_uint32(end)
+                call.launch("sample", segments, SEGMENT, *piece, *pointers)
         blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
         call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
 
@@ -169,6 +171,12 @@ class Sample:
         )
 
 
+def segments_of(first: int, end: int, rows: int) -> int:
+    """How many of the sample's segments, evenly over all rows, begin in a piece of them."""
+    of = cardinality.SEGMENTS
+    return -(-end * of // rows) - -(-first * of // rows)
+
+
 def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
     """The summary of the keys; skewed keys are counted, not only sampled.
 
@@ -207,10 +215,16 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
 
 def _counted(call: Call) -> int:
     """The number of keys by a count of every fourth row's."""
-    blocks = call.spread(call.rows, COUNT_KEYS_THREADS, waves=4)
-    blocks += -blocks % COUNTED_PARTS
     registers = _Registers()
-    call.summarised("count_keys", blocks, COUNT_KEYS_THREADS, registers, 0)
+
+    def launch(memory: ctypes.c_void_p) -> None:
+        for columns, first, end in call.pieces:
+            blocks = call.spread(end - first, COUNT_KEYS_THREADS, waves=4)
+            blocks += -blocks % COUNTED_PARTS
+            piece = columns, ctypes.c_uint32(first), ctypes.c_uint32(end)
+            call.launch("count_keys", blocks, COUNT_KEYS_THREADS, *piece, memory)
+
+    call.read_summary(launch, registers, 0)
     ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
     return min(call.rows, keys_of_all(ranks))
 

@@ -11,7 +11,13 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.aggregate import Aggregated, Run, aggregate
+from dask_gpuagg.cuda.aggregate import (
+    Aggregated,
+    NeedsWholeColumns,
+    Part,
+    Run,
+    aggregate,
+)
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
@@ -37,6 +43,7 @@ from dask_gpuagg.engines.device.layout import (
     wide,
 )
 from dask_gpuagg.engines.device.operations import reinterpreted
+from dask_gpuagg.engines.device.pieces import Pieces, whole
 
 # An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
@@ -52,7 +59,7 @@ class Aggregator:
 
     Parameters
     ----------
-    keys : sequence of pylibcudf.Column
+    keys : sequence of pylibcudf.Column or of Pieces
     keep_nulls : bool
         Whether null keys (NaN is one) form groups.
 
@@ -338,20 +345,11 @@ class Aggregator:
         """
         why = ""
         try:
-            made: Aggregated | None = aggregate(
-                self.query,
-                [view_of(k) for k in self.keys],
-                [view_of(c) for c, _ in self._inputs],
-                self.keys[0].size(),
-                _get_stream(),
-                forced,
-                stopwatch,
-                self._encoded,
-                about,
-            )
+            made = self._aggregated(forced, stopwatch, about)
         except KernelsUnavailable as error:
             made, why = None, libcudf.cause_of(error)
         if made is None:  # not in the handler, in which the error keeps the allocations alive
+            self._stack()
             inputs = [c for c, _ in self._inputs]
             keys, plain, run = libcudf.aggregate(self.query, self.keys, inputs, why)
         else:
@@ -371,6 +369,28 @@ class Aggregator:
             if order is not None:
                 keys, outputs = gather(keys, order), gather(outputs, order)
         return keys, outputs, run
+
+    def _aggregated(
+        self, forced: str, stopwatch: Stopwatch | None, about: tuple[str, ...]
+    ) -> Aggregated | None:
+        columns = [*self.keys, *(c for c, _ in self._inputs)]
+        pieces = [c.columns if isinstance(c, Pieces) else (c,) for c in columns]
+        parts = []
+        for own in zip(*pieces, strict=True):
+            views, rows = list(map(view_of, own)), own[0].size()
+            parts.append(Part(views[: len(self.keys)], views[len(self.keys) :], rows))
+        given = _get_stream(), forced, stopwatch, self._encoded, about
+        try:
+            return aggregate(self.query, parts, *given)
+        except NeedsWholeColumns:
+            self._stack()
+        # outside of the handler, in which the error keeps the attempt's allocations alive
+        return self._aggregated(forced, stopwatch, about)
+
+    def _stack(self) -> None:
+        """Concatenate columns that are in pieces."""
+        self.keys = list(map(whole, self.keys))
+        self._inputs = [(whole(c), present) for c, present in self._inputs]
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:

@@ -21,6 +21,7 @@ from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.operations import nans_to_nulls
+from dask_gpuagg.engines.device.pieces import Pieces
 from dask_gpuagg.engines.device.whole_groups import SortedRows
 from dask_gpuagg.reporting.runs import note_run, subject
 
@@ -240,8 +241,8 @@ def column_at(frame: Any, label: Any) -> Any:
 
 
 def view(column: Any) -> plc.Column:
-    """The column as libcudf has it."""
-    return column.to_pylibcudf()[0]
+    """The column as libcudf has it, or in pieces."""
+    return column if isinstance(column, Pieces) else column.to_pylibcudf()[0]
 
 
 def plain(column: plc.Column) -> Any:

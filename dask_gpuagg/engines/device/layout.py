@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -49,8 +50,10 @@ class UnsupportedType(Exception):
     """No kernel reads columns of this type, or makes this state of them."""
 
 
-def identity(column: plc.Column) -> tuple[int, ...]:
+def identity(column: Any) -> tuple[Any, ...]:
     """What views of the same memory have in common: a Series gives a new view at each request."""
+    if not isinstance(column, plc.Column):  # in pieces
+        return tuple(map(identity, column.columns))
     spans = (column.data(), column.null_mask())
     addresses = (span.ptr if span is not None else 0 for span in spans)
     # empty columns share address 0: their identity distinguishes them

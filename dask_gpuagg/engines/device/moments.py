@@ -20,6 +20,7 @@ from dask_gpuagg.engines.device.groups import (
     present,
     view,
 )
+from dask_gpuagg.engines.device.pieces import whole
 from dask_gpuagg.plan import Plan
 
 # rows or partials of the groups, and their counts, means and second moments
@@ -60,8 +61,9 @@ def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], 
 
     def parts(state: int, numbering: Numbering) -> Parts:
         (c,) = plan.states[state].columns
-        some = numbering.where(present(numbering.take(columns[c])))
-        values = floats_of(some.take(columns[c]))
+        column = like(whole(view(columns[c])), columns[c].dtype)
+        some = numbering.where(present(numbering.take(column)))
+        values = floats_of(some.take(column))
         return some, [cp.ones(len(values)), values, cp.zeros(len(values))]
 
     return _repaired(groups, keys, plan, parts)
@@ -83,6 +85,7 @@ def _repaired(
 ) -> Any:
     found = _lost_groups(groups, plan)
     if len(found):
+        keys = [like(whole(view(key)), key.dtype) for key in keys]
         own = [groups[f"k{i}"] for i in range(len(keys))]
         lost = [like(gather(view(key), found), key.dtype) for key in own]
         numbering = Numbering.of_keys(keys, lost)

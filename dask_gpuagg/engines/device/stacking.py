@@ -14,26 +14,23 @@ import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
-import rmm
 from cudf.utils.dtypes import find_common_type
-from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.runtime.driver import copy
 from dask_gpuagg.dtypes import NUMERIC, TEXT, TICKS, dtype_class
 from dask_gpuagg.engines.device.groups import (
     NOWHERE,
     gather_rows,
+    is_own,
     like,
     view,
 )
-from dask_gpuagg.engines.device.layout import CTYPES, masked
+from dask_gpuagg.engines.device.pieces import Pieces, concatenated, suit
+from dask_gpuagg.engines.device.support import reads_once
+from dask_gpuagg.plan import Plan
 
 # One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
 _ROWS_OF_A_CALL = (1 << 31) - 1
 _SHARE_OF_A_CALL = 6
-
-# Mean bytes of a piece from which on the time of a copy is above that of starting it.
-_BYTES_OF_A_COPY = 1 << 20
 
 _TEXT = frozenset(TEXT)
 _NUMBERS = frozenset((*NUMERIC, "decimal"))
@@ -119,50 +116,25 @@ def _bytes_of(column: plc.Column) -> int:
     return int(column.size() * plc.types.size_of(column.type()))
 
 
-def stacked(parts: Sequence[Sequence[Any]]) -> list[Any]:
+def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[Any]:
     """Concatenate the columns of several partitions, of equal dtypes by position.
 
     Parameters
     ----------
     parts : sequence of sequence of Series
         The columns of each partition.
+    plan : Plan, optional
+        What they are for.
 
     Returns
     -------
-    list of Series
+    list of Series, or of Pieces where the plan's kernels take large columns as they lie
     """
-    pieces = [list(map(view, columns)) for columns in zip(*parts, strict=True)]
-    made = {i: _copied(several) for i, several in enumerate(pieces) if _are_plain(several)}
-    rest = [i for i in range(len(pieces)) if i not in made]
-    if rest:
-        tables = [plc.Table(list(row)) for row in zip(*(pieces[i] for i in rest), strict=True)]
-        made |= zip(rest, plc.concatenate.concatenate(tables).columns(), strict=True)
-    return [like(made[i], known.dtype) for i, known in enumerate(parts[0])]
-
-
-def _are_plain(pieces: Sequence[plc.Column]) -> bool:
-    """Whether pieces of a column are concatenated by copies: large, of fixed width, no nulls.
-
-    libcudf looks up the piece of each row, and reaches less than half of the bandwidth of a copy.
-    """
-    kind = pieces[0].type()
-    if kind.id() not in CTYPES or any(p.type() != kind or masked(p) for p in pieces):
-        return False
-    rows = sum(piece.size() for piece in pieces)
-    return bool(rows * plc.types.size_of(kind) >= _BYTES_OF_A_COPY * len(pieces))
-
-
-def _copied(pieces: Sequence[plc.Column]) -> plc.Column:
-    kind, stream = pieces[0].type(), _get_stream()
-    width, rows = plc.types.size_of(kind), sum(piece.size() for piece in pieces)
-    buffer = rmm.DeviceBuffer(size=rows * width, stream=stream)
-    target, handle = buffer.ptr, stream.__cuda_stream__()[1]
-    for piece in pieces:
-        size = piece.size() * width
-        if size:
-            copy(target, piece.data().ptr + piece.offset() * width, size, handle)
-        target += size
-    return plc.Column(kind, rows, buffer, None, 0, 0, [])
+    columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
+    dtypes = [known.dtype for known in parts[0]]
+    if plan is not None and reads_once(plan) and all(map(is_own, dtypes)) and suit(columns):
+        return [Pieces(pieces, dtype) for pieces, dtype in zip(columns, dtypes, strict=True)]
+    return [like(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
 
 
 def aligned(tables: Sequence[Any]) -> list[Any]:

@@ -38,6 +38,17 @@ def one_pass(plan: Plan) -> bool:
     )
 
 
+def reads_once(plan: Plan) -> bool:
+    """Whether the kernels read rows once and one after another, and nothing else reads them."""
+    return (
+        plan.tables == ("groups",)
+        and plan.shape == "groups"
+        and all(
+            in_kernels(use, plan) and not STATES[use.state].order_sensitive for use in plan.states
+        )
+    )
+
+
 def of_rows(plan: Plan) -> bool:
     """Whether the rows of the only partition are all that its outputs are made of.
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.dtypes import TEMPORAL, dtype_class, is_plain
+from dask_gpuagg.dtypes import TEMPORAL, TEXT, dtype_class, is_plain
 from dask_gpuagg.plan import Output
 
 # a decimal256 has at most 76 digits; as many again keep a quotient exact enough to round
@@ -53,13 +56,20 @@ def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
 def list_dtype(dtype: Any) -> Any:
     """The dtype that pandas gives lists of values of a dtype: Arrow's where the values are.
 
-    Those of decimals are Python objects, as pandas takes their precision from the values. pandas
-    3.0 cannot make those of categories.
+    Those of decimals have the precision of the column, which all outputs share; pandas takes it
+    from the values. pandas 3.0 cannot make those of categories.
     """
-    if is_plain(dtype) or dtype_class(dtype) in ("category", "decimal"):
+    if dtype_class(dtype) == "decimal":
+        return pd.ArrowDtype(pa.list_(dtype.pyarrow_dtype))
+    if is_plain(dtype) or dtype_class(dtype) == "category":
         return np.dtype(object)
     row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
     return row.groupby([0]).agg(list).dtype
+
+
+def _with_none(values: Iterable[Any]) -> list[Any]:
+    """Values as Arrow takes them, for which None alone is null."""
+    return [None if value is pd.NA else value for value in values]
 
 
 def series_of(values: Any) -> pd.Series:
@@ -92,11 +102,15 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if plain and values.dtype == dtype:
         return values
     series = series_of(values)
+    rule = "same" if output.custom else REGISTRY[output.aggregation].result
+    if _selects_objects(output, series, dtype):
+        return series.astype(object).where(series.notna(), None).array
     if dtype is None or series.dtype == dtype:
         return series.array
     if series.dtype == object and dtype_class(dtype) == "decimal":
         return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
-    rule = "same" if output.custom else REGISTRY[output.aggregation].result
+    if rule == "sum" and holds_objects(values) and dtype_class(dtype) == "timedelta":
+        return series.array  # of objects that are durations
     if rule == "same" and not output.custom:
         found = dtype_class(series.dtype)
         if found == "object":
@@ -110,9 +124,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if narrow and series.isna().any() and isinstance(dtype, np.dtype):
         return _with_nan(series)  # a null has no place in the promised dtype
     if rule == "object" and isinstance(dtype, pd.ArrowDtype):
-        # metadata made by pandas: list<...>[pyarrow], whose nulls Arrow takes for None alone
-        lists = [[None if v is pd.NA else v for v in values] for values in series]
-        return pd.array(lists, dtype=dtype)
+        # metadata made by pandas: list<...>[pyarrow]
+        return pd.array([_with_none(values) for values in series], dtype=dtype)
     if output.kind is Kind.WHOLE and series.dtype == np.float64 and _is_narrow_float(dtype):
         return series.array  # pandas' medians of float16 are float64, whatever the metadata says
     if rule in ("object", "key") or (output.custom and dtype_class(dtype) == "object"):
@@ -120,6 +133,13 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
         return series.array  # categories are known only now
     return series.astype(dtype).array
+
+
+def _selects_objects(output: Output, series: pd.Series, dtype: Any) -> bool:
+    """Whether an output is one of the Python objects of each group, or None where none is."""
+    chosen = not output.custom and output.aggregation in ("first", "last")
+    objects = dtype is None or dtype_class(dtype) == "object"
+    return chosen and objects and dtype_class(series.dtype) in TEXT
 
 
 def _is_narrow_float(dtype: Any) -> bool:
@@ -167,7 +187,7 @@ def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def categories_of(values: Any, promised: Any) -> pd.Categorical:
-    """Values as categories of the plainest dtype that holds them.
+    """Values as categories of the plainest dtype that holds them, sorted as pandas sorts them.
 
     Parameters
     ----------
@@ -177,4 +197,6 @@ def categories_of(values: Any, promised: Any) -> pd.Categorical:
     """
     series = pd.Series(values)
     distinct = pd.Index(series.dropna().unique().tolist())
+    with contextlib.suppress(TypeError):  # what cannot be compared comes in order of appearance
+        distinct = distinct.sort_values()
     return pd.Categorical(series, categories=distinct if len(distinct) else promised.categories[:0])

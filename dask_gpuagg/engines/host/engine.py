@@ -27,7 +27,13 @@ from dask_gpuagg.engines.host.exchange import (
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
-from dask_gpuagg.engines.host.found_dtypes import common_dtype, compatible, of_categories, unmasked
+from dask_gpuagg.engines.host.found_dtypes import (
+    common_dtype,
+    compatible,
+    durations,
+    of_categories,
+    unmasked,
+)
 from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
@@ -86,7 +92,7 @@ def partial(
         # counted, those of a group whose values are all null too
         categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
-        keys, columns = [*keys, columns[0]], []
+        keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
         given, promised = keys, (*plan.keys, *plan.columns)
         if wanted:
             valid = np.logical_and.reduce([k.notna() for k in wanted])
@@ -99,10 +105,15 @@ def partial(
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
         keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        if plan.shape == "values" and dtype_class(keys[-1].dtype) == "float":
+            keys[-1] = keys[-1].astype(object)  # NaN alone are no floats that are counted
         groups = replace(groups, keys=[key.array for key in keys])
+    held = columns
+    columns = [durations(v, c.dtype) for v, c in zip(held, plan.columns, strict=False)]
     tables: Partial = {}
     if plan.grouped:
-        fields = _states(Reducer(groups.codes, groups.n), dict(enumerate(columns)), index, plan)
+        reducer = Reducer(groups.codes, groups.n)
+        fields = _states(reducer, dict(enumerate(columns)), index, plan, dict(enumerate(held)))
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
@@ -172,8 +183,14 @@ def finalize(
     # of value_counts the value is the last key
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
     keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
+    if plan.sort and bucket is not None and bucket[1] > 1:
+        # outputs that are gathered to be sorted have no categories yet that they all share
+        pairs = zip(keys, groups.keys, strict=False)
+        keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
     if plan.shape == "values":
-        keys.append(unmasked(groups.keys[-1], plan.columns[0].dtype))
+        counted = plan.columns[0].dtype
+        values = groups.keys[-1] if groups.n else pd.Series(groups.keys[-1]).astype(counted).array
+        keys.append(unmasked(values, counted))
     n = groups.n
     if expected:
         keys = complete(keys, expected, bucket, [key.dtype for key in plan.keys])
@@ -200,15 +217,20 @@ def finalize(
 
 
 def _states(
-    reducer: Reducer, columns: Mapping[int, pd.Series], index: pd.Index, plan: Plan
+    reducer: Reducer,
+    columns: Mapping[int, pd.Series],
+    index: pd.Index,
+    plan: Plan,
+    held: Mapping[int, pd.Series] | None = None,
 ) -> Fields:
-    """The states of rows, named as merged ones are."""
+    """The states of rows, named as merged ones are; ``held`` has durations that are objects."""
     for use in plan.states:  # so that each column is read once for all of its states
         for c in use.columns:
             reducer.expect(use.state, columns[c])
     fields: Fields = {}
     for i, use in enumerate(plan.states):
-        inputs = [columns[c] for c in use.columns]
+        read = held if held is not None and use.state == "osum" else columns
+        inputs = [read[c] for c in use.columns]
         if use.custom is None:
             state = update(reducer, use.state, inputs, index)
         else:

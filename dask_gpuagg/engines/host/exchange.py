@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.host.buckets import bucket_of
-from dask_gpuagg.engines.host.finish import sort_order
+from dask_gpuagg.engines.host.conform import categories_of
+from dask_gpuagg.engines.host.finish import make_index, sort_order
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Plan
 
@@ -75,7 +76,15 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     whole = dask_concat(filled) if len(filled) > 1 else filled[0]
     if not plan.sort:
         return whole
-    return whole.take(sort_order(_index_keys(whole, plan)))
+    keys = _index_keys(whole, plan)
+    promised = [dtype_class(meta.index.get_level_values(i).dtype) for i in range(len(keys))]
+    late = [p == "category" != dtype_class(k.dtype) for p, k in zip(promised, keys, strict=True)]
+    if any(late):  # see ``finalize``
+        levels = enumerate(zip(keys, late, strict=True))
+        of = [categories_of(k, plan.keys[i].dtype) if is_late else k for i, (k, is_late) in levels]
+        rest = [whole.index.get_level_values(i) for i in range(len(keys), whole.index.nlevels)]
+        keys, whole = of, whole.set_axis(make_index([*of, *rest], whole.index.names))
+    return whole.take(sort_order(keys))
 
 
 def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:

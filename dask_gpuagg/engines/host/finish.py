@@ -17,6 +17,7 @@ from dask_gpuagg.engines.host.conform import (
     categories_of,
     conform,
     holds_objects,
+    list_dtype,
     natural_dtype,
     series_of,
 )
@@ -56,6 +57,8 @@ def finish_groups(
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
+    in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
     columns: dict[int, Any] = {}
     of_states = _by_state(fields)
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
@@ -67,7 +70,10 @@ def finish_groups(
             values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
         if output.column in plan.found:
             found = plan.columns[output.column].dtype
-            dtype = natural_dtype(output, found, dtype)
+            if not _is_no_text(values, found, dtype):
+                dtype = natural_dtype(output, found, dtype)
+        if output.aggregation == "list" and output.column is not None and in_whole_groups:
+            dtype = list_dtype(plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
         if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
             columns[i] = column
@@ -86,6 +92,12 @@ def finish_groups(
     if plan.sort:
         result = result.take(sort_order(keys))
     return result
+
+
+def _is_no_text(values: Any, found: Any, promised: Any) -> bool:
+    """Whether an output of text has NaN alone, which a partition without any text holds."""
+    text = dtype_class(promised) == "string" and dtype_class(found) == "float"
+    return text and bool(pd.isna(values).all())
 
 
 def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
@@ -189,10 +201,12 @@ def _from_states(output: Output, of_states: dict[str, Fields], index: pd.Index) 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
     sums = series_of(state["sum"])
-    kind = dtype_class(sums.dtype)
-    if kind in ("object", "string"):
-        sums = sums.where(sums.notna(), 0 if kind == "object" else "")
-    return sums.array
+    nothing = _OF_NOTHING.get(dtype_class(sums.dtype))
+    return (sums if nothing is None else sums.where(sums.notna(), nothing)).array
+
+
+# what no value adds up to, by the class of a sum that is null of none
+_OF_NOTHING: dict[str, Any] = {"object": 0, "string": "", "timedelta": pd.Timedelta(0)}
 
 
 def _mean(state: Fields, parameters: dict[str, Any]) -> Any:

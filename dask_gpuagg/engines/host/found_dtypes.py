@@ -32,7 +32,7 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     -------
     values : Series
         Unchanged, unless that loses nothing and saves a dtype: empty columns, and Python objects
-        that all are of the promised class.
+        that all are of the promised class. Objects that are durations are left to ``durations``.
     dtype : dtype
         The promised one where the values can be merged with those of that dtype.
     """
@@ -44,6 +44,8 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         return values, found
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing
+        if wanted == "timedelta":
+            return values.astype(object), promised
         return pd.Series(None, values.index, nullable(promised), values.name), promised
     if cls == "object":
         return _of_objects(values, promised)
@@ -74,7 +76,26 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         exact = inferred.astype(nullable(promised))
         if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
             return exact, promised
+    if dtype_class(promised) == "timedelta":
+        return values, inferred.dtype
     return inferred, inferred.dtype
+
+
+def durations(values: pd.Series, dtype: Any) -> pd.Series:
+    """Python objects that are merged as durations, as durations.
+
+    Their sum alone is one of objects: pandas adds nothing up to the integer 0 there.
+
+    Parameters
+    ----------
+    values : Series
+        As ``compatible`` returns it; what is no column of objects is returned as it is.
+    dtype : dtype
+        Under which they are merged.
+    """
+    if values.dtype != object or dtype_class(dtype) != "timedelta":
+        return values
+    return pd.Series(pd.array(values.tolist(), dtype=dtype), values.index, name=values.name)
 
 
 def complex_objects(values: pd.Series) -> pd.Series:

@@ -10,6 +10,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.plan import Plan
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -33,7 +34,7 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     stacked = {
         name: _stack_categories(parts)
         if any(map(is_categorical, parts))
-        else pd.concat(parts, ignore_index=True).array
+        else pd.concat(parts, ignore_index=True)
         for name, parts in columns.items()
     }
     return pd.DataFrame(stacked, copy=False)
@@ -116,6 +117,6 @@ def _bytes(column: pd.Series) -> int:
     return int(column.memory_usage(index=False))
 
 
-def stacked(parts: Sequence[Sequence[pd.Series]]) -> list[pd.Series]:
+def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]:
     """Columns of several partitions, concatenated by position; dtypes are equal by position."""
     return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]

@@ -139,7 +139,10 @@ def _filled(values: pd.Series, null: float) -> pd.Series | None:
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
         return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
-    return {"sum": reducer.by(values).sum().array}
+    if values.dtype == object:
+        return _concat(reducer, values)
+    # a group without values has no sum yet: what nothing adds up to depends on other partitions
+    return {"sum": reducer.by(values).sum(min_count=1).array}
 
 
 def _concat(reducer: Reducer, values: pd.Series) -> Fields:

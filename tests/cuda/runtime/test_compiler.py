@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import shutil
-import tempfile
-import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import dask
 import pytest
 
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.types import STATE_BYTES, TYPE_BYTES
-from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime.compiler import (
     ARCHITECTURES,
     KERNELS,
-    Compiled,
     CompileError,
     compile_source,
+    compiler_version,
     cubin,
     headers,
 )
@@ -46,11 +36,6 @@ PORTABLE = (
     "keys large string with nulls, nulls dropped",
     "codes of strings and integers, nulls kept",
 )
-
-
-def other(unit: TranslationUnit) -> TranslationUnit:
-    """The same kernels from another source."""
-    return unit._replace(source=unit.source + "//\n")
 
 
 def compiled(unit: TranslationUnit, architecture: str, *more: str) -> None:
@@ -192,8 +177,10 @@ def test_wrong_slot_sizes_do_not_compile(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError])
 def test_missing_nvrtc_raises(
-    error: type[Exception], cache: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compiler_version.cache_clear()
+
     def missing() -> None:
         raise error("libnvrtc.so.13: cannot open shared object file")
 
@@ -203,224 +190,8 @@ def test_missing_nvrtc_raises(
             call(TINY, "sm_90")
 
 
-# ---- the cache ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The calls of NVRTC."""
-    made = []
-
-    def counted(unit: TranslationUnit, architecture: str) -> Compiled:
-        made.append((unit.source, architecture))
-        return compile_source(unit, architecture)
-
-    monkeypatch.setattr(compiler, "compile_source", counted)
-    return made
-
-
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    """Nothing remembered of the files of ``kernels/``, of NVRTC or of warnings given."""
-    remembered = (
-        *(headers, compiler.sources_hash),
-        *(compiler._nvrtc_version, compiler._warn_cache),
-    )
-    for function in remembered:
-        function.cache_clear()
-    yield
-    for function in remembered:
-        function.cache_clear()
-
-
-def entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
-
-
-def test_second_call_reads_the_cache(cache: Path, calls: list[Any]) -> None:
-    first = cubin(TINY, "sm_90")
-    assert cubin(TINY, "sm_90") == first == compile_source(TINY, "sm_90")
-    assert len(calls) == 1
-    (entry,) = entries(cache)
-    assert entry.suffix == ".cubin"
-
-
-def test_entries_differ_by_source_and_architecture(cache: Path, calls: list[Any]) -> None:
-    for unit, architecture in itertools.product((TINY, other(TINY)), ("sm_80", "sm_90")):
-        cubin(unit, architecture)
-    assert len(calls) == len(entries(cache)) == 4
-
-
-@pytest.fixture
-def copied(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of ``kernels/`` that is compiled instead."""
-    folder = tmp_path / "headers"
-    shutil.copytree(KERNELS, folder)
-    monkeypatch.setattr(compiler, "KERNELS", folder)
-    return folder
-
-
-def forget_headers() -> None:
-    """As a new process begins."""
-    headers.cache_clear()
-    compiler.sources_hash.cache_clear()
-
-
-@pytest.mark.parametrize("change", ["content", "name", "new file"])
-def test_entries_differ_by_headers(
-    change: str, cache: Path, calls: list[Any], copied: Path
-) -> None:
-    cubin(TINY, "sm_90")
-    forget_headers()
-    cubin(TINY, "sm_90")
-    assert len(calls) == 1
-    path = copied / "hgb" / "hgb.cuh"
-    if change == "content":
-        path.write_text(path.read_text() + "\n")
-    elif change == "name":
-        path.rename(copied / "hgb" / "other.cuh")
-    else:
-        (copied / "hgb" / "more.cuh").write_text("")
-    forget_headers()
-    cubin(TINY, "sm_90")
-    assert len(calls) == len(entries(cache)) == 2
-
-
-def test_headers_are_read_once(cache: Path, calls: list[Any], copied: Path) -> None:
-    """Where a file changes under a running process, its entries are those of the old file."""
-    path = copied / "core" / "types.cuh"
-    before = path.read_text()
-    code = cubin(TINY, "sm_90")
-    path.write_text("#error changed")
-    assert cubin(other(TINY), "sm_90").names == code.names
-    path.write_text(before)
-    forget_headers()
-    cubin(other(TINY), "sm_90")
-    assert len(calls) == len(entries(cache)) == 2
-    path.write_text("#error changed")
-    forget_headers()
-    with pytest.raises(CompileError, match="changed"):
-        cubin(TINY, "sm_90")
-
-
-def test_entries_differ_by_compiler_version(
-    cache: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cubin(TINY, "sm_90")
-    monkeypatch.setattr(compiler, "_nvrtc_version", lambda: "0.0")
-    cubin(TINY, "sm_90")
-    assert len(calls) == len(entries(cache)) == 2
-
-
-DAMAGES = {
-    "empty": lambda entry: b"",
-    "short": lambda entry: entry[: len(entry) // 2],
-    "one byte short": lambda entry: entry[:-1],
-    "changed": lambda entry: entry[:100] + bytes([entry[100] ^ 1]) + entry[101:],
-    "something else": lambda entry: b"no machine code",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_entry_is_replaced(damage: str, cache: Path, calls: list[Any]) -> None:
-    code = cubin(TINY, "sm_90")
-    (entry,) = entries(cache)
-    whole = entry.read_bytes()
-    entry.write_bytes(DAMAGES[damage](whole))
-    assert cubin(TINY, "sm_90") == code
-    assert entry.read_bytes() == whole
-    assert cubin(TINY, "sm_90") == code
-    assert len(calls) == 2
-
-
-def test_failed_compilation_leaves_no_entry(cache: Path) -> None:
-    with pytest.raises(CompileError):
-        cubin(TranslationUnit("no code", {}), "sm_90")
-    assert not cache.exists()
-
-
-def warned(directory: Path | str) -> list[str]:
-    """The warnings of two sources, each compiled twice."""
-    with (
-        dask.config.set({"gpuagg.kernel-cache": str(directory)}),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
-        for unit in (TINY, TINY, other(TINY), other(TINY)):
-            assert cubin(unit, "sm_90").code.startswith(b"\x7fELF")
-    return [str(w.message) for w in caught]
-
-
-def test_read_only_directory_warns_once(fresh: None, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("this user may write everywhere")
-    (message,) = warned(tmp_path)
-    assert str(tmp_path) in message
-    assert "gpuagg.kernel-cache" in message
-
-
-def test_directory_that_rejects_files_warns_once(
-    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a read-only one does, for users whom permissions do not bind as well."""
-    names = itertools.count()
-
-    def refuse(**where: Any) -> Any:
-        raise PermissionError(13, "Permission denied", f"{where['dir']}/tmp{next(names)}")
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
-    (message,) = warned(tmp_path)
-    assert f"{tmp_path} cannot be written (Permission denied)" in message
-
-
-def test_impossible_directory_warns_once(fresh: None, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (message,) = warned(tmp_path / "file" / "below")
-    assert "Not a directory" in message
-
-
-def test_unfinished_entry_is_removed(
-    fresh: None, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    (message,) = warned(cache)
-    assert "No space left on device" in message
-    assert entries(cache) == []
-
-
-def test_user_without_home_has_no_cache(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", nowhere)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with (
-        dask.config.set({"gpuagg.kernel-cache": None}),
-        pytest.warns(UserWarning, match="home directory"),
-    ):
-        assert cubin(TINY, "sm_90").code.startswith(b"\x7fELF")
-
-
-def test_the_default_follows_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with dask.config.set({"gpuagg.kernel-cache": None}):
-        cubin(TINY, "sm_90")
-    assert len(entries(tmp_path / "dask_gpuagg")) == 1
-
-
-def in_a_process(folder: str) -> bytes:
-    with dask.config.set({"gpuagg.kernel-cache": folder}):
-        return cubin(TINY, "sm_90").code
-
-
-def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        codes = set(pool.map(in_a_process, [str(cache)] * 8))
-    (entry,) = entries(cache)
-    assert codes == {cubin(TINY, "sm_90").code}
-    assert calls == []
-    assert entry.read_bytes().startswith(codes.pop())
+def test_the_compiler_says_its_version_in_full() -> None:
+    version = compiler_version()
+    _, major, minor = nvrtc.nvrtcVersion()
+    assert re.search(rf"release {major}\.{minor}, V{major}\.{minor}\.\d+", version)
+    assert "Build ID" in version

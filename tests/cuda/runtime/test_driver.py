@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.query.instantiations import TranslationUnit
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, first_units
+from dask_gpuagg.cuda.runtime import compiler, driver
 from dask_gpuagg.cuda.runtime.compiler import Compiled, CompileError, KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Device, Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
@@ -88,28 +89,41 @@ def test_hidden_devices_count_as_none() -> None:
 # ---- kernels that are unavailable ---------------------------------------------------------------
 
 
+def compile_by(
+    monkeypatch: pytest.MonkeyPatch, cubin: Callable[[TranslationUnit, str], Compiled]
+) -> None:
+    """Compile by another function, alone and side by side."""
+    monkeypatch.setattr(driver, "cubin", cubin)
+    monkeypatch.setattr(compiler, "cubin", cubin)
+
+
 def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def refuse(unit: TranslationUnit, architecture: str) -> Compiled:
-        asked.append(architecture)
+        asked.append((unit, architecture))
         raise CompileError("error: not this one")
 
-    monkeypatch.setattr(driver, "cubin", refuse)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    compile_by(monkeypatch, refuse)
+    query = TABLE["1 aggregation by int64"]
+    kernels = Kernels(query, DEVICE)
     for _ in range(3):
         with pytest.raises(KernelsUnavailable, match="not this one"):
             kernels.launch("hgb", 1, 32, 0)
-    with pytest.raises(KernelsUnavailable):
-        kernels.prepare()
-    assert asked == ["sm_90"] * 2  # hgb, and the first of all
+    for _ in range(2):
+        with pytest.raises(KernelsUnavailable):
+            kernels.prepare()
+    # hgb, and then all others
+    assert asked[0] == (query.source("hgb"), "sm_90")
+    assert len(asked) == len(query.units)
+    assert all((query.source(unit), "sm_90") in asked for unit in query.units)
 
 
 def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
-    monkeypatch.setattr(driver, "cubin", lambda unit, architecture: CODE)
+    compile_by(monkeypatch, lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with pytest.raises(KernelsUnavailable, match=r"driver does not take.*NO_BINARY_FOR_GPU"):
@@ -131,7 +145,7 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
         loaded.append(code)
         return answers[len(loaded) - 1]
 
-    monkeypatch.setattr(driver, "cubin", compile_unit)
+    compile_by(monkeypatch, compile_unit)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     for _ in range(2):
@@ -144,12 +158,47 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
     assert loaded == [b"code"] * 3
 
 
+def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    together, loaded = Barrier(4), []
+
+    def wait(unit: TranslationUnit, architecture: str) -> Compiled:
+        together.wait(30)
+        return Compiled(unit.source.encode(), {})
+
+    def load(code: bytes, *_: Any) -> Any:
+        loaded.append(code)
+        return bindings.CUresult.CUDA_SUCCESS, len(loaded)
+
+    compile_by(monkeypatch, wait)
+    monkeypatch.setattr(compiler, "_cores", lambda: 4)
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
+    queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
+    kernels = [Kernels(query, DEVICE) for query in queries]
+    for _ in range(2):  # the second time there is nothing left to do
+        driver.prepare([(each, ("core", "hgb")) for each in kernels])
+    expected = [query.source(unit).source.encode() for query in queries for unit in ("core", "hgb")]
+    assert loaded == expected
+
+
+def test_first_units_are_those_of_a_query() -> None:
+    every = tuple(UNITS)
+    few, many = first_units(every, sampled=False), first_units(every, sampled=True)
+    assert few[0] == many[0] == "core"
+    assert "sample" in set(many) - set(few)
+    assert set(few) < set(many) < set(first_units(every, sampled=True, many_keys=True)) < set(every)
+    strings, numbers = (TABLE[f"1 aggregation by {key}"].units for key in ("strings", "int64"))
+    assert {"bytes", "verify"} <= set(first_units(strings, sampled=True)) <= set(strings)
+    assert not {"bytes", "verify"} & set(first_units(numbers, sampled=True))
+
+
 @pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
 def test_lazy_load_without_memory(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
     full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
-    monkeypatch.setattr(driver, "cubin", lambda unit, architecture: CODE)
+    compile_by(monkeypatch, lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
     monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
     monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
@@ -209,7 +258,7 @@ def test_a_launch_waits_for_no_other_unit(
             assert finish.wait(60)
         return CODE
 
-    monkeypatch.setattr(driver, "cubin", compile_unit)
+    compile_by(monkeypatch, compile_unit)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with ThreadPoolExecutor(1) as pool:
         fold = pool.submit(kernels.launch, "fold", 1, 32, 0)
@@ -235,7 +284,7 @@ def test_threads_share_a_compilation(loads: list[str], monkeypatch: pytest.Monke
         kernels_of(TABLE["1 aggregation by int64"], DEVICE).launch("hgb", 1, 32, 0)
 
     monkeypatch.setattr(driver, "_known", Cache(2))
-    monkeypatch.setattr(driver, "cubin", compile_unit)
+    compile_by(monkeypatch, compile_unit)
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(launch, range(threads)))
     assert compiled == ["hgb"]

@@ -1,0 +1,283 @@
+"""Directories that keep what is made once for a machine: which are trusted, read and written.
+
+What lies there is machine code that is run as it is. So a directory, and an entry in it, counts
+only if nobody but its reader and root may have written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dask_gpuagg.settings import settings
+
+# Entries that were used last stay, up to so many bytes: tens of thousands of units.
+SIZE_AT_MOST = 1 << 30
+# What a process that was killed has left is removed after so many seconds.
+LEFT_AFTER = 3600
+# Another process that compiles the same entry is waited for at most so many seconds: it may have
+# been stopped.
+WAIT_AT_MOST = 20.0
+# Of the writes of a process one in so many looks at the size of the directory.
+_TIDY_EACH = 32
+
+SUFFIX = ".cubin"
+_ENTRY = re.compile(r"[0-9a-f]{40}\.cubin")
+_UNFINISHED = re.compile(r"gpuagg-.*\.(tmp|lock)")
+_DIGEST = hashlib.sha256().digest_size
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+_writes = itertools.count()
+
+
+def directories() -> tuple[Path, ...]:
+    """Those of ``gpuagg.kernel-cache`` that may be trusted, in its order.
+
+    One that does not exist is among them: it is made when something is written. Each of the others
+    is named by a warning, once in a process.
+    """
+    found = []
+    for shown, path, reason in _named():
+        reason = reason or (_refusal(path) if path is not None else None)
+        if reason is not None:
+            _warn(f"the kernel cache {shown} is not used: {reason}")
+        elif path is not None:
+            found.append(path)
+    return tuple(found)
+
+
+def cache_directory() -> Path | None:
+    """Where is written: the first directory that can be, or else the first; None without any."""
+    found = directories()
+    return next((d for d in found if _may_write(d)), found[0] if found else None)
+
+
+def read(name: str) -> bytes | None:
+    """What was written under a name; None where there is nothing, or it has been changed."""
+    for directory in directories():
+        content = _trusted_content(directory / f"{name}{SUFFIX}")
+        if content is None:
+            continue
+        content, digest = content[:-_DIGEST], content[-_DIGEST:]
+        if hashlib.sha256(content).digest() == digest:
+            return content
+    return None
+
+
+def write(name: str, content: bytes) -> None:
+    """Keep an entry in the first directory that can be written; a warning where none can."""
+    refused = []
+    for directory in directories():
+        try:
+            whole = content + hashlib.sha256(content).digest()
+            write_whole(directory / f"{name}{SUFFIX}", whole)
+        except OSError as error:
+            # the error's own text may name the temporary file, which differs each time
+            refused.append(f"{directory} cannot be written ({_text_of(error)})")
+        else:
+            if next(_writes) % _TIDY_EACH == 0:
+                tidy(directory)
+            return
+    if refused:
+        _warn(f"the kernel cache {', and '.join(refused)}")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that other processes see whole or not at all, and that all users can read.
+
+    Raises
+    ------
+    OSError
+        Then nothing is left of it.
+    """
+    unfinished = None
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix="gpuagg-", suffix=".tmp", delete=False
+        ) as file:
+            unfinished = file.name
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(unfinished, path)
+    except OSError:
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+        raise
+
+
+@contextlib.contextmanager
+def one_at_a_time(name: str) -> Iterator[None]:
+    """Let one process or thread make an entry while the others that want it wait.
+
+    A lock that cannot be had is done without: then several make the same.
+    """
+    import fcntl  # not on every system that has pandas
+
+    path = file = None
+    directory = cache_directory()
+    if directory is not None:
+        path = directory / f"gpuagg-{name}.lock"
+        with contextlib.suppress(OSError):
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if path is None or file is None:
+        yield
+        return
+    try:
+        held = _lock(file)
+        try:
+            yield
+        finally:
+            if held:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                # closing is not enough where a fork has the file too
+                fcntl.flock(file, fcntl.LOCK_UN)
+    finally:
+        os.close(file)
+
+
+def _lock(file: int) -> bool:
+    import fcntl
+
+    end = time.monotonic() + WAIT_AT_MOST
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True
+    return False
+
+
+def tidy(directory: Path) -> None:
+    """Remove what killed processes left, and the entries used longest ago beyond the size."""
+    entries = []
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        for file in found:
+            with contextlib.suppress(OSError):  # another process removed it
+                state = file.stat(follow_symlinks=False)
+                if _UNFINISHED.fullmatch(file.name) and time.time() - state.st_mtime > LEFT_AFTER:
+                    os.unlink(file.path)
+                elif _ENTRY.fullmatch(file.name):
+                    entries.append((state.st_mtime, state.st_size, file.path))
+    size = sum(entry[1] for entry in entries)
+    if size <= SIZE_AT_MOST:
+        return
+    # some room more, so that the next writes need not remove anything
+    for _, bytes_of, path in sorted(entries):
+        if size <= SIZE_AT_MOST // 4 * 3:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            size -= bytes_of
+
+
+def _named() -> Iterator[tuple[str, Path | None, str | None]]:
+    """What the setting names: as it stands there, as a path, or why it is none."""
+    chosen = settings().kernel_cache
+    if chosen is None:
+        yield _default()
+        return
+    for value in chosen if isinstance(chosen, list | tuple) else [chosen]:
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            yield repr(value), None, "it is no path"
+            continue
+        for text in filter(None, os.fsdecode(value).split(os.pathsep)):
+            yield text, *_path_of(text)
+
+
+def _path_of(text: str) -> tuple[Path | None, str | None]:
+    if "\0" in text:
+        return None, "it has a NUL in it"
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        return None, str(error)
+    return (path, None) if path.is_absolute() else (None, "it is no absolute path")
+
+
+def _default() -> tuple[str, Path | None, str | None]:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        # as that specification has it, one that is not absolute does not count
+        path = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    except RuntimeError as error:  # a user whom the system does not know, as in some containers
+        return "below the home directory", None, str(error)
+    return str(path / "dask_gpuagg"), path / "dask_gpuagg", None
+
+
+def _refusal(path: Path) -> str | None:
+    """Why a directory is not to be trusted or used; None for one that is not there yet."""
+    try:
+        state = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return _text_of(error)
+    return "it is no directory" if not stat.S_ISDIR(state.st_mode) else _foreign(state)
+
+
+def _foreign(state: os.stat_result) -> str | None:
+    """Whether others than this user and root may have written there, in words."""
+    if state.st_uid not in (0, os.geteuid()):
+        return f"user {state.st_uid} owns it, and this process is of user {os.geteuid()}"
+    if state.st_mode & _BY_OTHERS:
+        return f"other users may write there (mode {stat.S_IMODE(state.st_mode):o})"
+    return None
+
+
+def _trusted_content(path: Path) -> bytes | None:
+    try:
+        # a pipe in the place of a file would never answer
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            state = os.fstat(file.fileno())
+            reason = "it is no file" if not stat.S_ISREG(state.st_mode) else _foreign(state)
+            if reason is not None:
+                _warn(f"{path} of the kernel cache is not used: {reason}")
+                return None
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(f"the kernel cache {path.parent} cannot be read ({_text_of(error)})")
+        return None
+    if time.time() - state.st_mtime > LEFT_AFTER:
+        # when it was last used, as far as an hour; root's entries stay as they are
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return content
+
+
+def _may_write(directory: Path) -> bool:
+    there = next(p for p in (directory, *directory.parents) if p.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _text_of(error: Any) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+@lru_cache(256)
+def _warn(problem: str) -> None:
+    warnings.warn(
+        f"{problem}. What it has not got is compiled anew in each process; gpuagg.kernel-cache "
+        "names directories of this user or of root, which no other user may write",
+        stacklevel=2,
+    )

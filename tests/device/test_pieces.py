@@ -1,0 +1,165 @@
+"""Columns in pieces, for which kernels are launched in turn: the groups of whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+SIZES = (300_000, 1, 0, 700_001, 250_000)
+KERNELS = ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga")
+Keys = Callable[[Any, int], dict[str, Any]]
+
+KEYS: dict[str, Keys] = {
+    "few": lambda rng, n: {"k": rng.integers(0, 50, n)},
+    "many": lambda rng, n: {"k": rng.integers(0, 200_000, n)},
+    "far apart": lambda rng, n: {"k": rng.integers(0, 3_000, n) * 2**40 - 2**50},
+    "skewed": lambda rng, n: {"k": (rng.zipf(1.3, n) % 2**40) * 7919},
+    "floats": lambda rng, n: {"k": rng.integers(0, 900, n) / 4},
+    "two of 32 bits": lambda rng, n: {
+        "k": rng.integers(0, 40, n).astype("int32"),
+        "l": rng.integers(0, 90, n).astype("int32"),
+    },
+    "two of 64 bits": lambda rng, n: {
+        "k": rng.integers(-(2**62), 2**62, n) // 2**55,
+        "l": rng.integers(0, 90, n),
+    },
+}
+
+
+def frames(keys: Keys, nulls: bool) -> list[Any]:
+    """Slices of larger frames; only some have nulls, of keys and of values."""
+    import cudf
+
+    made = []
+    for i, n in enumerate(SIZES):
+        rng = np.random.default_rng(i)
+        frame = cudf.DataFrame(keys(rng, n + 5))
+        frame["v"] = rng.normal(5, 1, n + 5)
+        frame["w"] = rng.integers(-100, 100, n + 5).astype("int32")
+        if nulls and i == 3:
+            frame["k"] = frame["k"].mask(cudf.Series(rng.random(n + 5) < 0.1))
+            frame["v"] = frame["v"].mask(cudf.Series(rng.random(n + 5) < 0.2))
+        made.append(frame.iloc[3:-2])
+    return made
+
+
+def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> tuple[Any, Any]:
+    """The groups as pandas has them, in the order of their keys, and the run."""
+    import cudf
+
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+
+    aggregator = Aggregator(keys, keep_nulls)
+    aggregator.sum(v)
+    aggregator.count(v)
+    aggregator.max(v)
+    aggregator.mean(w)
+    aggregator.spread(v, 1, 0)
+    aggregator.sum(w)
+    aggregator.size()
+    made, outputs, run = aggregator.run(kernel)
+    columns = [cudf.Series.from_pylibcudf(c) for c in (*made, *outputs)]
+    table = cudf.DataFrame(dict(enumerate(columns))).to_pandas()
+    return table.sort_values(list(range(len(keys)))).reset_index(drop=True), run
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("keys", KEYS)
+def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device.groups import view
+    from dask_gpuagg.engines.device.pieces import Pieces
+
+    parts = frames(KEYS[keys], nulls)
+    labels = [label for label in parts[0].columns if label in "kl"]
+    whole = cudf.concat(parts, ignore_index=True)
+
+    def of(label: str) -> Pieces:
+        return Pieces([view(part[label]) for part in parts], whole[label].dtype)
+
+    for keep_nulls in (False, True):
+        expected, _ = grouped(
+            [view(whole[k]) for k in labels], view(whole["v"]), view(whole["w"]), "auto", keep_nulls
+        )
+        made, run = grouped([of(k) for k in labels], of("v"), of("w"), kernel, keep_nulls)
+        assert run.rows == sum(SIZES)
+        pd.testing.assert_frame_equal(made, expected, rtol=1e-9)
+
+
+def test_rows_that_find_no_place_are_looked_up_in_every_piece() -> None:
+    """The table in shared memory is full after a few rows; the others are listed by number."""
+    from dask_gpuagg.engines.device.groups import view
+    from dask_gpuagg.engines.device.pieces import Pieces
+
+    parts = frames(KEYS["many"], False)
+    whole = [Pieces([view(p[label]) for p in parts], parts[0][label].dtype) for label in "kvw"]
+    _, run = grouped([whole[0]], whole[1], whole[2], "hgb", False)
+    assert run.spilled > 0
+
+
+def test_one_call_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole queries, from partitions to results: nothing is stacked where kernels take pieces."""
+    import cudf
+    import dask_cudf
+
+    from dask_gpuagg import enabled
+    from dask_gpuagg.engines.device import pieces, stacking
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.reporting.runs import last_runs
+    from dask_gpuagg.tasks.partials import finished_of, inputs_of, partials_of
+
+    stacked: list[int] = []
+    copies = pieces.concatenated
+    monkeypatch.setattr(pieces, "_ROWS_OF_A_PIECE", 1)
+    for module in (pieces, stacking):
+        monkeypatch.setattr(module, "concatenated", lambda c: stacked.append(len(c)) or copies(c))
+    parts = [p for p in frames(KEYS["few"], True) if len(p)]
+    whole = cudf.concat(parts, ignore_index=True)
+    specs: list[tuple[dict[str, Any], bool]] = [
+        ({"v": ["sum", "count", "max"], "w": ["mean"]}, False),
+        ({"v": ["var", "std"]}, False),
+        ({"w": ["first", "last"]}, True),
+    ]
+    for spec, stacks in specs:
+        with enabled():
+            lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg(spec)
+            read = logical.read(lazy.expr)
+        inputs = [inputs_of(part, ["k"], read.plan) for part in parts]
+        stacked.clear()
+        made = finished_of(inputs, read.plan, read.meta).sort_index().to_pandas()
+        assert last_runs()[-1].rows == len(whole)
+        assert bool(stacked) == stacks
+        expected = whole.groupby("k").agg(spec).sort_index().to_pandas()
+        pd.testing.assert_frame_equal(made, expected, rtol=1e-9, check_dtype=False)
+        assert len(partials_of(inputs, read.plan)) == 1
+
+
+def test_lost_digits_are_restored_from_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first value is an outlier, so the pivot of the variance is a bad one."""
+    import cudf
+    import dask_cudf
+
+    from dask_gpuagg import enabled
+    from dask_gpuagg.engines.device import pieces
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.tasks.partials import finished_of, inputs_of
+
+    monkeypatch.setattr(pieces, "_ROWS_OF_A_PIECE", 1)
+    rng = np.random.default_rng(5)
+    values = rng.normal(0, 1, 60_000)
+    values[::20_000] = 1e12
+    whole = pd.DataFrame({"k": 1, "v": values})
+    whole.loc[30_000:, "k"] = 2
+    parts = [cudf.DataFrame(whole.iloc[i : i + 20_000]) for i in range(0, 60_000, 20_000)]
+    with enabled():
+        lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg({"v": ["var"]})
+        read = logical.read(lazy.expr)
+    made = finished_of([inputs_of(p, ["k"], read.plan) for p in parts], read.plan, read.meta)
+    expected = whole.groupby("k").agg({"v": ["var"]})
+    pd.testing.assert_frame_equal(made.sort_index().to_pandas(), expected, rtol=1e-9)
