@@ -225,6 +225,11 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
 
 
+def explained_as_planned(node: Any, found: Planned | str) -> Explained:
+    """A group-by as it is being lowered; see ``frontend.hook.watching``."""
+    return _explained(node, [], found)
+
+
 def _transfer() -> str:
     """A note on the transport between the workers of the current cluster, if it is slow."""
     client = current_client()

@@ -15,7 +15,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,8 +106,26 @@ class Planned:
     nodes: Expr
 
 
-# what the planner did with each group-by of a query, by name: planned, or why not
-_watched: ContextVar[dict[str, Planned | str] | None] = ContextVar("_watched", default=None)
+Noted = Callable[[Any, "Planned | str"], None]
+
+# who is told what the planner did with a group-by: planned it, or why not
+_watching: ContextVar[Noted | None] = ContextVar("_watching", default=None)
+
+
+@contextmanager
+def watching(note: Noted) -> Iterator[None]:
+    """Context manager: ``note`` is called for each group-by that this thread lowers.
+
+    Parameters
+    ----------
+    note : callable
+        Of the logical node, and ``Planned`` or the reason why stock Dask runs it.
+    """
+    token = _watching.set(note)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
 
 
 def plans_of(tuned: Expr) -> dict[str, Planned | str]:
@@ -127,18 +146,15 @@ def plans_of(tuned: Expr) -> dict[str, Planned | str]:
         Whatever lowering the query raises.
     """
     seen: dict[str, Planned | str] = {}
-    token = _watched.set(seen)
-    try:
+    with watching(lambda node, found: seen.__setitem__(node._name, found)):
         tuned.lower_completely()
-    finally:
-        _watched.reset(token)
     return seen
 
 
 def _seen(expr: Any, found: Planned | str) -> None:
-    watched = _watched.get()
-    if watched is not None:
-        watched[expr._name] = found
+    note = _watching.get()
+    if note is not None:
+        note(expr, found)
 
 
 def _planned(
