@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
+# readings whose longest calls are kept apart: of blocks inside each other
+_READINGS = 64
 # plans that are compared with that of a task: of equal ones one is kept
 _PLANS = 8
 # outputs and keys that the description of a query names
@@ -67,6 +69,8 @@ class Total(NamedTuple):
         Seconds of the longest call.
     born : int
         Tells a total from an earlier one of the same name, which was dropped.
+    maxima : tuple of (int, float)
+        The longest call between two readings, by the number of the later one.
     """
 
     calls: int = 0
@@ -76,6 +80,7 @@ class Total(NamedTuple):
     nbytes: int = 0
     longest: float = 0.0
     born: int = 0
+    maxima: tuple[tuple[int, float], ...] = ()
 
 
 class HostRun(NamedTuple):
@@ -98,11 +103,14 @@ class Measured(NamedTuple):
         Names it among all processes.
     since : float
         The time, in seconds since 1970, since when it has counted.
+    reading : int
+        The number of this reading.
     totals : dict of What to Total
     """
 
     process: str
     since: float
+    reading: int
     totals: dict[What, Total]
 
 
@@ -158,7 +166,7 @@ class Task:
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
 _plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
-_born = 0
+_born = _readings = 0
 _lock = Lock()
 _process = uuid.uuid4().hex
 _since = time.time()
@@ -226,7 +234,7 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total = _totals.get(what)
     if total is None:
         _born += 1
-        total = _totals[what] = [0, 0.0, 0, 0, 0, 0.0, _born]
+        total = _totals[what] = [0, 0.0, 0, 0, 0, 0.0, _born, deque(maxlen=_READINGS)]
         if len(_totals) > _TOTALS:
             _totals.popitem(last=False)
     total[0] += 1
@@ -264,9 +272,18 @@ def summary(plan: Plan) -> str:
 
 def measured() -> Measured:
     """What this process has measured until now."""
+    global _readings
+    totals = {}
     with _lock:
-        totals = {what: Total(*total) for what, total in _totals.items()}
-    return Measured(_process, _since, totals)
+        _readings += 1
+        for what, total in _totals.items():
+            calls, seconds, rows, groups, nbytes, longest, born, maxima = total
+            if longest:
+                maxima.append((_readings, longest))
+                total[5] = 0.0
+            top = max((longest for _, longest in maxima), default=0.0)
+            totals[what] = Total(calls, seconds, rows, groups, nbytes, top, born, tuple(maxima))
+        return Measured(_process, _since, _readings, totals)
 
 
 def since(before: Measured | None, now: Measured) -> dict[What, Total]:
@@ -276,8 +293,9 @@ def since(before: Measured | None, now: Measured) -> dict[What, Total]:
         earlier = before.totals.get(what) if before is not None else None
         if earlier is None or earlier.born != total.born:
             found[what] = total
-        elif total.calls > earlier.calls:
+        elif before is not None and total.calls > earlier.calls:
             found[what] = total._replace(
+                longest=max((s for n, s in total.maxima if n > before.reading), default=0.0),
                 calls=total.calls - earlier.calls,
                 seconds=total.seconds - earlier.seconds,
                 rows=total.rows - earlier.rows,
