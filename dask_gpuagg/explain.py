@@ -10,11 +10,11 @@ from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
 from dask_gpuagg.frontend.hook import Planned, plans_of
-from dask_gpuagg.markup import size_text
+from dask_gpuagg.markup import size_text, time_text
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
@@ -26,7 +26,7 @@ from dask_gpuagg.settings import switch
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
 
-# runs that the text shows of a query
+# calls of kernels that are shown of a query
 _SHOWN = 20
 
 
@@ -90,13 +90,30 @@ class Explained:
                 found.append(("transfer", self.transfer))
         return found + [("because", str(reason)) for reason in self.reasons]
 
+    def ran(self) -> list[str]:
+        """What ran: on the host each step, on the device the latest calls of the kernels."""
+        host = [run for run in self.runs if run.decision.kernel == HOST]
+        device = [str(run) for run in self.runs if run.decision.kernel != HOST]
+        steps: dict[str, list[Run]] = {}
+        for run in host:
+            steps.setdefault(run.step, []).append(run)
+        texts = [_summed(step, runs) for step, runs in steps.items()]
+        if len(device) > _SHOWN:
+            texts.append(f"{len(device) - _SHOWN:,} earlier, then")
+        return [*texts, *device[-_SHOWN:]]
+
     def __str__(self) -> str:
         lines = [f"group-by {self.what}"]
         lines += [f"{title:<8} {text}" for title, text in self.lines()]
-        if len(self.runs) > _SHOWN:
-            lines.append(f"ran      {len(self.runs) - _SHOWN:,} earlier, then")
-        lines += [f"ran      {run}" for run in self.runs[-_SHOWN:]]
+        lines += [f"ran      {text}" for text in self.ran()]
         return "\n  ".join(lines)
+
+
+def _summed(step: str, runs: list[Run]) -> str:
+    rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
+    seconds = time_text(sum(run.seconds for run in runs))
+    tasks = f"{len(runs):,} task{'' if len(runs) == 1 else 's'}"
+    return f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}"
 
 
 @dataclass(frozen=True, slots=True)

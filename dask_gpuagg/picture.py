@@ -55,7 +55,7 @@ def report(off: str, groupbys: Iterable[Explained]) -> str:
         parts.append(f"<h4>group-by {escaped(one.what)}</h4>")
         if one.physical is not None:
             parts.append(drawn(columns_of(one.physical, one.groups)))
-        lines = [*one.lines(), *(("ran", str(run)) for run in one.runs[-_RUNS:])]
+        lines = [*one.lines(), *(("ran", text) for text in one.ran()[-_RUNS:])]
         rows = [[escaped(title), escaped(text)] for title, text in lines]
         parts.append(html_table(("", ""), rows, text=True))
     return page(*(parts or ["<p>no group-by aggregation</p>"]))

@@ -9,6 +9,7 @@ import html.parser
 import json
 import os
 import pstats
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -377,7 +378,20 @@ class TestCluster:
         assert {run.decision.kernel for run in latest} == {"host"}
         (explained,) = dask_gpuagg.explain(query).groupbys
         assert len(explained.runs) == len(latest)
-        assert "ran      partial, host: 100 rows to 50 groups" in str(explained)
+        assert "ran      partial, host: 20 tasks from 2,000 rows to 1,000, " in str(explained)
+
+    def test_workers_report_the_rows_that_are_done(self, client: Any, ddf: Any) -> None:
+        def done() -> int:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            return sum(worker["metrics"].get("group-by rows", 0) for worker in workers)
+
+        before = sum(client.run(runs.rows_done).values())
+        ddf.groupby("k").v.min().compute()
+        assert sum(client.run(runs.rows_done).values()) == before + ROWS
+        deadline = time.monotonic() + 60
+        while done() != before + ROWS:  # it travels with the heartbeat
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def test_fallbacks_of_a_query_inside_of_a_task(self, client: Any) -> None:
         client.submit(falls_back).result()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
+# steps whose rows are those of partitions
+_OF_PARTITIONS = frozenset(("partial", "chunk", "direct"))
 # readings whose longest calls are kept apart: of blocks inside each other
 _READINGS = 64
 # plans that are compared with that of a task: of equal ones one is kept
@@ -157,8 +159,12 @@ class Task:
 
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
+        global _rows_done
         self.engine = engine or ""
         self.rows += rows
+        if self._step in _OF_PARTITIONS:
+            with _lock:
+                _rows_done += rows
         self.groups += groups
         self.nbytes += nbytes
 
@@ -166,7 +172,7 @@ class Task:
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
 _plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
-_born = _readings = 0
+_born = _readings = _rows_done = 0
 _lock = Lock()
 _process = uuid.uuid4().hex
 _since = time.time()
@@ -303,6 +309,11 @@ def since(before: Measured | None, now: Measured) -> dict[What, Total]:
                 nbytes=total.nbytes - earlier.nbytes,
             )
     return found
+
+
+def rows_done() -> int:
+    """Rows of partitions that this process has grouped, those of tasks that still run included."""
+    return _rows_done
 
 
 def forget() -> None:

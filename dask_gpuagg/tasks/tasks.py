@@ -29,7 +29,7 @@ from dask_gpuagg.tasks.partials import (
     partials_of_stream,
     rows_of,
 )
-from dask_gpuagg.tasks.reading import frame_of, reading
+from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
 from dask_gpuagg.tasks.unify import DTYPES
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
@@ -51,6 +51,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     ValueError
         When a key Series is not aligned with the frame.
     """
+    show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
         made = partial_of(part, plan, engine_of(frame))
@@ -86,6 +87,7 @@ def gpuagg_chunk(
     readers : int
         How many partitions are read at a time; 0 where they are there.
     """
+    show_progress()
     with task(plan, "chunk") as done:
         if not readers:
             found = _there(parts, keys, values, plan)
@@ -115,6 +117,7 @@ def gpuagg_chunk_direct(
     parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
 ) -> Any:
     """Task: all partitions to the output; see ``gpuagg_chunk``."""
+    show_progress()
     with task(plan, "direct") as done:
         if not readers:
             found = _there(parts, keys, values, plan)
