@@ -70,7 +70,7 @@ class DaskArm:
         import dask_gpuagg
 
         stack = contextlib.ExitStack()
-        stack.enter_context(dask.config.set({"gpuagg.fallback": "raise"}))
+        stack.enter_context(dask.config.set({"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}))
         stack.enter_context(dask_gpuagg.enabled())
         return stack
 

@@ -173,9 +173,11 @@ def prepare() -> None:
     and how often it does is chance.
     """
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import dask
     import rmm
     from rmm.allocators.cupy import rmm_cupy_allocator
 
+    dask.config.set({"gpuagg.compile": "wait"})
     rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
     import cupy as cp
 

@@ -21,7 +21,8 @@ from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart
-from dask_gpuagg.cuda.runtime.driver import current_device, fill, kernels_of, read_back
+from dask_gpuagg.cuda.runtime.driver import current_device, fill, read_back
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 # Load factor: probes of SP-EGA and of linear probing in Table 1 of the paper.
 TABLE_1 = {

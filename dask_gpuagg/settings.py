@@ -20,6 +20,7 @@ CHOICES = {
     "outputs": ("auto", "dask"),
     "sample": ("auto", "never"),
     "kernel": ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
+    "compile": ("background", "wait"),
 }
 
 
@@ -46,6 +47,7 @@ class Settings:
     groups_per_output: int
     sample: str
     kernel: str
+    compile: str
     # as it was given: one that is no directory costs time, and no query its result
     kernel_cache: Any
     pool: str | int | None

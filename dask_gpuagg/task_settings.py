@@ -24,10 +24,13 @@ class TaskSettings:
         ``auto``, or the kernel that is forced.
     fallback : str
         ``warn``, ``silent`` or ``raise``: what happens where kernels cannot run.
+    compile : str
+        ``background`` or ``wait``: what happens while kernels are being compiled.
     """
 
     kernel: str
     fallback: str
+    compile: str = "background"
 
 
 _used: ContextVar[TaskSettings | None] = ContextVar("_used", default=None)
@@ -36,7 +39,7 @@ _used: ContextVar[TaskSettings | None] = ContextVar("_used", default=None)
 def configured() -> TaskSettings:
     """The settings of this process."""
     here = settings()
-    return TaskSettings(here.kernel, here.fallback)
+    return TaskSettings(here.kernel, here.fallback, here.compile)
 
 
 def current() -> TaskSettings:

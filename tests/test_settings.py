@@ -23,6 +23,7 @@ BAD = {
     "groups-per-output": ["abc", "1000", -3, 0, 1.5, None, True, float("nan"), float("inf"), [1]],
     "sample": ["always", False, 3],
     "kernel": ["fastest", "hgb_runs", "", None],
+    "compile": ["never", False, None],
     # what is no directory costs a warning and time: tests/cuda/runtime/test_disk_cache.py
     "kernel-cache": [],
     "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
@@ -40,6 +41,7 @@ GOOD = {
     "groups-per-output": [(1, 1), (10**9, 10**9), (1e6, 1_000_000)],
     "sample": [("auto", "auto"), ("never", "never")],
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
+    "compile": [("background", "background"), ("wait", "wait")],
     "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (["/x", "/y"], ["/x", "/y"]), (3, 3)],
     "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
 }
@@ -52,7 +54,9 @@ def test_the_defaults_are_those_of_the_file():
         "print(s.settings())"
     )
     ran = run_python("-c", code)
-    expected = Settings(None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", None, None)
+    expected = Settings(
+        None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", "background", None, None
+    )
     assert ran.stdout.strip() == str(expected), ran.stderr
 
 
@@ -102,7 +106,7 @@ def test_a_section_that_is_none_is_refused(section):
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
         assert settings() == Settings(
-            None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", None, None
+            None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", "background", None, None
         )
 
 

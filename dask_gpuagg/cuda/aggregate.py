@@ -12,13 +12,14 @@ from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
-from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
+from dask_gpuagg.cuda.query.instantiations import first_units
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
 from dask_gpuagg.cuda.sampling.sample import Sample
 
@@ -143,6 +144,21 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
+def compile_ahead(query: Query, rows: int, groups: int) -> None:
+    """Let the kernels be compiled, in the background, that another such call is likely to launch.
+
+    Parameters
+    ----------
+    query : Query
+    rows, groups : int
+        Of the call that was.
+    """
+    device = current_device()
+    asked, own = prepared(query, device)
+    many = groups > choose.shared_capacity(asked, device)
+    own.begin(*first_units(asked.units, rows >= summary.SAMPLED_FROM, many))
+
+
 # Units of the kernels that choose and make a representation of the keys.
 _REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
@@ -161,4 +177,4 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
             always = [u for u in _REPRESENTATION_UNITS if u in each.units]
             names = (*units, *(always if units else ()))
             wanted.append((prepared(each, device)[1], names))
-    driver.prepare(wanted)
+    kernels.prepare(wanted)

@@ -13,9 +13,10 @@ import pandas as pd
 from dask._expr import optimize_until
 from dask.dataframe import from_pandas
 
+from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.aggregate import prepare
 from dask_gpuagg.cuda.query.instantiations import UNITS, first_units
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Plan, Unsupported
@@ -115,13 +116,14 @@ def _rehearse(example: Example) -> None:
     plan = example.plan
     keys = [_two_rows(key.dtype) for key in plan.keys]
     columns = [_two_rows(column.dtype) for column in plan.columns]
-    before = set(driver.known())
-    with rehearsal():
+    before = set(kernels.known())
+    waits = replace(task_settings.current(), compile="wait")
+    with rehearsal(), task_settings.use(waits):
         partial = engine.partial(keys, columns, None, plan)
         if plan.tables == ("groups",):
             engine.direct(keys, columns, plan, engine.shape_of(example.meta))
         # partials are small: the kernels that the rehearsal itself used suffice for them
-        prepare(set(driver.known()) - before, *example.units)
+        prepare(set(kernels.known()) - before, *example.units)
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
 

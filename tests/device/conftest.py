@@ -32,6 +32,15 @@ def _without_expectations() -> None:
     repeat.forget()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _waiting() -> Iterator[None]:
+    """Kernels are compiled before a call goes on, so that it is they that are tested."""
+    import dask
+
+    with dask.config.set({"gpuagg.compile": "wait"}):
+        yield
+
+
 @pytest.fixture
 def raising() -> Iterator[None]:
     """The plugin on, synchronous, and a fallback is an error."""

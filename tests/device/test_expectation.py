@@ -164,7 +164,8 @@ def test_the_device_compares_every_number(name: str) -> None:
     import rmm
     from rmm.pylibrmm.stream import DEFAULT_STREAM
 
-    from dask_gpuagg.cuda.runtime.driver import current_device, kernels_of, read_back
+    from dask_gpuagg.cuda.runtime.driver import current_device, read_back
+    from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
     kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
     stream = DEFAULT_STREAM.__cuda_stream__()[1]
@@ -195,7 +196,8 @@ def test_the_device_compares_the_ends_of_every_range(place: int) -> None:
     import rmm
     from rmm.pylibrmm.stream import DEFAULT_STREAM
 
-    from dask_gpuagg.cuda.runtime.driver import current_device, kernels_of, read_back
+    from dask_gpuagg.cuda.runtime.driver import current_device, read_back
+    from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
     kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
     stream = DEFAULT_STREAM.__cuda_stream__()[1]

@@ -14,7 +14,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import inputs
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from dask_gpuagg.reporting.runs import forget
@@ -34,8 +34,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def break_it() -> None:
         inputs.forget_prepared()
-        monkeypatch.setattr(driver, "_known", Cache(1024))
-        monkeypatch.setattr(driver, "cubin", refuse)
+        monkeypatch.setattr(kernels, "_known", Cache(1024))
+        monkeypatch.setattr(kernels, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):
         yield break_it

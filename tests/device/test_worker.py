@@ -14,7 +14,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import inputs
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime import kernels
 
 ROWS = 600_000
 
@@ -23,7 +23,7 @@ ROWS = 600_000
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
     inputs.forget_prepared()
-    monkeypatch.setattr(driver, "_known", Cache(1024))
+    monkeypatch.setattr(kernels, "_known", Cache(1024))
 
     def start(**options: Any) -> dict[str, Any]:
         plugin, worker = dask_gpuagg.GpuWorker(**options), SimpleNamespace(metrics={})
@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         def refuse(source: str, architecture: str) -> bytes:
             raise AssertionError("compiled or loaded after all")
 
-        monkeypatch.setattr(driver, "cubin", refuse)
+        monkeypatch.setattr(kernels, "cubin", refuse)
         report: dict[str, Any] = worker.metrics["dask_gpuagg"](worker)
         return report
 
@@ -101,7 +101,7 @@ def test_kernels_that_do_not_compile_are_a_message(
     def refuse(source: str, architecture: str) -> bytes:
         raise CompileError("no compiler today")
 
-    monkeypatch.setattr(driver, "cubin", refuse)
+    monkeypatch.setattr(kernels, "cubin", refuse)
     with caplog.at_level(logging.WARNING):
         report = started()
     assert "no compiler today" in report["kernels"]

@@ -30,7 +30,7 @@ from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import kernels_of
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
 class _Words(ctypes.Structure):

@@ -29,7 +29,8 @@ from dask_gpuagg.cuda.query.tuning import (
     SMALL_BLOCK,
 )
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import Device, Kernels, fill, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, fill, read_back
+from dask_gpuagg.cuda.runtime.kernels import Kernels
 
 # Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
 _RESERVED = 1 << 10

@@ -15,14 +15,8 @@ from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
 from dask_gpuagg.cuda.query.tuning import DIGITS, SMALL_BLOCK, SORT_ITEMS, SORT_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import (
-    Device,
-    Kernels,
-    Stopwatch,
-    current_device,
-    fill,
-    read_back,
-)
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device, fill, read_back
+from dask_gpuagg.cuda.runtime.kernels import Kernels
 
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).
 ROWS_AT_MOST = (1 << 30) - 1

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, SMALL_BLOCK
-from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, fill, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, read_back
+from dask_gpuagg.cuda.runtime.kernels import Kernels
 
 Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
 

@@ -12,7 +12,8 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct, NeedsWholeColumns, Piece
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT
-from dask_gpuagg.cuda.runtime.driver import Device, Kernels, Stopwatch, kernels_of
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch
+from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 
 
 class DeviceColumn(NamedTuple):

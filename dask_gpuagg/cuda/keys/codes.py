@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.call.call import Call, Made, Target
 from dask_gpuagg.cuda.choice import summary
@@ -137,24 +137,43 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
     """
     if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
         return None
-    for margin in reversed(_Margin):
-        codes, scale = Codes(), 1
-        # from the last column on, so that words order as the keys do
-        for key, column, code in reversed(list(zip(keys, seen, codes.column, strict=False))):
-            values = _text_values(code, column, margin) if key.string else _range(code, column)
-            code.nullable = int(key.masked and keep_nulls)
-            values += code.nullable
-            code.scale, code.all = scale % 2**64, values % 2**64
-            scale *= values
-        if scale <= 1 << WORD_BITS:
-            return codes
-    return None
+    ranges = [None if k.string else range_of(*_bounds(s)) for k, s in zip(keys, seen, strict=True)]
+    nulls = [int(k.masked and keep_nulls) for k in keys]
+
+    def places(margin: _Margin) -> list[_Places | None]:
+        return [_places(s, margin) if k.string else None for k, s in zip(keys, seen, strict=True)]
+
+    def values(texts: Sequence[_Places | None]) -> list[int]:
+        made = []
+        for text, numbers, null in zip(texts, ranges, nulls, strict=True):
+            made.append(null + (text.values if text else 1 << numbers[1] if numbers else 0))
+        return made
+
+    # more margin makes more values, so that without any they are fewest
+    fewest = places(_Margin.NOTHING)
+    if math.prod(values(fewest)) > 1 << WORD_BITS:
+        return None
+    texts = next(
+        texts
+        for texts in (*map(places, reversed(_Margin)), fewest)
+        if math.prod(values(texts)) <= 1 << WORD_BITS
+    )
+    codes, scale = Codes(), 1
+    columns = zip(texts, ranges, nulls, values(texts), codes.column, strict=False)
+    # from the last column on, so that words order as the keys do
+    for text, numbers, null, count, code in reversed(list(columns)):
+        if text is not None:
+            _fill(code, text)
+        elif numbers is not None:
+            base, bits = numbers
+            code.base, code.range = base % 2**64, (1 << min(bits, 64)) - 1
+        code.nullable, code.scale, code.all = null, scale % 2**64, count % 2**64
+        scale *= count
+    return codes
 
 
-def _range(code: ColumnCode, seen: Seen) -> int:
-    base, bits = range_of(*bounds_of(seen.least, seen.greatest))
-    code.base, code.range = base % 2**64, (1 << min(bits, 64)) - 1
-    return 1 << bits
+def _bounds(seen: Seen) -> tuple[int, int]:
+    return bounds_of(seen.least, seen.greatest)
 
 
 class _Margin(IntEnum):
@@ -182,31 +201,49 @@ def _longest(seen: Seen) -> int:
     return 0 if below == _NOTHING else _MOST_LENGTH - below
 
 
-def _text_values(code: ColumnCode, seen: Seen, margin: _Margin) -> int:
-    """Number the strings of a column; how many they may be."""
+class _Places(NamedTuple):
+    """What strings may be: lengths, and the least and the greatest byte of each place."""
+
+    shortest: int
+    longest: int
+    bytes_of: list[tuple[int, int]]
+
+    @property
+    def values(self) -> int:
+        """How many strings these are."""
+        each = (greatest - least + 1 for least, greatest in self.bytes_of)
+        return math.prod(each, start=self.longest - self.shortest + 1)
+
+
+def _places(seen: Seen, margin: _Margin) -> _Places:
+    """The strings of a column with a margin around what a sample has seen."""
     longest = _longest(seen)
     shortest = min(int(seen.low[_PLACES]), longest)
-    places = [(int(seen.low[i]), 255 - int(seen.below[i])) for i in range(longest)]
+    low, below = seen.low[:longest], seen.below[:longest]
+    places = [(least, 255 - least_below) for least, least_below in zip(low, below, strict=True)]
     places = _with_margin(places, margin, shortest < longest)
     if shortest < longest and margin >= _Margin.SHORTER:
         shortest = 0
-    code.base, code.range = shortest, longest - shortest
+    return _Places(shortest, longest, places)
+
+
+def _fill(code: ColumnCode, text: _Places) -> None:
+    """Number the strings of a column."""
+    longest = text.longest
+    code.base, code.range = text.shortest, longest - text.shortest
     code.pieces = math.ceil(longest / 8)
     code.tail = 2 ** (8 * (longest - 8 * (code.pieces - 1))) - 1 if longest else 0
-    all_values = longest - shortest + 1
     for q, quad in enumerate(code.quad):
-        four = [places[i] if i < longest else (0, 0) for i in range(4 * q, 4 * q + 4)]
+        four = [text.bytes_of[i] if i < longest else (0, 0) for i in range(4 * q, 4 * q + 4)]
         values = [greatest - least + 1 for least, greatest in four]
         quad.least = int.from_bytes(bytes(least for least, _ in four), "little")
         quad.greatest = int.from_bytes(bytes(greatest for _, greatest in four), "little")
         quad.values = tuple(values[1:])
         quad.all = math.prod(values)
-        all_values *= quad.all
     pieces = range(code.pieces)
     code.constant = sum(
         1 << p for p in pieces if code.quad[2 * p].all * code.quad[2 * p + 1].all == 1
     )
-    return all_values
 
 
 def _with_margin(

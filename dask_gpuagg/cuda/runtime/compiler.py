@@ -83,16 +83,21 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     """
     if not disk_cache.directories():
         return compile_source(unit, architecture)
-    key = _key(unit, architecture)
-    content = disk_cache.read(key)
-    if content is None:
+    compiled = kept(unit, architecture)
+    if compiled is None:
+        key = _key(unit, architecture)
         with disk_cache.one_at_a_time(key):
-            content = disk_cache.read(key)
-            if content is None:
+            compiled = kept(unit, architecture)
+            if compiled is None:
                 compiled = compile_source(unit, architecture)
                 disk_cache.write(key, _entry(compiled))
-                return compiled
-    return _of_entry(content)
+    return compiled
+
+
+def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
+    """What the disk cache has of a translation unit."""
+    content = disk_cache.read(_key(unit, architecture))
+    return None if content is None else _of_entry(content)
 
 
 def cubins(wanted: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
@@ -120,14 +125,14 @@ def cubins(wanted: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | Com
         except CompileError as error:
             return error
 
-    threads = min(len(wanted), _cores())
+    threads = min(len(wanted), cores())
     if threads <= 1:
         return [attempt(one) for one in wanted]
     with ThreadPoolExecutor(threads, thread_name_prefix="gpuagg-compile") as pool:
         return list(pool.map(attempt, wanted))
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

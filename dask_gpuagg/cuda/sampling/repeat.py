@@ -22,7 +22,7 @@ from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import TOLD_COLUMNS
-from dask_gpuagg.cuda.runtime.driver import Kernels
+from dask_gpuagg.cuda.runtime.kernels import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers
 
 # A query with its keys numbered by their ranges, and these.

@@ -9,20 +9,12 @@ from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
-from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.aggregate import (
-    Aggregated,
-    NeedsWholeColumns,
-    Part,
-    Run,
-    aggregate,
-)
+from dask_gpuagg.cuda.aggregate import Aggregated, Run
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.calls import How, Served, grouped
 from dask_gpuagg.engines.device.layout import (
     BOOL8,
     CTYPES,
@@ -39,11 +31,10 @@ from dask_gpuagg.engines.device.layout import (
     masked,
     sorted_order,
     value_part,
-    view_of,
     wide,
 )
 from dask_gpuagg.engines.device.operations import reinterpreted
-from dask_gpuagg.engines.device.pieces import Pieces, whole
+from dask_gpuagg.engines.device.pieces import whole
 
 # An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
@@ -343,25 +334,20 @@ class Aggregator:
             unless they were to be encoded in order
         run : Run
         """
-        why = ""
-        try:
-            made = self._aggregated(forced, stopwatch, about)
-        except KernelsUnavailable as error:
-            made, why = None, libcudf.cause_of(error)
-        if made is None:  # not in the handler, in which the error keeps the allocations alive
-            self._stack()
-            inputs = [c for c, _ in self._inputs]
-            keys, plain, run = libcudf.aggregate(self.query, self.keys, inputs, why)
+        how = How(forced, stopwatch, self._encoded, about)
+        made = grouped(self.query, self.keys, [c for c, _ in self._inputs], how)
+        run = made.run
+        if isinstance(made, Served):
+            keys, plain = made.keys, made.outputs
         else:
-            run = made.run
             keys = self._key_columns(made, run.groups)
             pairs = zip(made.outputs, self._outputs, strict=True)
             plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)
-            outputs.append(output if of is None else gather([of], output)[0])
-        if self._encoded and made is not None:
+            outputs.append(output if of is None else gather([whole(of)], output)[0])
+        if self._encoded and isinstance(made, Aggregated):
             # codes that the pass made already follow the order of the keys
             order = sorted_order(keys) if self._in_order and made.codes is None else None
             codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
@@ -370,30 +356,8 @@ class Aggregator:
                 keys, outputs = gather(keys, order), gather(outputs, order)
         return keys, outputs, run
 
-    def _aggregated(
-        self, forced: str, stopwatch: Stopwatch | None, about: tuple[str, ...]
-    ) -> Aggregated | None:
-        columns = [*self.keys, *(c for c, _ in self._inputs)]
-        pieces = [c.columns if isinstance(c, Pieces) else (c,) for c in columns]
-        parts = []
-        for own in zip(*pieces, strict=True):
-            views, rows = list(map(view_of, own)), own[0].size()
-            parts.append(Part(views[: len(self.keys)], views[len(self.keys) :], rows))
-        given = _get_stream(), forced, stopwatch, self._encoded, about
-        try:
-            return aggregate(self.query, parts, *given)
-        except NeedsWholeColumns:
-            self._stack()
-        # outside of the handler, in which the error keeps the attempt's allocations alive
-        return self._aggregated(forced, stopwatch, about)
-
-    def _stack(self) -> None:
-        """Concatenate columns that are in pieces."""
-        self.keys = list(map(whole, self.keys))
-        self._inputs = [(whole(c), present) for c, present in self._inputs]
-
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return gather(self.keys, column_of(made.keys[0], INT32, groups))
+            return gather(list(map(whole, self.keys)), column_of(made.keys[0], INT32, groups))
         pairs = zip(made.keys, self.keys, strict=True)
         return [column_of(m, k.type(), groups) for m, k in pairs]

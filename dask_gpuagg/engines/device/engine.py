@@ -196,8 +196,7 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         and not is_own(columns[o.column].dtype)
     }
     shape = of_plan(shape, plan)
-    own = all(is_own(d) for d in (*(k.dtype for k in keys), *shape.dtypes))
-    if plan.sort or not own:
+    if plan.sort or not all(map(is_own, shape.dtypes)):
         groups = grouping.table(labels, dtypes)
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
@@ -206,7 +205,7 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         pairs = list(zip(labels, made, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
-            return from_libcudf(found, outputs, shape)
+            return from_libcudf(found, outputs, shape, [k.dtype for k in keys])
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})

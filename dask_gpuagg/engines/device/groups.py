@@ -53,13 +53,6 @@ class Grouping:
         self._views = [view(k) for k in keys]
         self._keep_nulls = keep_nulls
         self._passes = [Aggregator(self._views, keep_nulls)]
-        # libcudf has no categories and no time zones: such keys are gathered by cuDF. All strings
-        # have one type in libcudf and in the kernels, whatever their missing value.
-        self.keys_by_row = not all(
-            is_own(k.dtype) or isinstance(k.dtype, pd.StringDtype) for k in keys
-        )
-        if self.keys_by_row:
-            self.aggregator.first_row(_everywhere(self.aggregator.keys[0]))
 
     @property
     def aggregator(self) -> Aggregator:
@@ -91,14 +84,11 @@ class Grouping:
         """
         keys, outputs = self.run()
         names = [f"k{i}" for i in range(len(self._keys))]
-        if self.keys_by_row:
-            rows = outputs.pop(0)
-            series = [take(k, rows) for k in self._keys]
-        else:
-            series = [
-                plain(k) if is_own(known.dtype) else like(k, known.dtype)
-                for k, known in zip(keys, self._keys, strict=True)
-            ]
+        # libcudf has no categories and no time zones, but what they are stored as
+        series = [
+            plain(k) if is_own(known.dtype) else like(k, known.dtype)
+            for k, known in zip(keys, self._keys, strict=True)
+        ]
         # a NaN key is a null one
         series = [
             like(nans_to_nulls(view(k)), k.dtype) if k.dtype.kind == "f" else k for k in series
@@ -303,8 +293,3 @@ def is_own(dtype: Any) -> bool:
     if isinstance(dtype, np.dtype):
         return dtype.kind != "O"
     return isinstance(dtype, pd.StringDtype) and dtype.na_value is not pd.NA
-
-
-def _everywhere(column: plc.Column) -> plc.Column:
-    """A view of a column of which every row counts as present."""
-    return column.with_mask(None, 0)

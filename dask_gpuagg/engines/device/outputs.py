@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cudf
+import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.engines.device import libcudf, library_states
+from dask_gpuagg.engines.device.calls import waits
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -72,22 +75,33 @@ def with_outputs(
     return table(made)
 
 
+def _by_kernels(output: Output, numbering: Numbering, column: Any) -> plc.Column | None:
+    """What the kernels that sort and select make; None while, or where, they cannot run."""
+    with waiting(waits()):
+        if not can_sort():
+            return None
+        rows = numbering.sorted(len(column))
+        try:
+            if output.aggregation == "nunique":
+                return rows.nunique(view(column))
+            return rows.output(output, view(column))
+        except KernelsCompiling:
+            return None
+        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+            libcudf.cause_of(error)
+    return None
+
+
 def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
     """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
     counted = output.aggregation == "nunique"
     rows = len(column)
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    if not sorts or not can_sort():
+    made = _by_kernels(output, numbering, column) if sorts else None
+    if made is None:
         return library_states.whole(output, numbering, column, paired)
-    made = None
-    try:
-        if counted:
-            return plain(numbering.sorted(rows).nunique(view(column)))
-        made = numbering.sorted(rows).output(output, view(column))
-    except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
-        libcudf.cause_of(error)
-    if made is None:  # outside of the handler, in which the error keeps the sort's buffers
-        return library_states.whole(output, numbering, column, paired)
+    if counted:
+        return plain(made)
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
     return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)

@@ -23,6 +23,7 @@ from dask_gpuagg.engines.device.groups import (
     column_of,
     floats_of,
     gather,
+    is_own,
     like,
     matches,
     plain,
@@ -142,13 +143,32 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     return result
 
 
-def from_libcudf(keys: Sequence[plc.Column], outputs: Sequence[plc.Column], shape: Shape) -> Any:
-    """One row per group, of columns whose dtypes are libcudf's own, in their order."""
+def from_libcudf(
+    keys: Sequence[plc.Column],
+    outputs: Sequence[plc.Column],
+    shape: Shape,
+    dtypes: Sequence[Any],
+) -> Any:
+    """One row per group, in their order.
+
+    Parameters
+    ----------
+    keys : sequence of pylibcudf.Column
+    outputs : sequence of pylibcudf.Column
+        Of dtypes that are libcudf's own.
+    shape : Shape
+    dtypes : sequence of dtypes
+        Of the keys; categories and times in a zone are what libcudf stores them as.
+    """
     keys = [nans_to_nulls(key) for key in keys]
-    if len(keys) == 1:
+    if len(keys) == 1 and is_own(dtypes[0]):
         index = cudf.Index.from_pylibcudf(keys[0], {"name": shape.index[0]})
     else:
-        index = index_of([plain(key) for key in keys], shape.index)
+        series = [
+            plain(key) if is_own(dtype) else like(key, dtype)
+            for key, dtype in zip(keys, dtypes, strict=True)
+        ]
+        index = index_of(series, shape.index)
     outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
         return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})

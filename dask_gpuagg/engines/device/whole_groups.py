@@ -15,6 +15,7 @@ from dask_gpuagg.cuda.algorithms.distinct import count_distinct
 from dask_gpuagg.cuda.call.call import ColumnStruct
 from dask_gpuagg.cuda.choice import selection_costs
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
+from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
@@ -90,9 +91,12 @@ def counts(dtype: Any, rows: int) -> bool:
 
 
 def can_sort() -> bool:
-    """Whether the kernels that sort can be compiled here; if not, libcudf's group-by serves."""
+    """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
+    kernels = sgb.launcher(_get_stream()).kernels
+    if not background.waits():
+        return kernels.begin()
     try:
-        sgb.launcher(_get_stream()).kernels.prepare()
+        kernels.prepare()
     except KernelsUnavailable as error:
         libcudf.cause_of(error)
         return False

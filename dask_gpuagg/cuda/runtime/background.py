@@ -1,0 +1,65 @@
+"""Compiling in the background: whether calls wait for their kernels, and the threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cores
+
+
+class KernelsCompiling(KernelsUnavailable):
+    """Kernels are being compiled, and will be ready for a later call."""
+
+
+_waits: ContextVar[bool] = ContextVar("_waits", default=True)
+
+
+def waits() -> bool:
+    """Whether a call waits until its kernels are compiled."""
+    return _waits.get()
+
+
+@contextmanager
+def waiting(wanted: bool) -> Iterator[None]:
+    """Calls inside wait for their kernels, or raise ``KernelsCompiling`` instead."""
+    token = _waits.set(wanted)
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
+def submit(work: Callable[[], None]) -> Future[None]:
+    """Call something in a thread that compiles.
+
+    When the program ends, what has begun is completed, so that the next process finds it in the
+    cache; what has not is left out. An executor's threads would first do all that waits.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        with _cores_free(os.getpid()):
+            if not threading.main_thread().is_alive():
+                done.cancel()
+                return
+            try:
+                work()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+    threading.Thread(target=run, name="gpuagg-compile").start()
+    return done
+
+
+@lru_cache(1)
+def _cores_free(process: int) -> threading.Semaphore:
+    # of each process: a fork may find its parent's taken. One core is left to the program.
+    return threading.Semaphore(max(1, cores() - 1))

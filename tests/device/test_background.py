@@ -1,0 +1,117 @@
+"""Queries whose kernels are compiled meanwhile: libcudf's answers first, then the kernels'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.cuda.call import inputs
+from dask_gpuagg.cuda.runtime import kernels
+from dask_gpuagg.engines.device import calls
+from dask_gpuagg.reporting.runs import last_runs
+
+ROWS = 200_000
+QUERIES = {
+    "sum": lambda d: d.groupby("k").v.sum(),
+    "several": lambda d: d.groupby("k").agg({"v": ["sum", "min", "mean"], "i": ["count", "max"]}),
+    "spread": lambda d: d.groupby("k").v.var(),
+    "order": lambda d: d.groupby("k").agg({"i": ["first", "last"]}),
+    "text": lambda d: d.groupby("s").v.sum(),
+    "nulls kept": lambda d: d.groupby("n", dropna=False).v.sum(),
+    "median": lambda d: d.groupby("k").v.median(),
+    "nunique": lambda d: d.groupby("k").i.nunique(),
+}
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: None) -> Iterator[None]:
+    """No kernel has been compiled, by this process or another."""
+    inputs.forget_prepared()
+    monkeypatch.setattr(kernels, "_known", Cache(1024))
+    with dask.config.set({"gpuagg.kernel-cache": str(tmp_path), "gpuagg.compile": "background"}):
+        yield
+    inputs.forget_prepared()
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    made = pd.DataFrame(
+        {
+            "k": rng.integers(0, 300, ROWS),
+            "s": rng.choice(["a", "bb", "a longer string that is hashed"], ROWS),
+            "v": rng.normal(0, 1, ROWS),
+            "i": rng.integers(0, 99, ROWS),
+        }
+    )
+    made["n"] = made["k"].astype("Int64").mask(rng.random(ROWS) < 0.2)
+    return made
+
+
+def query_of(name: str) -> Any:
+    import cudf
+    import dask_cudf
+
+    return QUERIES[name](dask_cudf.from_cudf(cudf.from_pandas(frame()), npartitions=1))
+
+
+def check(made: Any, name: str) -> None:
+    expected = QUERIES[name](frame())
+    compare = pd.testing.assert_series_equal
+    if isinstance(expected, pd.DataFrame):
+        compare = pd.testing.assert_frame_equal
+    compare(made.to_pandas().sort_index(), expected.sort_index(), check_dtype=False, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_first_call_is_served_by_libcudf_and_later_ones_by_kernels(
+    name: str, fresh: None
+) -> None:
+    for _ in range(40):
+        made = query_of(name).compute()
+        check(made, name)
+        run = last_runs()[-1]
+        if run.decision.kernel != "libcudf":
+            return
+        assert "being compiled" in run.decision.why
+        time.sleep(0.5)
+    pytest.fail("the kernels were not compiled in twenty seconds")
+
+
+def test_the_first_call_does_not_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("compiled by the call itself")
+
+    monkeypatch.setattr(kernels, "cubin", never)
+    check(query_of("several").compute(), "several")
+    assert last_runs()[-1].decision.kernel == "libcudf"
+
+
+def test_rows_for_which_memory_does_not_suffice_wait(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(calls.libcudf, "aggregate", full)
+    check(query_of("several").compute(), "several")
+    assert last_runs()[-1].decision.kernel != "libcudf"
+
+
+def test_rows_that_would_be_sorted_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_SORTED_AT_MOST", 0)
+    check(query_of("spread").compute(), "spread")
+    assert last_runs()[-1].decision.kernel != "libcudf"
+
+
+def test_a_query_that_waits(fresh: None) -> None:
+    with dask.config.set({"gpuagg.compile": "wait"}):
+        check(query_of("sum").compute(), "sum")
+    assert last_runs()[-1].decision.kernel != "libcudf"
