@@ -7,16 +7,18 @@
 #   make test-oldest  the tests of what touches Dask, on the oldest Dask that is supported
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
+#   make warm         compile the kernels of common queries: WARM_ARGS="--architecture sm_90"
 #   make bench        plugin against stock Dask, by benchmarks/host.py
 #
 # PYTHON picks the interpreter of a new environment (make PYTHON=python3.12 quickstart), JOBS the
-# number of test processes, PYTEST_ARGS and BENCH_ARGS are handed on.
+# number of test processes, PYTEST_ARGS, BENCH_ARGS and WARM_ARGS are handed on.
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+WARM_ARGS ?=
 
 BIN := $(VENV)/bin
 
@@ -35,7 +37,7 @@ OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
   $(addprefix tests/frontend/test_,activation.py hook.py extended.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-all test-oldest lint docs bench clean distclean
+.PHONY: help quickstart test test-fast test-all test-oldest lint docs warm bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +73,10 @@ lint: $(VENV)/.stamp-test
 
 docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# the extra `test` brings NVIDIA's compiler
+warm: $(VENV)/.stamp-test
+	$(BIN)/python -m dask_gpuagg warm $(WARM_ARGS)
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python -m benchmarks.host $(BENCH_ARGS)

@@ -3,7 +3,7 @@
 ``python -m benchmarks.first_use`` runs the same queries in two processes, the first with an empty
 kernel cache and the second with what the first one left there. Importing cuDF and making CUDA's
 context are timed apart, and so is a first query of another shape, which finds out what cuDF itself
-puts off until it is used.
+puts off until it is used. ``benchmarks.first_queries`` adds whole queries beside stock dask-cudf.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(child(args.child)))
         return
+    from benchmarks import first_queries
     from benchmarks.machine import commit, provenance
     from benchmarks.report import write
 
@@ -204,12 +205,15 @@ def main() -> None:
                 f"{cell['extra_s'] * 1e3:.1f} ms, {cell['units_compiled']} units compiled in "
                 f"{cell['compiling_s'] * 1e3:.0f} ms"
             )
+    queries = first_queries.measured()
+    print(*first_queries.lines(queries), sep="\n")
     report = {
         **provenance(),
         "commit": args.commit or commit(),
         **of_all,
         "rows": ROWS,
         "processes": processes,
+        "queries": queries,
     }
     write(report, args.out)
 

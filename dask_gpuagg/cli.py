@@ -1,4 +1,4 @@
-"""The command line: ``dask-gpuagg run|explain|doctor|bench|calibrate``."""
+"""The command line: ``dask-gpuagg run|explain|doctor|bench|warm|calibrate``."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     first = given[0] if given else ""
+    if first == "warm":  # it has a parser of its own
+        sys.exit(_warm(given[1:]))
     if first in _COMMANDS:
         name, given = first, given[1:]
     elif first == "-m" or (first and not first.startswith("-") and _is_script(first)):
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         if first and not first.startswith("-"):
             parser.give_up(_unknown(first))
         parser.parse_args(given)
-        parser.error(f"give a command ({', '.join(_COMMANDS)}), a script, or -m and a module")
+        parser.error(f"give a command ({', '.join(_SUMMARIES)}), a script, or -m and a module")
     add, run, summary = _COMMANDS[name]
     command = Command(prog=f"{PROG} {name}", description=summary)
     add(command)
@@ -58,8 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> Command:
-    width = max(map(len, _COMMANDS))
-    commands = "\n".join(f"  {name:<{width}}  {text}" for name, (_, _, text) in _COMMANDS.items())
+    width = max(map(len, _SUMMARIES))
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _SUMMARIES.items())
     parser = Command(
         prog=PROG,
         usage=f"{PROG} [-h] [--version] COMMAND ...\n       {PROG} SCRIPT ...\n"
@@ -78,9 +80,9 @@ def _is_script(word: str) -> bool:
 
 
 def _unknown(word: str) -> str:
-    near = difflib.get_close_matches(word, _COMMANDS, n=1)
+    near = difflib.get_close_matches(word, _SUMMARIES, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"{word!r} is neither a command ({', '.join(_COMMANDS)}) nor a script.{hint}"
+    return f"{word!r} is neither a command ({', '.join(_SUMMARIES)}) nor a script.{hint}"
 
 
 # programs
@@ -260,6 +262,12 @@ def _calibrate(command: Command, options: argparse.Namespace) -> int:
     return calibrate()
 
 
+def _warm(arguments: list[str]) -> int:
+    from dask_gpuagg.cuda import warm
+
+    return warm.main(arguments)
+
+
 _Adds = Callable[[Command], None]
 _Runs = Callable[[Command, argparse.Namespace], int]
 _COMMANDS: dict[str, tuple[_Adds, _Runs, str]] = {
@@ -281,3 +289,5 @@ _COMMANDS: dict[str, tuple[_Adds, _Runs, str]] = {
         "Measure the constants by which kernels are chosen on this machine's GPU.",
     ),
 }
+_SUMMARIES = {name: text for name, (_, _, text) in _COMMANDS.items()}
+_SUMMARIES["warm"] = "Compile the kernels of common queries into the kernel cache."

@@ -143,14 +143,14 @@ def test_calibrate_without_a_gpu_says_so_once():
     assert ran.stdout == ""
 
 
-COMMANDS = ("run", "explain", "doctor", "bench", "calibrate")
+COMMANDS = ("run", "explain", "doctor", "bench", "calibrate", "warm")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["docter"], "Did you mean doctor?"),
-        (["nothing"], "neither a command (run, explain, doctor, bench, calibrate) nor a script"),
+        (["nothing"], "neither a command (run, explain, doctor, bench, calibrate, warm) nor"),
         (["run"], "give a script, or -m and a module"),
         (["explain", "-m"], "give a script, or -m and a module"),
         (["--no-such"], "unrecognized arguments: --no-such"),
@@ -162,6 +162,7 @@ COMMANDS = ("run", "explain", "doctor", "bench", "calibrate")
         (["bench", "--parquet", "here"], "--parquet needs --by"),
         (["bench", "--parquet", "/no/such", "--by", "k"], "/no/such"),
         (["calibrate", "now"], "unrecognized arguments: now"),
+        (["warm", "now"], "unrecognized arguments: now"),
     ],
     ids=" ".join,
 )
@@ -262,6 +263,13 @@ def test_bench_of_ones_own_files(tmp_path):
     ran = gpuagg(*files, "--agg", "no_such")
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
+
+
+def test_warm_is_a_command_with_options_of_its_own():
+    ran = gpuagg("warm", "--help")
+    assert ran.returncode == 0
+    assert "usage: dask-gpuagg warm" in ran.stdout
+    assert "median of float64, by int64, int32, string, two int64" in " ".join(ran.stdout.split())
 
 
 def test_version():

@@ -100,6 +100,11 @@ def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
     return None if content is None else _of_entry(content)
 
 
+def is_cached(unit: TranslationUnit, architecture: str) -> bool:
+    """Whether the disk cache has a translation unit; see ``cubin`` for what it raises."""
+    return disk_cache.read(_key(unit, architecture)) is not None
+
+
 def cubins(wanted: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
     """Machine code of several translation units, compiled side by side.
 
@@ -246,6 +251,20 @@ def compiler_version() -> str:
         _checked(nvrtc.nvrtcGetPTX(program, ptx))
     said = [line for line in ptx.decode().splitlines() if line.startswith("// ")]
     return "\n".join((f"{major}.{minor}", *said))
+
+
+def supported_architectures() -> list[str]:
+    """Those that NVRTC compiles for.
+
+    Raises
+    ------
+    CompileError
+        If NVRTC is missing.
+    """
+    compiler_version()  # says what is wrong where there is no NVRTC
+    from cuda.bindings import nvrtc
+
+    return [f"sm_{number}" for number in _checked(nvrtc.nvrtcGetSupportedArchs())]
 
 
 def _key(unit: TranslationUnit, architecture: str) -> str:

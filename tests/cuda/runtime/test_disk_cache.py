@@ -395,6 +395,16 @@ def test_all_users_can_read_what_is_written(cache: Path) -> None:
     assert stat.S_IMODE(cache.stat().st_mode) == 0o755
 
 
+def test_a_umask_of_nothing_opens_no_directory(cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        disk_cache.write_whole(cache / "notes", b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o755
+    assert stat.S_IMODE((cache / "notes").stat().st_mode) == 0o644
+
+
 # ---- several directories -----------------------------------------------------------------------
 
 
@@ -560,22 +570,27 @@ def forked(to: Any, go_on: Any) -> None:
 def test_a_fork_does_not_keep_the_lock(
     cache: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Which it inherits: whoever waits goes on when this process is done, not when the fork is."""
     monkeypatch.setattr(disk_cache, "WAIT_AT_MOST", 60)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     go_on = context.Event()
+    waiting = threading.Thread(target=cubin, args=(TINY, "sm_90"))
     with disk_cache.one_at_a_time(compiler._key(TINY, "sm_90")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads
             child = context.Process(target=forked, args=(there, go_on))
             child.start()
         assert here.recv() == "here"
-    start = time.monotonic()
-    cubin(TINY, "sm_90")
-    waited = time.monotonic() - start
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join(15)
+    went_on = not waiting.is_alive()
     go_on.set()
     child.join()
-    assert waited < 30
+    waiting.join()
+    assert went_on
     assert len(calls) == 1
 
 
