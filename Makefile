@@ -43,6 +43,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 quickstart: $(VENV)/.stamp-examples
+	@echo "Data into data/ where it is not there yet, then each query with the plugin and by stock Dask."
 	$(BIN)/python examples/quickstart.py
 
 # The times as measured on two cores without a GPU; tests/conftest.py says what test-fast leaves out.
@@ -90,6 +91,7 @@ $(VENV)/.stamp-venv:
 
 # One stamp per extra; a change of the requirements or of the version installs again.
 $(VENV)/.stamp-%: pyproject.toml dask_gpuagg/_version.py $(VENV)/.stamp-venv
+	@echo "Installing dask-gpuagg with its extra '$*' into $(VENV): a minute or two, once."
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
 

@@ -99,7 +99,7 @@ def child(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
 
 def ran() -> list[str]:
     """The kernels of this process's passes so far."""
-    from dask_gpuagg.reporting.runs import last_runs
+    from dask_gpuagg import last_runs
 
     return [run.decision.kernel for run in last_runs()]
 

@@ -102,8 +102,8 @@ def timed(call: Any) -> tuple[float, Any]:
 
 def steps(frame: Any, plan: Any, meta: Any) -> tuple[dict[str, float], list[str]]:
     """Seconds of the two steps of a query, and the kernels that ran."""
+    from dask_gpuagg import last_runs
     from dask_gpuagg.engines.device import engine
-    from dask_gpuagg.reporting.runs import last_runs
 
     columns = [frame[c.label] for c in plan.columns]
     partial_s, partial = timed(lambda: engine.partial([frame["k"]], columns, None, plan))

@@ -295,7 +295,7 @@ def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
 
 def measured(member: Member, query: str, frame: Any, repeats: int) -> dict[str, Any]:
     """Medians and their ratio, the decision, and whether the groups are as many."""
-    from dask_gpuagg.reporting.runs import last_runs
+    from dask_gpuagg import last_runs
 
     calls = arms(frame, query)
     groups = {name: len(call()) for name, call in calls.items()}

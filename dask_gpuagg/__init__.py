@@ -18,13 +18,14 @@ dask.config.update_defaults(DEFAULTS)
 from dask_gpuagg.cluster.preflight import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.frontend.activation import disable, enable, enabled, is_enabled  # noqa: E402
+from dask_gpuagg.profiling import Fallbacks, fallbacks, last_runs, profile  # noqa: E402
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
-from dask_gpuagg.reporting.runs import last_runs  # noqa: E402
 
 __all__ = [
     "BadSetting",
     "Explanation",
     "FallbackWarning",
+    "Fallbacks",
     "GpuWorker",
     "Reason",
     "UnsupportedGroupBy",
@@ -34,9 +35,11 @@ __all__ = [
     "enable",
     "enabled",
     "explain",
+    "fallbacks",
     "is_enabled",
     "last_runs",
     "load_ipython_extension",
+    "profile",
     "unload_ipython_extension",
     "why_not",
 ]

@@ -77,8 +77,10 @@ def make_matrix_plan(
 ) -> Plan:
     """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
     of_label = _by_label(columns)
+    # Dask hands the same arguments to both
+    understood = tuple(p for p in parameters if p[0] in REGISTRY[aggregation].parameters)
     for column in columns:
-        refusal = _refusal(Requested(None, aggregation, column.label, parameters), of_label)
+        refusal = _refusal(Requested(None, aggregation, column.label, understood), of_label)
         if refusal is not None:
             raise refusal
     pairs = combinations_with_replacement(range(len(columns)), 2)

@@ -6,23 +6,27 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask._expr import Expr, optimize_until
+from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.activation import looking_on
+from dask_gpuagg.frontend.activation import is_enabled, looking_on
+from dask_gpuagg.frontend.hook import Planned, plans_of
+from dask_gpuagg.markup import size_text, time_text
+from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.planning.lower import chunks_of, route
+from dask_gpuagg.planning.described import Physical, described
 from dask_gpuagg.planning.route import Routing
+from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.runs import last_runs
+from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
 
-# runs that the text shows of a query
+# calls of kernels that are shown of a query
 _SHOWN = 20
 
 
@@ -39,16 +43,16 @@ class Explained:
     plan : Plan, optional
         ``None`` for stock Dask.
     decision : Routing, optional
-        ``None`` for stock Dask.
+        Tree or exchange, the number of outputs, and why; ``None`` for stock Dask.
     reasons : tuple of Reason
         Why stock Dask runs it; empty otherwise.
-    chunks : str
-        How many partitions a task takes; empty where each has a task of its own.
+    physical : Physical, optional
+        The route that runs, its tasks and bytes; ``None`` for stock Dask.
     transfer : str
         How partials get from GPU to GPU, if there are several and the transport is slow.
     runs : tuple of Run
-        The latest kernel runs of this process for the same plan, one for each partition and merge,
-        the oldest first.
+        What ran last for the same plan, here and on the workers of the current client, the oldest
+        first (see ``last_runs``).
     """
 
     what: str
@@ -56,43 +60,84 @@ class Explained:
     plan: Plan | None
     decision: Routing | None
     reasons: tuple[Reason, ...] = ()
-    chunks: str = ""
+    physical: Physical | None = None
     transfer: str = ""
     runs: tuple[Run, ...] = ()
 
-    def __str__(self) -> str:
-        lines = [f"group-by {self.what}", f"engine   {self.engine}"]
-        if self.plan is not None and self.decision is not None:
-            groups = self.decision.groups
-            lines += str(self.plan).splitlines()
-            lines.append(f"groups   {'not estimated' if groups is None else f'{groups:,}'}")
-            if self.chunks:
-                lines.append(f"chunks   {self.chunks}")
-            lines.append(f"merge    {self.decision}")
+    @property
+    def groups(self) -> str:
+        """How many groups are expected; empty if nothing is known."""
+        if self.decision is None or self.decision.groups is None:
+            return ""
+        return f"{'at most' if self.decision.bound else 'about'} {self.decision.groups:,}"
+
+    def lines(self) -> list[tuple[str, str]]:
+        """What there is to say, each with its title."""
+        found = [("engine", self.engine)]
+        if self.plan is not None and self.decision is not None and self.physical is not None:
+            physical = self.physical
+            for line in str(self.plan).splitlines():
+                title, _, text = line.partition(" ")
+                found.append((title, text.strip()))
+            found.append(("groups", self.groups or "not estimated"))
+            if physical.chunks:
+                found.append(("chunks", physical.chunks))
+            found.append(("merge", f"{physical}: {self.decision.reason}"))
+            found.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
+            if physical.nbytes is not None:
+                found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
             if self.transfer:
-                lines.append(f"transfer {self.transfer}")
-        lines += [f"because  {reason}" for reason in self.reasons]
-        if len(self.runs) > _SHOWN:
-            lines.append(f"ran      {len(self.runs) - _SHOWN:,} earlier, then")
-        lines += [f"ran      {run}" for run in self.runs[-_SHOWN:]]
+                found.append(("transfer", self.transfer))
+        return found + [("because", str(reason)) for reason in self.reasons]
+
+    def ran(self) -> list[str]:
+        """What ran: on the host each step, on the device the latest calls of the kernels."""
+        host = [run for run in self.runs if run.decision.kernel == HOST]
+        device = [str(run) for run in self.runs if run.decision.kernel != HOST]
+        steps: dict[str, list[Run]] = {}
+        for run in host:
+            steps.setdefault(run.step, []).append(run)
+        texts = [_summed(step, runs) for step, runs in steps.items()]
+        if len(device) > _SHOWN:
+            texts.append(f"{len(device) - _SHOWN:,} earlier, then")
+        return [*texts, *device[-_SHOWN:]]
+
+    def __str__(self) -> str:
+        lines = [f"group-by {self.what}"]
+        lines += [f"{title:<8} {text}" for title, text in self.lines()]
+        lines += [f"ran      {text}" for text in self.ran()]
         return "\n  ".join(lines)
+
+
+def _summed(step: str, runs: list[Run]) -> str:
+    rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
+    seconds = time_text(sum(run.seconds for run in runs))
+    tasks = f"{len(runs):,} task{'' if len(runs) == 1 else 's'}"
+    return f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every group-by of a query; prints as text.
+    """Every group-by of a query; prints as text, and as a picture in a notebook.
 
     Attributes
     ----------
     groupbys : tuple of Explained
+    off : str
+        Why nothing of it would run here and now; empty where the plugin is on.
     """
 
     groupbys: tuple[Explained, ...]
+    off: str = ""
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.groupbys)) or "no group-by aggregation"
+        texts = [self.off] if self.off and self.groupbys else []
+        return "\n".join([*texts, *map(str, self.groupbys)]) or "no group-by aggregation"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return report(self.off if self.groupbys else "", self.groupbys)
 
 
 def explain(query: Any) -> Explanation:
@@ -100,39 +145,106 @@ def explain(query: Any) -> Explanation:
 
     Parameters
     ----------
-    query : dask.dataframe collection or expression
-        Made while the plugin was on, where it uses aggregations that stock Dask refuses.
+    query : dask.dataframe collection or expression, or a list or tuple of them
+        Made while the plugin was on, where it uses aggregations that stock Dask refuses. Several
+        are explained as ``dask.compute`` runs them together.
 
     Returns
     -------
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
-        of groups, and whether partials merge in a tree or through an exchange, and why; and the
-        kernel runs of this process for the same plan.
+        of groups, the way partials are merged and why, the number of tasks and the bytes of
+        partials; and what ran for the same plan.
         Nothing is computed except the sample that the planner would take.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
     """
-    expr = query if isinstance(query, Expr) else query.expr
+    expr = _expression(query)
+    if expr is None:
+        return Explanation((), _off())
     with looking_on():
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
-        nodes = {n._name: n for n in tuned.walk() if logical.is_aggregation(n)}
-        return Explanation(tuple(_explained(node, problem) for node in nodes.values()))
+        # from the inputs on, and several queries in their order
+        nodes = {n._name: n for n in reversed([*tuned.walk()]) if logical.is_aggregation(n)}
+        refused = {name: _refusals(node, problem) for name, node in nodes.items()}
+        plans: dict[str, Planned | str] = {}
+        failure = ""
+        if not all(refused.values()):
+            try:
+                plans = plans_of(tuned)
+            except Exception as error:
+                # the query itself raises the same
+                failure = f"the query cannot be lowered: {error!r}"
+        found = [
+            _explained(node, refused[name], plans.get(name, failure or _COMBINED))
+            for name, node in nodes.items()
+        ]
+    return Explanation(tuple(found), _off())
 
 
-def _explained(node: Any, problem: str | None) -> Explained:
+# a group-by that Dask has merged into another node as it lowered the query
+_COMBINED = "Dask lowers it as a part of another expression"
+
+
+def _expression(query: Any) -> Expr | None:
+    """The expression of a query, or of several together; ``None`` of no query."""
+    if isinstance(query, list | tuple):
+        several = [_one_expression(one) for one in query]
+        return _ExprSequence(*several) if several else None
+    return _one_expression(query)
+
+
+def _one_expression(query: Any) -> Expr:
+    if isinstance(query, Expr):
+        return query
+    if isinstance(query, GroupBy):
+        raise TypeError(
+            "explain() takes a query, and a group-by without an aggregation is none: "
+            "add one, such as .sum(), or ask why_not(groupby, spec)"
+        )
+    expr = getattr(query, "expr", None)
+    if not isinstance(expr, Expr):
+        kind = type(query)
+        raise TypeError(
+            "explain() takes a collection or expression of dask.dataframe, or a list or tuple of "
+            f"them, not {kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+        )
+    return expr
+
+
+def _off() -> str:
+    if is_enabled():
+        return ""
+    if switch() is False:
+        return "the plugin is OFF, by the setting gpuagg.enabled; if it were on:"
+    return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
+
+
+def _refusals(node: Any, problem: str | None) -> list[Unsupported]:
+    return [Unsupported(problem)] if problem else logical.refusals(node)
+
+
+def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> Explained:
     what = logical.describe(node)
-    refusals = [Unsupported(problem)] if problem else logical.refusals(node)
-    if refusals:
-        return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
-    query = logical.read(node)
+    if isinstance(found, str):
+        refused = refused or [Unsupported(found)]
+    if refused or isinstance(found, str):
+        return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refused)))
+    query = found.query
     engine = engine_name(query.meta) or "stock Dask"
-    decision = route(query, node)
-    chunks = chunks_of(query)
-    described = "" if chunks is None else str(chunks)
-    several = engine == DEVICE and chunks is not None and chunks.workers > 1
-    transfer = _transfer() if several else ""
+    physical = described(query, found.decision, found.nodes)
+    transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    return Explained(what, engine, query.plan, decision, (), described, transfer, runs)
+    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
+
+
+def explained_as_planned(node: Any, found: Planned | str) -> Explained:
+    """A group-by as it is being lowered; see ``frontend.hook.watching``."""
+    return _explained(node, [], found)
 
 
 def _transfer() -> str:
@@ -152,7 +264,7 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
 
     Parameters
     ----------
-    query : dask.dataframe collection or expression, or a GroupBy with ``spec``
+    query : dask.dataframe collection or expression, several in a list, or a GroupBy with ``spec``
         A GroupBy is what ``ddf.groupby(...)`` returns, before ``.agg``.
     spec : str, callable, list or dict, optional
         With a GroupBy: what would be passed to ``.agg``.
@@ -161,6 +273,11 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
     -------
     list of Reason
         One per aggregation that would fall back, or be refused; empty when there is none.
+
+    Raises
+    ------
+    TypeError
+        For what is no query.
     """
     if isinstance(query, GroupBy):
         return _why_not_spec(query, spec)

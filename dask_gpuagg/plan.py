@@ -230,24 +230,48 @@ class Plan:
         return uses or any(not o.custom and _record(o).order_sensitive for o in self.outputs)
 
     def state_label(self, position: int) -> str:
-        """``sum(x)``, for messages."""
+        """``sum of x``: a state in pandas' words."""
         use = self.states[position]
-        name = use.custom.name if use.custom else use.state
-        return f"{name}({', '.join(str(self.columns[c].label) for c in use.columns)})"
+        name = use.custom.name if use.custom else STATES[use.state].words or use.state
+        columns = " and ".join(short(self.columns[c].label) for c in use.columns)
+        return f"{name} of {columns}" if columns else name
+
+    def output_label(self, position: int) -> str:
+        """``mean of x``: an output."""
+        output = self.outputs[position]
+        name = output.custom.name if output.custom else output.aggregation
+        column = "" if output.column is None else short(self.columns[output.column].label)
+        parameters = ", ".join(f"{k}={v}" for k, v in output.parameters)
+        text = f"{name} of {column}" if output.column is not None else name
+        return f"{text} ({parameters})" if parameters else text
 
     def __str__(self) -> str:
-        keys = ", ".join(str(k.label) for k in self.keys)
-        lines = [f"keys     {keys}"]
+        lines = [f"keys     {_listed([short(k.label) for k in self.keys])}"]
         if self.states:
-            lines.append(
-                "states   " + ", ".join(self.state_label(i) for i in range(len(self.states)))
-            )
+            states = dict.fromkeys(self.state_label(i) for i in range(len(self.states)))
+            lines.append(f"states   {_listed(list(states))}")
         for name, columns in (("pairs", self.pairs), ("rows", self.rows)):
             if columns:
-                labels = ", ".join(str(self.columns[c].label) for c in columns)
-                lines.append(f"{name:<8} {labels}")
-        lines.append("outputs  " + ", ".join(_output_text(o, self) for o in self.outputs))
+                labels = [short(self.columns[c].label) for c in columns]
+                lines.append(f"{name:<8} {_listed(labels)}")
+        outputs = [self.output_label(i) for i in range(len(self.outputs))]
+        lines.append(f"outputs  {_listed(outputs)}")
         return "\n".join(lines)
+
+
+# what is shown of a long list, and of a long label
+_SHOWN, _LETTERS = 20, 120
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def short(label: Hashable) -> str:
+    """A label as text, without the end of a very long one."""
+    text = str(label)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
 def _record(output: Output) -> Any:
@@ -257,10 +281,3 @@ def _record(output: Output) -> Any:
 def _columns_of(outputs: Iterable[Output], kind: Kind) -> tuple[int, ...]:
     found = dict.fromkeys(o.column for o in outputs if o.kind is kind)
     return tuple(c for c in found if c is not None)
-
-
-def _output_text(output: Output, plan: Plan) -> str:
-    name = output.custom.name if output.custom else output.aggregation
-    column = "" if output.column is None else str(plan.columns[output.column].label)
-    parameters = "".join(f", {k}={v}" for k, v in output.parameters)
-    return f"{name}({column}{parameters})"

@@ -37,6 +37,8 @@ class State:
     by_partition : bool
         Whether its update takes the rows of one partition, with their labels: partitions are not
         stacked before, and it cannot be made of rows that have been exchanged.
+    words : str
+        What a user calls it; empty where that is its name.
     """
 
     name: str
@@ -48,6 +50,7 @@ class State:
     kernels: tuple[str, ...] = ()
     libcudf: tuple[str, ...] = ()
     by_partition: bool = False
+    words: str = ""
 
 
 def _extreme(name: str, summary: str) -> State:
@@ -76,9 +79,19 @@ def _states() -> tuple[State, ...]:
     return (
         State("size", ("n",), (0,), "number of rows", merge="sum", kernels=every),
         State("count", ("n",), (0,), "number of non-null values", merge="sum", kernels=every),
-        State("isum", ("sum",), (0,), f"sum {modulo}", merge="sum", kernels=NUMERIC),
-        State("fsum", ("sum",), (0.0,), "sum in float64", merge="sum", kernels=NUMERIC),
-        State("osum", ("sum",), (None,), "sum in the column's own dtype", merge="sum", kernels=own),
+        State("isum", ("sum",), (0,), f"sum {modulo}", merge="sum", kernels=NUMERIC, words="sum"),
+        State(
+            "fsum", ("sum",), (0.0,), "sum in float64", merge="sum", kernels=NUMERIC, words="sum"
+        ),
+        State(
+            "osum",
+            ("sum",),
+            (None,),
+            "sum in the column's own dtype",
+            merge="sum",
+            kernels=own,
+            words="sum",
+        ),
         State(
             name="concat",
             fields=("sum",),
@@ -87,9 +100,26 @@ def _states() -> tuple[State, ...]:
             order_sensitive=True,
             merge="concat",
             libcudf=TEXT,
+            words="sum",
         ),
-        State("iprod", ("prod",), (1,), f"product {modulo}", merge="prod", kernels=NUMERIC),
-        State("fprod", ("prod",), (1.0,), "product in float64", merge="prod", kernels=NUMERIC),
+        State(
+            "iprod",
+            ("prod",),
+            (1,),
+            f"product {modulo}",
+            merge="prod",
+            kernels=NUMERIC,
+            words="prod",
+        ),
+        State(
+            "fprod",
+            ("prod",),
+            (1.0,),
+            "product in float64",
+            merge="prod",
+            kernels=NUMERIC,
+            words="prod",
+        ),
         _extreme("min", "smallest non-null value"),
         _extreme("max", "largest non-null value"),
         _one_value("first", "first non-null value"),
@@ -102,6 +132,7 @@ def _states() -> tuple[State, ...]:
             identity=(0, None, 0.0),
             summary="count, mean and sum of squared deviations from the mean",
             kernels=moments,
+            words="mean and variance",
         ),
         State(
             name="limbs",
@@ -110,6 +141,7 @@ def _states() -> tuple[State, ...]:
             summary="sum of a 64-bit integer in two exact halves",
             merge="sum",
             kernels=TEMPORAL,
+            words="sum",
         ),
         _labelled("idxmin", "smallest value, index label of its first row, number of nulls"),
         _labelled("idxmax", "largest value, index label of its first row, number of nulls"),
@@ -119,6 +151,7 @@ def _states() -> tuple[State, ...]:
             identity=(0, None, None, 0.0, 0.0, 0.0),
             summary="pairwise complete count, means and centred second moments of two columns",
             libcudf=NUMERIC,
+            words="covariance",
         ),
         State(
             name="custom",

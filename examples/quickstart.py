@@ -152,6 +152,7 @@ def show(query: Query) -> bool:
     frame = query.source().persist()
     print(f"\n=== {query.title} ===")
     print(f"{len(frame):,} rows in {frame.npartitions} partitions\n")
+    print(f"running it once each way, then {RUNS} times each way for the times ...\n", flush=True)
     # The first run of each arm warms up and gives the results to compare.
     ours, stock = query.by_plugin(frame), query.by_stock(frame)
     print(f"{pd.DataFrame(ours).head(6).to_string()}\n({len(ours):,} groups)\n")

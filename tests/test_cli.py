@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
+import pandas as pd
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.cli import main
 from tests.running import ROOT, run_python
 
 QUERY = """
@@ -127,7 +132,7 @@ class TestModule:
 def test_nothing_to_run_is_a_usage_error():
     ran = gpuagg()
     assert ran.returncode == 2
-    assert "usage: python -m dask_gpuagg" in ran.stderr
+    assert "usage: dask-gpuagg" in ran.stderr
 
 
 def test_calibrate_without_a_gpu_says_so_once():
@@ -136,6 +141,128 @@ def test_calibrate_without_a_gpu_says_so_once():
     assert ran.stderr.startswith("dask-gpuagg calibrate: nothing to measure: ")
     assert ran.stderr.count("\n") == 1
     assert ran.stdout == ""
+
+
+COMMANDS = ("run", "explain", "doctor", "bench", "calibrate", "warm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["docter"], "Did you mean doctor?"),
+        (["nothing"], "neither a command (run, explain, doctor, bench, calibrate, warm) nor"),
+        (["run"], "give a script, or -m and a module"),
+        (["explain", "-m"], "give a script, or -m and a module"),
+        (["--no-such"], "unrecognized arguments: --no-such"),
+        (["run", "missing.py"], "there is no file missing.py"),
+        (["run", "-m", "no.such.module"], "there is no module no.such.module"),
+        (["doctor", "--no-such"], "unrecognized arguments: --no-such"),
+        (["bench", "--query", "no such"], "there is no query 'no such'; queries are sum,"),
+        (["bench", "--rows", "many"], "'many' is no whole number from 1 on"),
+        (["bench", "--parquet", "here"], "--parquet needs --by"),
+        (["bench", "--parquet", "/no/such", "--by", "k"], "/no/such"),
+        (["calibrate", "now"], "unrecognized arguments: now"),
+        (["warm", "now"], "unrecognized arguments: now"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_word_is_one_message_and_no_traceback(
+    arguments, words, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    printed = capsys.readouterr()
+    assert ended.value.code == 2
+    assert words in printed.err
+    assert printed.out == ""
+    assert not dask_gpuagg.is_enabled()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "127.0.0.1:1", "nonsense://x", "x:y"])
+def test_a_scheduler_that_does_not_answer(address):
+    limit = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+    ran = gpuagg("doctor", "--scheduler", address, env=limit)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"dask-gpuagg doctor: no scheduler answers at {address}: ")
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_help(command, capsys):
+    for arguments in ([command, "--help"], ["--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert f"usage: dask-gpuagg {command}" in printed
+    assert f"\n  {command} " in printed
+
+
+@pytest.mark.parametrize("file", ["ran.json", "ran.html", "ran.txt", "-"])
+def test_run_profiles(script, tmp_path, file):
+    place = file if file == "-" else tmp_path / file
+    ran = gpuagg("run", "--profile", place, script(QUERY))
+    assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+    text = ran.stderr if file == "-" else place.read_text()
+    assert "sum of v by k" in text
+    if file == "ran.json":
+        assert [step["step"] for step in json.loads(text)["steps"]] == ["partial", "finalize"]
+    if file == "ran.html":
+        assert text.startswith("<!DOCTYPE html>")
+
+
+def test_a_profile_is_written_also_when_the_script_fails(script, tmp_path):
+    ran = gpuagg("run", "--profile", tmp_path / "ran.txt", script(QUERY + "\n1 / 0\n"))
+    assert ran.returncode == 1
+    assert "ZeroDivisionError" in ran.stderr
+    assert "sum of v by k" in (tmp_path / "ran.txt").read_text()
+    ran = gpuagg("run", "--profile", tmp_path / "no" / "ran.txt", script(QUERY))
+    assert ran.returncode == 2
+    assert "cannot be written" in ran.stderr
+
+
+def test_explain_prints_each_group_by_once_as_it_is_planned(script):
+    text = QUERY + "ddf.groupby('k').v.sum().compute()\nddf.v.map(complex).groupby(ddf.k).sum()\n"
+    ran = gpuagg("explain", script(text + "ddf.assign(v=1j).groupby('k').v.sum().compute()\n"))
+    assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+    assert ran.stderr.count("group-by .sum()\n") == 2
+    assert "  merge    tree into 1 output" in ran.stderr
+    assert "complex128 is not supported" in ran.stderr
+
+
+def test_a_module_of_the_working_directory_by_the_installed_command(script):
+    """The console script has the folder of programs as the first on its path."""
+    path = script(QUERY, "some_module.py")
+    code = (
+        "import sys; sys.path.pop(0); from dask_gpuagg.cli import main; main(['-m', 'some_module'])"
+    )
+    ran = run_python("-c", code, cwd=path.parent)
+    assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
+
+
+def test_bench_prints_a_table_and_json(tmp_path):
+    few = ["--rows", "2000", "--partitions", "2", "--repeats", "1"]
+    ran = gpuagg("bench", *few, "--query", "sum", "--query", "median")
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["query", "sum", "median"]
+    (timing,) = json.loads(gpuagg("bench", *few, "--query", "sum", "--json").stdout)
+    assert timing.keys() == {"query", "stock", "plugin", "ratio"}
+    assert min(timing["stock"], timing["plugin"], timing["ratio"]) > 0
+
+
+def test_bench_of_ones_own_files(tmp_path):
+    rows = pd.DataFrame({"k": [1, 2] * 50, "v": 1.5})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    files = ["bench", "--parquet", str(tmp_path), "--repeats", "1", "--by", "k"]
+    ran = gpuagg(*files, "--value", "v", "--agg", "mean")
+    assert "mean by k" in ran.stdout, ran.stderr
+    ran = gpuagg(*files, "--value", "w")
+    assert (ran.returncode, "has no column w; it has k, v" in ran.stderr) == (2, True)
+    ran = gpuagg(*files, "--agg", "no_such")
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
 
 
 def test_warm_is_a_command_with_options_of_its_own():

@@ -10,11 +10,15 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask.dataframe.dask_expr._expr import Projection
+from dask.dataframe.dask_expr.io import FromPandas
 
 import dask_gpuagg
 from dask_gpuagg import explain, why_not
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.picture import columns_of
 from dask_gpuagg.planning.route import Route
+from tests.test_profiling import shown
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +52,18 @@ class TestExplain:
     def test_names_engine_states_outputs_groups_and_merge(self, ddf):
         text = str(explain(ddf.groupby("k").agg({"v": ["mean", "sum"], "i": "median"})))
         assert text.splitlines() == [
+            "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:",
             "group-by .agg(...)",
             "  engine   host",
             "  keys     k",
-            "  states   fsum(v), count(v)",
+            "  states   sum of v, count of v",
             "  rows     i",
-            "  outputs  mean(v), sum(v), median(i)",
-            "  groups   400",
-            "  merge    tree into 1 output: at most 400 groups (there are 400 rows)",
+            "  outputs  mean of v, sum of v, median of i",
+            "  groups   at most 400",
+            "  merge    exchange of 4 partials into 4, brought to 1 output: "
+            "at most 400 groups (there are 400 rows)",
+            "  tasks    4 partial, 20 exchange, 4 finalize, 1 gather",
+            "  bytes    at most about 15.6 KiB of partials",
         ]
 
     @pytest.mark.parametrize("name", ["sum", "mean", "var", "first", "nunique", "median"])
@@ -127,6 +135,147 @@ class TestExplain:
         with dask_gpuagg.enabled():
             explain(ddf.groupby("k").v.sum())
             assert dask_gpuagg.is_enabled()
+
+
+# each of another route, with few and with many partitions
+TRUE = {
+    "tree": lambda d: d.groupby("k").v.sum(),
+    "tree of two levels": lambda d: d.groupby("k").v.sum(split_every=2),
+    "tree at once": lambda d: d.groupby("k").v.sum(split_every=False),
+    "exchange": lambda d: d.groupby("k").agg({"v": ["sum", "mean"]}, split_out=3),
+    "sorted": lambda d: d.groupby("k", sort=True).v.mean(),
+    "median": lambda d: d.groupby("k").v.median(),
+    "median in agg": lambda d: d.groupby("k").agg({"v": "median"}),
+    "sorted median": lambda d: d.groupby("k", sort=True).agg({"v": "median"}),
+    "nunique": lambda d: d.groupby("k").i.nunique(),
+    "value_counts": lambda d: d.groupby("k").c.value_counts(),
+    "unobserved": lambda d: d.groupby("c", observed=False).v.sum(split_out=2),
+    "cov": lambda d: d.groupby("k")[["v", "i"]].cov(),
+}
+
+
+class TestItIsTrue:
+    """What ``explain`` says is what the graph has and what runs."""
+
+    @pytest.mark.parametrize("npartitions", [1, 3, 20])
+    @pytest.mark.parametrize("name", TRUE)
+    def test_tasks_and_route(self, name, npartitions):
+        rows = dd.from_pandas(frame(), npartitions=npartitions)
+        query = TRUE[name](rows)
+        (found,) = explain(query).groupbys
+        physical = found.physical
+        with dask_gpuagg.enabled(), dask_gpuagg.profile() as ran:
+            lowered = query.optimize(fuse=False)
+            query.compute()
+        graph = lowered.__dask_graph__()
+        inputs = lowered.expr.find_operations(FromPandas)
+        others = sum(len(node._layer()) for node in inputs)
+        # columns are taken from the input by tasks of Dask's
+        others += sum(len(n._layer()) for n in lowered.expr.find_operations(Projection))
+        assert sum(n for _, n in physical.tasks) == len(graph) - others
+        assert (physical.partitions, physical.outputs) == (npartitions, lowered.npartitions)
+        steps = {step.step for step in ran.steps}
+        assert ("exchange" in steps) is (physical.route is Route.EXCHANGE)
+        calls = {step.step: step.calls for step in ran.steps}
+        assert calls["partial"] == physical.partials == dict(physical.tasks)["partial"]
+        assert calls["finalize"] == dict(physical.tasks)["finalize"]
+        moved = sum(step.nbytes for step in ran.steps if step.step == "exchange")
+        assert physical.nbytes is None or moved <= physical.nbytes
+
+    def test_a_median_of_many_partitions_is_exchanged(self):
+        rows = dd.from_pandas(frame(), npartitions=20)
+        for query in (rows.groupby("k").v.median(), rows.groupby("k").agg({"v": "median"})):
+            text = str(explain(query))
+            assert "exchange of 20 partials into 20" in text
+            assert "tree" not in text
+
+    @pytest.mark.parametrize("together", [list, tuple])
+    def test_several_queries_are_explained_as_they_run_together(self, ddf, together):
+        queries = together([ddf.groupby("k").v.sum(), ddf.groupby("c").i.max(), ddf.v.sum()])
+        assert sorted(g.what for g in explain(queries).groupbys) == [".max()", ".sum()"]
+        assert why_not(queries) == []
+        assert explain(together([])).groupbys == ()
+        one = explain(together([queries[0]]))
+        assert str(one) == str(explain(queries[0]))
+
+    def test_partitions_of_files_that_a_task_reads(self, ddf, tmp_path):
+        ddf[["k", "v"]].to_parquet(tmp_path)
+        with dask.config.set({"gpuagg.chunk": 2}):
+            (found,) = explain(dd.read_parquet(tmp_path).groupby("k").v.sum()).groupbys
+        assert dict(found.physical.tasks)["partial"] == 2
+        assert "chunks   4 partitions in 2 tasks on 1 worker" in str(found)
+
+    def test_a_query_that_fails_as_it_is_lowered(self, ddf):
+        query = ddf.partitions[0:0].groupby("k").v.sum()
+        (found,) = explain(query).groupbys
+        assert found.engine == "stock Dask"
+        assert any("no partitions" in str(r) or "lowered" in str(r) for r in found.reasons)
+
+
+class TestOff:
+    OFF = "the plugin is OFF"
+
+    def test_where_it_is_off(self, ddf):
+        query = ddf.groupby("k").v.sum()
+        assert str(explain(query)).startswith(self.OFF)
+        assert self.OFF in explain(query)._repr_html_()
+        with dask_gpuagg.enabled():
+            assert self.OFF not in str(explain(query)) + explain(query)._repr_html_()
+            with dask.config.set({"gpuagg.enabled": False}):
+                assert "by the setting gpuagg.enabled" in str(explain(query))
+
+    def test_nothing_to_switch_on(self, ddf):
+        assert str(explain(ddf.v.sum())) == "no group-by aggregation"
+
+
+class TestNoQuery:
+    @pytest.mark.parametrize(
+        ("given", "named"),
+        [
+            (5, "builtins.int"),
+            (None, "builtins.NoneType"),
+            ("query", "builtins.str"),
+            (frame(), "pandas.DataFrame"),
+            (dask.delayed(sum)([1, 2]), "dask.Delayed"),
+            ([1, 2], "builtins.int"),
+            ({"a": 1}, "builtins.dict"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_type_error_names_it(self, given, named):
+        for ask in (explain, why_not):
+            with pytest.raises(TypeError, match=rf"not {named}$"):
+                ask(given)
+
+    def test_a_group_by_without_an_aggregation(self, ddf):
+        with pytest.raises(TypeError, match="why_not"):
+            explain(ddf.groupby("k"))
+
+
+class TestPicture:
+    @pytest.mark.parametrize("npartitions", [1, 3, 20])
+    @pytest.mark.parametrize("name", TRUE)
+    def test_is_well_formed_and_names_all_columns(self, name, npartitions):
+        query = TRUE[name](dd.from_pandas(frame(), npartitions=npartitions))
+        explanation = explain(query)
+        text = shown(explanation._repr_html_())
+        (found,) = explanation.groupbys
+        columns = columns_of(found.physical, found.groups)
+        assert columns[0].number == npartitions
+        assert [c.title for c in columns][0::3] == ["partitions", "outputs"] or len(columns) == 3
+        for column in columns:
+            assert column.title.removesuffix("s") in text
+            assert column.under in text
+
+    def test_labels_are_escaped(self):
+        data = frame().rename(columns={"v": "<script>alert(1)</script>"})
+        query = dd.from_pandas(data, npartitions=2).groupby("k").sum(numeric_only=True)
+        assert "<script>" not in explain(query)._repr_html_()
+
+    def test_stock_dask_and_no_group_by(self, ddf):
+        text = shown(explain(ddf.groupby("c", observed=False).v.value_counts())._repr_html_())
+        assert "stock Dask" in text
+        assert "no group-by aggregation" in shown(explain(ddf.v + 1)._repr_html_())
 
 
 class TestWhyNot:

@@ -48,7 +48,8 @@ def plan_of(*pairs: tuple[str, str], **flags) -> Plan:
 
 
 def states_of(plan: Plan) -> list[str]:
-    return [plan.state_label(i) for i in range(len(plan.states))]
+    labels = [", ".join(str(plan.columns[c].label) for c in use.columns) for use in plan.states]
+    return [f"{use.state}({of})" for use, of in zip(plan.states, labels, strict=True)]
 
 
 def test_the_columns_cover_every_dtype_class():
@@ -171,10 +172,17 @@ class TestValue:
         text = str(make_plan([KEY, Column(None, KEY.dtype)], COLUMNS, requested, **FLAGS))
         assert text.splitlines() == [
             "keys     k, None",
-            "states   moments(float)",
-            "outputs  std(float, ddof=0)",
+            "states   mean and variance of float",
+            "outputs  std of float (ddof=0)",
         ]
         assert "pairs    string\nrows     float\n" in str(plan_of(*self.pairs))
+
+    def test_prints_the_beginning_of_long_labels_and_lists(self):
+        columns = [Column("n" * 10_000 + str(i), DTYPES["float"]) for i in range(500)]
+        requested = [Requested(c.label, "sum", c.label) for c in columns]
+        text = str(make_plan([KEY], columns, requested, **FLAGS))
+        assert len(text) < 20_000
+        assert text.endswith("… and 480 more")
 
 
 REFUSED = [

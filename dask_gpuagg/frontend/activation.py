@@ -90,6 +90,18 @@ def looking_on() -> Iterator[None]:
             looking.reset(token)
 
 
+def trying() -> None:
+    """Check the installed Dask, as ``enable()`` does, and change nothing.
+
+    Raises
+    ------
+    BadSetting, RuntimeError
+        As by ``enable()``.
+    """
+    with _wanting():
+        pass
+
+
 @contextlib.contextmanager
 def _wanting() -> Iterator[None]:
     _want()
@@ -118,13 +130,13 @@ def _release() -> None:
 
 def _install() -> None:
     version = dask.__version__
-    if _numbers(version) < _numbers(OLDEST_DASK):
+    if numbers(version) < numbers(OLDEST_DASK):
         raise RuntimeError(
             f"dask_gpuagg hooks into Dask's internals, as they are from {OLDEST_DASK} on; "
             f"Dask {version} is installed. Nothing was changed."
         )
     contract.check()
-    newer = _numbers(version) > _numbers(NEWEST_DASK) and version not in _trusted
+    newer = numbers(version) > numbers(NEWEST_DASK) and version not in _trusted
     patches.install(hooks())
     if not newer:
         return
@@ -149,6 +161,6 @@ def _install() -> None:
     )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """The release's numbers, without what marks it as local or in development."""
     return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])[:3]))

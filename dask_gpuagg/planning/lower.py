@@ -70,7 +70,7 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     bound = from_metadata([k.dtype for k in query.plan.keys], None).groups
     if chunks is not None and engine_name(query.meta) == DEVICE:
         if bound is not None and bound <= groups_per_output:
-            return Routing(Route.TREE, 1, "the keys' dtypes admit few groups", bound)
+            return Routing(Route.TREE, 1, "the keys' dtypes admit few groups", bound, True)
         # for few groups an exchange is faster than a sample; for many it is needed anyway
         reason = "an output for each GPU"
         return Routing(Route.EXCHANGE, chunks.workers, reason)
@@ -113,7 +113,7 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         decision = Routing(kind, outputs, how)
     if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
         reason = f"the input is partitioned by the keys; {decision.reason}"
-        return Routing(Route.ALIGNED, decision.outputs, reason, decision.groups)
+        return replace(decision, route=Route.ALIGNED, reason=reason)
     return decision
 
 

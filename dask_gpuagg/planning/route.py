@@ -13,11 +13,12 @@ FEW_PARTITIONS = 15
 
 
 class Route(enum.Enum):
-    """The way partials take to the partition that finalizes them."""
+    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials."""
 
     TREE = "tree"
     EXCHANGE = "exchange"
     ALIGNED = "aligned"
+    DIRECT = "direct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,15 @@ class Routing:
         Why, for ``explain()``.
     groups : int, optional
         Expected number of groups, where anything is known about it.
+    bound : bool
+        Whether there are at most that many.
     """
 
     route: Route
     outputs: int
     reason: str
     groups: int | None = None
+    bound: bool = False
 
     def __call__(self, npartitions: int) -> int:
         """The number of outputs, as Dask asks a callable ``split_out`` for it."""
@@ -69,7 +73,7 @@ def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) ->
     """
     groups = estimate.groups
     if npartitions == 1:
-        return Routing(Route.TREE, 1, "one input partition", groups)
+        return Routing(Route.TREE, 1, "one input partition", groups, estimate.bound)
     if groups is None:
         if npartitions <= FEW_PARTITIONS:
             reason = f"{npartitions} partitions are few; {estimate.how}"
@@ -80,5 +84,5 @@ def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) ->
     bound = "at most" if estimate.bound else "about"
     reason = f"{bound} {groups:,} groups ({estimate.how})"
     if outputs <= 1:
-        return Routing(Route.TREE, 1, reason, groups)
-    return Routing(Route.EXCHANGE, outputs, reason, groups)
+        return Routing(Route.TREE, 1, reason, groups, estimate.bound)
+    return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound)

@@ -49,7 +49,7 @@ def estimate_groups(query: GroupByQuery) -> GroupEstimate:
     -------
     GroupEstimate
     """
-    estimate = from_metadata([k.dtype for k in query.plan.keys], _rows(query.frame))
+    estimate = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
     npartitions = query.frame.npartitions
     if _is_small(estimate):
         return estimate
@@ -89,8 +89,8 @@ def _identity(by: Any) -> str:
     return by._name if isinstance(by, Expr) else repr(by)
 
 
-def _rows(frame: Expr) -> int | None:
-    """Rows of the input, where it is a filter or projection of a frame held in memory."""
+def rows_of(frame: Expr) -> int | None:
+    """Rows of an input at most, where it is a filter or projection of a frame held in memory."""
     sources = [node for node in frame.walk() if isinstance(node, IO)]
     plain = all(
         isinstance(n, E.Blockwise) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
 from types import FrameType
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Unsupported
@@ -50,24 +53,137 @@ class Reason:
         return f"{self.aggregation}{column}: {self.reason}"
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts since the last reset; each distinct query (by name) counts once."""
+class Fallback(NamedTuple):
+    """Something that ran otherwise than by the plan.
+
+    Attributes
+    ----------
+    what : str
+        The call, abbreviated.
+    how : str
+        What happened instead.
+    reason : str
+    line : str
+        File and line of the program; empty where no code of the user is known.
+    """
+
+    what: str
+    how: str
+    reason: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.line})" if self.line else ""
+        return f"{self.what} {self.how}: {self.reason}{where}"
+
+
+@dataclass(eq=False)
+class Watch:
+    """What is planned and what falls back while somebody looks, by the names of the queries."""
 
     planned: set[str] = field(default_factory=set)
-    fallbacks: dict[str, str] = field(default_factory=dict)
+    fallbacks: dict[str, Fallback] = field(default_factory=dict)
+
+
+# queries whose names are remembered, and fallbacks that are told apart
+_NAMES = 10_000
+_FALLBACKS = 1_000
+
+
+class Tally:
+    """Counts since the last reset; each distinct query counts once, by its name.
+
+    Attributes
+    ----------
+    planned : dict of str
+        Names of the queries planned last, as its keys.
+    fallbacks : dict of str to str
+        Reasons by the names of the queries that fell back last.
+    """
+
+    def __init__(self) -> None:
+        self.planned: OrderedDict[str, None] = OrderedDict()
+        self.fallbacks: OrderedDict[str, str] = OrderedDict()
+        self._queries = 0
+        self._seen: OrderedDict[Fallback, int] = OrderedDict()
+        self._watches: list[Watch] = []
+        self._lock = Lock()
+
+    def watch(self) -> Watch:
+        """Begin to note every query for somebody."""
+        made = Watch()
+        with self._lock:
+            self._watches.append(made)
+        return made
+
+    def unwatch(self, watch: Watch) -> None:
+        """End it."""
+        with self._lock:
+            self._watches = [other for other in self._watches if other is not watch]
 
     def reset(self) -> None:
         """Start counting anew."""
-        self.planned.clear()
-        self.fallbacks.clear()
+        with self._lock:
+            self.planned.clear()
+            self.fallbacks.clear()
+            self._seen.clear()
+            self._queries = 0
+
+    def plan(self, name: str) -> None:
+        """Count a query that is planned."""
+        with self._lock:
+            for watch in self._watches:
+                watch.planned.add(name)
+            if name not in self.planned:
+                self._queries += 1
+                self.planned[name] = None
+                _limit(self.planned, _NAMES)
+
+    def fall_back(self, name: str, found: Fallback) -> None:
+        """Count a query that falls back."""
+        with self._lock:
+            for watch in self._watches:
+                watch.fallbacks[name] = found
+            if self.fallbacks.get(name) != found.reason:
+                self.fallbacks[name] = found.reason
+                _limit(self.fallbacks, _NAMES)
+                self._count(found)
+
+    def count(self, found: Fallback) -> None:
+        """Count something else that ran otherwise than planned."""
+        with self._lock:
+            for watch in self._watches:
+                watch.fallbacks[found.reason] = found
+            self._count(found)
+
+    def _count(self, found: Fallback) -> None:
+        self._seen[found] = self._seen.pop(found, 0) + 1
+        _limit(self._seen, _FALLBACKS)
 
     def reasons(self) -> Counter[str]:
         """How often each reason led to a fallback."""
-        return Counter(list(self.fallbacks.values()))
+        with self._lock:
+            return Counter(list(self.fallbacks.values()))
+
+    def counted(self) -> tuple[int, dict[Fallback, int]]:
+        """The number of queries that were planned, and of each fallback."""
+        with self._lock:
+            return self._queries, dict(self._seen)
+
+    def _after_fork(self) -> None:
+        self._lock = Lock()  # a thread that held it is not there
+        self.reset()
+
+
+def _limit(of: OrderedDict[Any, Any], most: int) -> None:
+    while len(of) > most:
+        of.popitem(last=False)
 
 
 tally = Tally()
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=tally._after_fork)
 
 # True while a query is only looked at: nothing is recorded, warned about or raised then
 looking: ContextVar[bool] = ContextVar("looking", default=False)
@@ -113,7 +229,10 @@ def note_fallback(
     """
     if looking.get():
         return
-    tally.fallbacks[name] = reason
+    frame = _line_of_user()
+    known = _top_module(frame) not in _BETWEEN
+    line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if known else ""
+    tally.fall_back(name, Fallback(f"group-by {what}", how, reason, line))
     policy = settings().fallback
     message = f"group-by {what} {how}: {reason}"
     if policy == "raise":

@@ -1,14 +1,19 @@
-"""The latest kernel runs of this process."""
+"""What the tasks of this process did: the latest of them, and totals by query and step."""
 
 from __future__ import annotations
 
-from collections import deque
+import os
+import time
+import uuid
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from threading import Lock
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_gpuagg.plan import short
 from dask_gpuagg.task_settings import use
 
 if TYPE_CHECKING:
@@ -16,21 +21,177 @@ if TYPE_CHECKING:
     from dask_gpuagg.plan import Plan
 
 _REMEMBERED = 1_000
-_runs: deque[Run] = deque(maxlen=_REMEMBERED)
+# distinct queries, steps and kernels of which totals are kept
+_TOTALS = 1_000
+# steps whose rows are those of partitions
+_OF_PARTITIONS = frozenset(("partial", "chunk", "direct"))
+# readings whose longest calls are kept apart: of blocks inside each other
+_READINGS = 64
+# plans that are compared with that of a task: of equal ones one is kept
+_PLANS = 8
+# outputs and keys that the description of a query names
+_SHOWN = 4
+
+
+class What(NamedTuple):
+    """What a total is of.
+
+    Attributes
+    ----------
+    query : str
+        The outputs and keys, abbreviated.
+    step : str
+        ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
+        ``gather``.
+    engine : str
+        ``host`` or ``device``.
+    kernel : str
+        Of a total of kernel calls; empty where whole tasks are counted.
+    """
+
+    query: str
+    step: str
+    engine: str
+    kernel: str = ""
+
+
+class Total(NamedTuple):
+    """How often something ran, and what it took and made.
+
+    Attributes
+    ----------
+    calls : int
+    seconds : float
+        Wall time, summed over threads.
+    rows, groups : int
+        Rows that went in; rows of the partials or outputs that came out.
+    nbytes : int
+        Of keys and values that were read, or of the pieces that are exchanged.
+    longest : float
+        Seconds of the longest call.
+    born : int
+        Tells a total from an earlier one of the same name, which was dropped.
+    maxima : tuple of (int, float)
+        The longest call between two readings, by the number of the later one.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+    groups: int = 0
+    nbytes: int = 0
+    longest: float = 0.0
+    born: int = 0
+    maxima: tuple[tuple[int, float], ...] = ()
+
+
+class HostRun(NamedTuple):
+    """A task of the host engine, as it is remembered."""
+
+    plan: Plan | None
+    step: str
+    rows: int
+    groups: int
+    nbytes: int
+    seconds: float
+
+
+class Measured(NamedTuple):
+    """What a process has measured until now.
+
+    Attributes
+    ----------
+    process : str
+        Names it among all processes.
+    since : float
+        The time, in seconds since 1970, since when it has counted.
+    reading : int
+        The number of this reading.
+    totals : dict of What to Total
+    """
+
+    process: str
+    since: float
+    reading: int
+    totals: dict[What, Total]
+
+
+class Task:
+    """A task of a query: kernel calls and settings inside belong to it, and it is measured.
+
+    Attributes
+    ----------
+    engine : str
+        Set by the task; a task without one is not counted.
+    rows, groups, nbytes : int
+        As of ``Total``.
+    """
+
+    __slots__ = (
+        *("_plan", "_settings", "_started", "_step", "_token"),
+        *("engine", "groups", "nbytes", "rows"),
+    )
+
+    def __init__(self, plan: Plan, step: str) -> None:
+        self._plan = plan
+        self._step = step
+        self._settings = use(plan.settings)
+        self.engine = ""
+        self.rows = self.groups = self.nbytes = 0
+
+    def __enter__(self) -> Task:
+        self._token: Token[tuple[Plan | None, str]] = _task.set((self._plan, self._step))
+        self._settings.__enter__()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        seconds = time.perf_counter() - self._started
+        self._settings.__exit__(kind, error, traceback)
+        _task.reset(self._token)
+        if self.engine and kind is None:
+            _note_task(self, self._plan, self._step, seconds)
+
+    def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
+        """Say what went in and came out; several times, where a task has several inputs."""
+        global _rows_done
+        self.engine = engine or ""
+        self.rows += rows
+        if self._step in _OF_PARTITIONS:
+            with _lock:
+                _rows_done += rows
+        self.groups += groups
+        self.nbytes += nbytes
+
+
+_runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
+_totals: OrderedDict[What, list[Any]] = OrderedDict()
+_plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
+_born = _readings = _rows_done = 0
 _lock = Lock()
+_process = uuid.uuid4().hex
+_since = time.time()
 _task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, ""))
 _REHEARSAL = (None, "rehearsal")
 
+task = Task
 
-@contextmanager
-def task(plan: Plan, step: str) -> Iterator[None]:
-    """Kernel calls inside belong to a task of this plan and use its settings."""
-    token = _task.set((plan, step))
-    try:
-        with use(plan.settings):
-            yield
-    finally:
-        _task.reset(token)
+
+def _after_fork() -> None:
+    """In the child: it has run nothing yet, and a thread that held the lock is not there."""
+    global _lock, _process, _since
+    _lock, _process, _since = Lock(), uuid.uuid4().hex, time.time()
+    _runs.clear()
+    _totals.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
@@ -55,23 +216,141 @@ def note_run(run: Run) -> None:
     if current is _REHEARSAL:
         return
     plan, step = current
+    query = ""
+    if plan is not None:
+        plan, query = _known(plan)
+    what = What(query, step, "device", run.decision.kernel)
     with _lock:
         _runs.append(run._replace(plan=plan, step=step))
+        _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
 
 
-def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
-    """The latest calls of the kernels in this process, the oldest first.
+def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
+    kept, query = _known(plan)
+    host = done.engine == "host"
+    with _lock:
+        if host:
+            _runs.append(HostRun(kept, step, done.rows, done.groups, done.nbytes, seconds))
+        _add(What(query, step, done.engine), seconds, done.rows, done.groups, done.nbytes)
 
-    Parameters
-    ----------
-    plan : Plan, optional
-        Only those made for this plan.
+
+def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> None:
+    """Add a call to its total; the caller holds the lock."""
+    global _born
+    total = _totals.get(what)
+    if total is None:
+        _born += 1
+        total = _totals[what] = [0, 0.0, 0, 0, 0, 0.0, _born, deque(maxlen=_READINGS)]
+        if len(_totals) > _TOTALS:
+            _totals.popitem(last=False)
+    total[0] += 1
+    total[1] += seconds
+    total[2] += rows
+    total[3] += groups
+    total[4] += nbytes
+    total[5] = max(total[5], seconds)
+
+
+def _known(plan: Plan) -> tuple[Plan | None, str]:
+    """The plan that is kept of several equal ones, and its description.
+
+    Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
+    """
+    for kept in tuple(_plans):
+        if kept[0] is plan or kept[0] == plan:
+            return kept
+    text = summary(plan)
+    if any(use.custom is not None for use in plan.states):
+        return None, text
+    _plans.append((plan, text))
+    return plan, text
+
+
+def summary(plan: Plan) -> str:
+    """The outputs and keys of a plan in one line: ``sum of v, mean of w by k``."""
+    shown = [plan.output_label(i) for i in range(min(len(plan.outputs), _SHOWN))]
+    more = len(plan.outputs) - _SHOWN
+    outputs = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    keys = ", ".join(short(key.label) for key in plan.keys[:_SHOWN])
+    keys += f" and {more:,} more" if (more := len(plan.keys) - _SHOWN) > 0 else ""
+    return f"{outputs or 'groups'} by {keys}"
+
+
+def measured() -> Measured:
+    """What this process has measured until now."""
+    global _readings
+    totals = {}
+    with _lock:
+        _readings += 1
+        for what, total in _totals.items():
+            calls, seconds, rows, groups, nbytes, longest, born, maxima = total
+            if longest:
+                maxima.append((_readings, longest))
+                total[5] = 0.0
+            top = max((longest for _, longest in maxima), default=0.0)
+            totals[what] = Total(calls, seconds, rows, groups, nbytes, top, born, tuple(maxima))
+        return Measured(_process, _since, _readings, totals)
+
+
+def since(before: Measured | None, now: Measured) -> dict[What, Total]:
+    """The totals of what ran between two times."""
+    found: dict[What, Total] = {}
+    for what, total in now.totals.items():
+        earlier = before.totals.get(what) if before is not None else None
+        if earlier is None or earlier.born != total.born:
+            found[what] = total
+        elif before is not None and total.calls > earlier.calls:
+            found[what] = total._replace(
+                longest=max((s for n, s in total.maxima if n > before.reading), default=0.0),
+                calls=total.calls - earlier.calls,
+                seconds=total.seconds - earlier.seconds,
+                rows=total.rows - earlier.rows,
+                groups=total.groups - earlier.groups,
+                nbytes=total.nbytes - earlier.nbytes,
+            )
+    return found
+
+
+def rows_done() -> int:
+    """Rows of partitions that this process has grouped, those of tasks that still run included."""
+    return _rows_done
+
+
+def forget() -> None:
+    """Forget all runs and totals of this process."""
+    with _lock:
+        _runs.clear()
+        _totals.clear()
+
+
+def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
+    """The latest runs of this process, the oldest first; see ``dask_gpuagg.last_runs``.
 
     Returns
     -------
-    tuple of Run
-        Task, kernel and geometry, estimated and true groups, rows, rows spilled, bytes read, time.
+    process : str
+        Names the process among all.
+    runs : tuple of Run
     """
+    from dask_gpuagg.cuda.aggregate import Run
+    from dask_gpuagg.cuda.choice.decision import Decision
+
     with _lock:
         found = tuple(_runs)
-    return found if plan is None else tuple(run for run in found if run.plan == plan)
+    decision = Decision(kernel="host", why="the partitions are pandas'")
+    wanted = (run for run in found if plan is None or run.plan == plan)
+    runs = [
+        Run(
+            decision,
+            run.rows,
+            run.groups,
+            bytes_read=run.nbytes,
+            seconds=run.seconds,
+            plan=run.plan,
+            step=run.step,
+        )
+        if isinstance(run, HostRun)
+        else run
+        for run in wanted
+    ]
+    return _process, tuple(runs)

@@ -5,7 +5,7 @@ All tasks share this. They differ in how partitions and partials reach them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,9 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     return made
 
 
-def partials_of_stream(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) -> list[Partial]:
+def partials_of_stream(
+    frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan, saw: Callable[..., None]
+) -> list[Partial]:
     """The partials of partitions that are read one by one.
 
     Small partitions are collected and reduced together, and partials are merged when they have
@@ -93,13 +95,17 @@ def partials_of_stream(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) 
     frames : iterator of (frame, sequence)
         As ``reading`` yields them.
     plan : Plan
+    saw : callable
+        Told the engine, rows and bytes of each partition: ``Task.saw``.
     """
     made: list[Partial] = []
     waiting: list[Inputs] = []
     left = size = 0
     for frame, by in frames:
         waiting.append(inputs_of(frame, by, plan))
-        size += engine_of(frame).bytes_of(waiting[-1])
+        nbytes = engine_of(frame).bytes_of(waiting[-1])
+        saw(engine_name(frame), len(waiting[-1]), nbytes=nbytes)
+        size += nbytes
         del frame, by
         if size < _BYTES_OF_A_CALL:
             continue
@@ -115,6 +121,11 @@ def partials_of_stream(frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan) 
 
 def _rows(partial: Partial) -> int:
     return len(partial["groups"]) if "groups" in partial else 0
+
+
+def rows_of(partial: Partial) -> int:
+    """Rows of the largest table of a partial: groups, distinct pairs, or whole rows."""
+    return max(len(table) for name, table in partial.items() if name != DTYPES)
 
 
 # of partitions that are collected before they are reduced; stacking holds them twice

@@ -10,7 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from dask_gpuagg.reporting.runs import rows_done
+
 Frame = tuple[Any, list[Any]]
+
+# the worker's metric, a column of the page of workers in Dask's dashboard
+ROWS_DONE = "group-by rows"
 
 
 class ChunkCancelled(RuntimeError):
@@ -95,6 +100,18 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
             return
         yield waiting.popleft().result()
         _require_wanted(worker, key)
+
+
+def show_progress() -> None:
+    """Let the worker that this task runs on report the rows that are done, with each heartbeat."""
+    module = sys.modules.get("distributed.worker")
+    state = getattr(module.thread_state, "execution_state", None) if module is not None else None
+    if state is not None:
+        state["worker"].metrics.setdefault(ROWS_DONE, _rows_done)
+
+
+def _rows_done(worker: Any) -> int:
+    return rows_done()
 
 
 def _task() -> tuple[Any, Any]:

@@ -14,9 +14,9 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import engine_of
+from dask_gpuagg.engines import column_of, engine_name, engine_of
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.reporting.runs import task
+from dask_gpuagg.reporting.runs import Task, task
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
@@ -28,8 +28,9 @@ from dask_gpuagg.tasks.partials import (
     partial_of,
     partials_of,
     partials_of_stream,
+    rows_of,
 )
-from dask_gpuagg.tasks.reading import frame_of, reading
+from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
 from dask_gpuagg.tasks.unify import DTYPES
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
@@ -51,16 +52,23 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     ValueError
         When a key Series is not aligned with the frame.
     """
+    show_progress()
     part = inputs_of(frame, by, plan)
-    with task(plan, "partial"):
-        return partial_of(part, plan, engine_of(frame))
+    with task(plan, "partial") as done:
+        made = partial_of(part, plan, engine_of(frame))
+        _read(done, [part])
+        done.groups = rows_of(made)
+        return made
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     part = inputs_of(frame, by, plan)
-    with task(plan, "direct"):
-        return finished_of([part], plan, shape)
+    with task(plan, "direct") as done:
+        made = finished_of([part], plan, shape)
+        _read(done, [part])
+        done.groups = len(made)
+        return made
 
 
 def gpuagg_chunk(
@@ -80,12 +88,17 @@ def gpuagg_chunk(
     readers : int
         How many partitions are read at a time; 0 where they are there.
     """
-    with task(plan, "chunk"):
+    show_progress()
+    with task(plan, "chunk") as done:
         if not readers:
             found = _there(parts, keys, values, plan)
-            return combined(partials_of(found, plan), plan)
-        with reading(parts, readers) as frames:
-            return combined(partials_of_stream(frames, plan), plan)
+            made = combined(partials_of(found, plan), plan)
+            _read(done, found)
+        else:
+            with reading(parts, readers) as frames:
+                made = combined(partials_of_stream(frames, plan, done.saw), plan)
+        done.groups = rows_of(made)
+        return made
 
 
 def gpuagg_chunk_split(
@@ -105,11 +118,17 @@ def gpuagg_chunk_direct(
     parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
 ) -> Any:
     """Task: all partitions to the output; see ``gpuagg_chunk``."""
-    with task(plan, "direct"):
+    show_progress()
+    with task(plan, "direct") as done:
         if not readers:
-            return finished_of(_there(parts, keys, values, plan), plan, meta)
-        with reading(parts, readers) as frames:
-            return finalized(partials_of_stream(frames, plan), plan, meta)
+            found = _there(parts, keys, values, plan)
+            made = finished_of(found, plan, meta)
+            _read(done, found)
+        else:
+            with reading(parts, readers) as frames:
+                made = finalized(partials_of_stream(frames, plan, done.saw), plan, meta)
+        done.groups = len(made)
+        return made
 
 
 def gpuagg_chunk_outputs(
@@ -123,8 +142,9 @@ def gpuagg_chunk_outputs(
 ) -> list[Any]:
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
     whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
-    with task(plan, "divide"):
+    with task(plan, "divide") as done:
         divided: list[Any] = engine_of(whole).divided_outputs(whole, plan, outputs)
+        done.saw(engine_name(whole), len(whole), len(whole))
         return divided
 
 
@@ -137,8 +157,10 @@ def _there(
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Task: several partials to one."""
-    with task(plan, "combine"):
-        return combined(partials, plan)
+    with task(plan, "combine") as done:
+        made = combined(partials, plan)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(made))
+        return made
 
 
 def gpuagg_finalize(
@@ -148,15 +170,20 @@ def gpuagg_finalize(
     bucket: tuple[int, int] | None = None,
 ) -> Any:
     """Task: the last partials to an output."""
-    with task(plan, "finalize"):
-        return finalized(partials, plan, meta, bucket)
+    with task(plan, "finalize") as done:
+        made = finalized(partials, plan, meta, bucket)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
+        return made
 
 
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
-    tables = {name: table for name, table in partial.items() if name != DTYPES}
-    pieces = engine_of(partial).split(tables, plan, buckets)
-    return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
+    with task(plan, "exchange") as done:
+        tables = {name: table for name, table in partial.items() if name != DTYPES}
+        pieces = engine_of(partial).split(tables, plan, buckets)
+        rows = rows_of(partial)
+        done.saw(engine_name(partial), rows, rows, sum(map(_bytes_of, tables.values())))
+        return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
@@ -192,12 +219,31 @@ def gpuagg_merge(table: Any, plan: Plan, meta: Any, bucket: tuple[int, int]) -> 
 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Task: finished outputs to one, sorted by key if the plan says so."""
-    return engine_of(outputs[0]).concatenated_outputs(outputs, plan, meta)
+    with task(plan, "gather") as done:
+        rows = sum(map(len, outputs))
+        done.saw(engine_name(outputs[0]), rows, rows)
+        return engine_of(outputs[0]).concatenated_outputs(outputs, plan, meta)
 
 
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
-    return engine_of(whole).output_of_bucket(whole, plan, bucket)
+    with task(plan, "divide") as done:
+        made = engine_of(whole).output_of_bucket(whole, plan, bucket)
+        done.saw(engine_name(whole), len(whole), len(made))
+        return made
+
+
+def _read(done: Task, parts: Sequence[Inputs]) -> None:
+    """Say what a task read."""
+    engine = engine_of(parts[0].keys[0])
+    rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
+    done.saw(engine_name(parts[0].keys[0]), rows, nbytes=nbytes)
+
+
+def _bytes_of(table: Any) -> int:
+    """Bytes of a table, roughly."""
+    columns = [column_of(table, label) for label in table.columns]
+    return int(engine_of(table).bytes_of(Inputs([], columns, None, None)))
 
 
 def _wants_categories(plan: Plan) -> bool:

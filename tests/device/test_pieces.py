@@ -108,10 +108,9 @@ def test_one_call_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     import cudf
     import dask_cudf
 
-    from dask_gpuagg import enabled
+    from dask_gpuagg import enabled, last_runs
     from dask_gpuagg.engines.device import pieces, stacking
     from dask_gpuagg.frontend import logical
-    from dask_gpuagg.reporting.runs import last_runs
     from dask_gpuagg.tasks.partials import finished_of, inputs_of, partials_of
 
     stacked: list[int] = []

@@ -7,16 +7,24 @@ import pickle
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pytest
 
+from dask_gpuagg import last_runs
 from dask_gpuagg.cuda.aggregate import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.runs import last_runs, note_run, rehearsal, subject, task
+from dask_gpuagg.reporting.runs import forget, note_run, rehearsal, subject, task
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    """The number of runs that are remembered is limited."""
+    forget()
 
 
 def plan_of(name: str) -> Plan:

@@ -20,6 +20,7 @@ import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import reading
 from tests.planning.test_chunks import QUERIES, frame, nodes, same
@@ -178,8 +179,17 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
     # every partition has rows of its own
     whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
-    frames = ((whole.iloc[i : i + 100], ["k"]) for i in range(0, 3200, 100))
-    (merged,) = [combined(module.partials_of_stream(frames, plan), plan)]
+    progress = [rows_done()]
+
+    def frames() -> Iterator[tuple[pd.DataFrame, list[str]]]:
+        for i in range(0, 3200, 100):
+            yield whole.iloc[i : i + 100], ["k"]
+            progress.append(rows_done())
+
+    with task(plan, "chunk") as done:
+        merged = combined(module.partials_of_stream(frames(), plan, done.saw), plan)
+    # each partition is counted while the chunk runs
+    assert [rows - progress[0] for rows in progress] == list(range(0, 3300, 100))
     got = merged["groups"].set_index("k0")["s0.sum"]
     same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
     assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 import pylibcudf as plc
 
@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.engines.device.libcudf_groups import KERNEL, REDUCED, Hashed, InOrder
-from dask_gpuagg.reporting.fallbacks import warn_user
+from dask_gpuagg.reporting.fallbacks import Fallback, tally, warn_user
 
 
 def aggregate(
@@ -72,12 +72,13 @@ def cause_of(error: KernelsUnavailable) -> str:
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
     cause = next((line for line in lines if "error" in line), lines[0])
+    tally.count(Fallback("a group-by on the device", f"runs by {KERNEL}", cause))
     if policy == "warn":
         _warn(cause)
     return cause
 
 
-@cache
+@lru_cache(1000)
 def _warn(cause: str) -> None:
     warn_user(
         f"group-bys on the device run by {KERNEL}, which is slower, because the kernels of this "

@@ -124,7 +124,14 @@ def _has_many_groups(keys: Sequence[pd.Series]) -> bool:
 
 def bytes_of(part: Any) -> int:
     """Bytes of the columns of a part, roughly: of Python objects those of their addresses."""
-    return int(sum(column.memory_usage(index=False) for column in (*part.keys, *part.columns)))
+    return sum(map(_bytes, (*part.keys, *part.columns)))
+
+
+def _bytes(column: pd.Series) -> int:
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype):  # every task of every query asks
+        return len(column) * dtype.itemsize
+    return int(column.memory_usage(index=False))
 
 
 def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]:

@@ -1,0 +1,293 @@
+"""The command line: ``dask-gpuagg run|explain|doctor|bench|warm|calibrate``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dask_gpuagg
+from dask_gpuagg.explain import explained_as_planned
+from dask_gpuagg.frontend.hook import watching
+
+PROG = "dask-gpuagg"
+
+
+class Command(argparse.ArgumentParser):
+    """The parser of one command."""
+
+    def give_up(self, message: str) -> NoReturn:
+        """End with status 2 and one line."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command that the arguments name.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        ``sys.argv[1:]`` by default. A script, or ``-m`` and a module, in the place of a command are
+        run.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    first = given[0] if given else ""
+    if first == "warm":  # it has a parser of its own
+        sys.exit(_warm(given[1:]))
+    if first in _COMMANDS:
+        name, given = first, given[1:]
+    elif first == "-m" or (first and not first.startswith("-") and _is_script(first)):
+        name = "run"
+    else:
+        if first and not first.startswith("-"):
+            parser.give_up(_unknown(first))
+        parser.parse_args(given)
+        parser.error(f"give a command ({', '.join(_SUMMARIES)}), a script, or -m and a module")
+    add, run, summary = _COMMANDS[name]
+    command = Command(prog=f"{PROG} {name}", description=summary)
+    add(command)
+    status = run(command, command.parse_args(given))
+    if status:
+        sys.exit(status)
+
+
+def _parser() -> Command:
+    width = max(map(len, _SUMMARIES))
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _SUMMARIES.items())
+    parser = Command(
+        prog=PROG,
+        usage=f"{PROG} [-h] [--version] COMMAND ...\n       {PROG} SCRIPT ...\n"
+        f"       {PROG} -m MODULE ...",
+        description=f"commands:\n{commands}\n\n"
+        f"`{PROG} COMMAND --help` tells the options of a command. A script, or -m and a module, "
+        "are run as by `run`.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=dask_gpuagg.__version__)
+    return parser
+
+
+def _is_script(word: str) -> bool:
+    return Path(word).exists() or word.endswith(".py") or os.sep in word
+
+
+def _unknown(word: str) -> str:
+    near = difflib.get_close_matches(word, _SUMMARIES, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"{word!r} is neither a command ({', '.join(_SUMMARIES)}) nor a script.{hint}"
+
+
+# programs
+
+
+def _add_program(command: Command) -> None:
+    # whatever follows the script or -m is the program's own, options included
+    command.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    command.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
+
+
+def _add_run(command: Command) -> None:
+    command.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="write what ran to FILE, as HTML or JSON by its name, and as text otherwise; "
+        "- is standard error",
+    )
+    _add_program(command)
+
+
+def _run(command: Command, options: argparse.Namespace) -> int:
+    if not options.profile:
+        return _program(command, options)
+    profile = dask_gpuagg.profile()
+    try:
+        with profile:
+            return _program(command, options)
+    finally:
+        _written(command, profile, options.profile)
+
+
+def _written(command: Command, profile: Any, file: str) -> None:
+    if file == "-":
+        print(profile, file=sys.stderr)
+        return
+    match Path(file).suffix:
+        case ".html":
+            text = f"<!DOCTYPE html><meta charset=utf-8>{profile._repr_html_()}"
+        case ".json":
+            text = profile.to_json()
+        case _:
+            text = str(profile)
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        command.give_up(f"{file} cannot be written: {error.strerror}")
+
+
+def _explain(command: Command, options: argparse.Namespace) -> int:
+    shown: set[str] = set()
+
+    def show(node: Any, found: Any) -> None:
+        if node._name not in shown:
+            shown.add(node._name)
+            print(explained_as_planned(node, found), file=sys.stderr)
+
+    with watching(show):
+        return _program(command, options)
+
+
+def _program(command: Command, options: argparse.Namespace) -> int:
+    """Run a script or a module as ``__main__``, with the plugin on."""
+    program = options.module or options.script
+    if not program:
+        command.error("give a script, or -m and a module")
+    if options.module:
+        # as python -m does; the command's own folder is the first otherwise
+        sys.path.insert(0, str(Path.cwd()))
+        if not _is_there(program[0]):
+            command.give_up(f"there is no module {program[0]}")
+    elif not Path(program[0]).exists():
+        command.give_up(f"there is no file {program[0]}")
+    dask_gpuagg.enable()
+    sys.argv = list(program)
+    if options.module:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        # like python itself, so that a script finds the modules beside it
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+        runpy.run_path(program[0], run_name="__main__")
+    return 0
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # of a parent that is missing, or a bad name
+        return False
+
+
+# the machine
+
+
+def _add_doctor(command: Command) -> None:
+    command.add_argument("--scheduler", metavar="ADDRESS", help="look at its workers too")
+    command.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def _doctor(command: Command, options: argparse.Namespace) -> int:
+    from dask_gpuagg.doctor import doctor
+
+    if options.scheduler:
+        from distributed import Client
+        from distributed.comm.registry import get_backend
+
+        from dask_gpuagg.cluster.places import patience
+
+        address = options.scheduler
+        try:
+            if "://" in address:  # a client of an unknown protocol cannot be closed
+                get_backend(address.partition("://")[0])
+            with Client(address, timeout=patience()):
+                report = doctor()
+        except (OSError, ValueError, TimeoutError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            command.give_up(f"no scheduler answers at {address}: {text}")
+    else:
+        report = doctor()
+    print(json.dumps(report.to_dict(), indent=1) if options.json else report)
+    return 0 if report.healthy else 1
+
+
+def _positive(text: str) -> int:
+    number = int(float(text)) if text.replace("e", "").replace(".", "").isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return number
+
+
+def _add_bench(command: Command) -> None:
+    command.add_argument("--rows", type=_positive, default=10**6, help="of made-up data")
+    command.add_argument("--groups", type=_positive, default=1000, help="of made-up data")
+    command.add_argument("--partitions", type=_positive, default=16, help="of made-up data")
+    command.add_argument("--repeats", type=_positive, default=5)
+    command.add_argument("--query", action="append", metavar="NAME", help="one of made-up data")
+    command.add_argument("--parquet", metavar="PATH", help="your own data instead")
+    command.add_argument("--by", action="append", metavar="COLUMN", help="a key of your data")
+    command.add_argument("--value", action="append", metavar="COLUMN", help="a value of it")
+    command.add_argument("--agg", default="sum", help="what is asked of your data")
+    command.add_argument("--json", action="store_true", help="print the times as JSON")
+
+
+def _bench(command: Command, options: argparse.Namespace) -> int:
+    from dask_gpuagg import comparison
+
+    queries = dict(comparison.QUERIES)
+    for name in options.query or ():
+        if name not in queries:
+            command.give_up(f"there is no query {name!r}; queries are {', '.join(queries)}")
+    if options.query:
+        queries = {name: queries[name] for name in options.query}
+    if options.parquet and not options.by:
+        command.error("--parquet needs --by")
+    try:
+        if options.parquet:
+            of = comparison.of_files(options.parquet, options.by, options.value, options.agg)
+            rows, queries = of
+        else:
+            rows = comparison.made_rows(options.rows, options.groups, options.partitions)
+        found = comparison.compare(rows, queries, options.repeats)
+    except (OSError, ValueError, TypeError, dask_gpuagg.UnsupportedGroupBy) as error:
+        command.give_up(" ".join(str(error).split()))
+    as_json = json.dumps([vars(timing) for timing in found], indent=1)
+    print(as_json if options.json else comparison.table(found))
+    return 0
+
+
+def _add_nothing(command: Command) -> None:
+    """A command without options."""
+
+
+def _calibrate(command: Command, options: argparse.Namespace) -> int:
+    # imports of the GPU's libraries, which scripts may not need
+    from dask_gpuagg.engines.device.calibrate import calibrate
+
+    return calibrate()
+
+
+def _warm(arguments: list[str]) -> int:
+    from dask_gpuagg.cuda import warm
+
+    return warm.main(arguments)
+
+
+_Adds = Callable[[Command], None]
+_Runs = Callable[[Command, argparse.Namespace], int]
+_COMMANDS: dict[str, tuple[_Adds, _Runs, str]] = {
+    "run": (_add_run, _run, "Run a script or module with Dask's group-bys through the plugin."),
+    "explain": (
+        _add_program,
+        _explain,
+        "Run a script or module, and explain each of its group-bys on standard error.",
+    ),
+    "doctor": (
+        _add_doctor,
+        _doctor,
+        "Look at Python, Dask, RAPIDS, GPU, caches and workers, and say what to do.",
+    ),
+    "bench": (_add_bench, _bench, "Time group-bys with the plugin and without it, in turn."),
+    "calibrate": (
+        _add_nothing,
+        _calibrate,
+        "Measure the constants by which kernels are chosen on this machine's GPU.",
+    ),
+}
+_SUMMARIES = {name: text for name, (_, _, text) in _COMMANDS.items()}
+_SUMMARIES["warm"] = "Compile the kernels of common queries into the kernel cache."

@@ -1,0 +1,359 @@
+"""What ran: the latest runs, a profile of some lines, and the fallbacks of a session."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dask_gpuagg.cluster.gather import Gathered, gather
+from dask_gpuagg.markup import (
+    bar,
+    escaped,
+    html_table,
+    page,
+    rate_text,
+    size_text,
+    text_table,
+    time_text,
+)
+from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
+
+if TYPE_CHECKING:
+    from dask_gpuagg.cuda.aggregate import Run
+    from dask_gpuagg.plan import Plan
+
+# the order in which a query goes through its steps
+_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+
+
+def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
+    """The latest runs in this process and on the workers of the current client.
+
+    Parameters
+    ----------
+    plan : Plan, optional
+        Only those made for this plan.
+
+    Returns
+    -------
+    tuple of Run
+        On the device one for each call of the kernels: task, kernel and geometry, estimated and
+        true groups, rows, rows spilled, bytes read, time. On the host one for each task, with the
+        kernel ``host``. Of each process the latest thousand, the oldest first.
+    """
+    seen: dict[str, tuple[Run, ...]] = {}
+    for process, runs in gather(runs_here, plan).answers.values():
+        seen.setdefault(process, runs)
+    return tuple(run for runs in seen.values() for run in runs)
+
+
+def counted_here() -> tuple[str, int, dict[Fallback, int]]:
+    """The process, the queries planned in it, and the fallbacks in it with their numbers."""
+    return measured().process, *tally.counted()
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """What ran otherwise than by a plan; prints as text, and as HTML in a notebook.
+
+    Attributes
+    ----------
+    planned : int
+        Queries that ran by a plan.
+    entries : tuple of (Fallback, int)
+        Each with the number of queries, the most frequent first.
+    """
+
+    planned: int
+    entries: tuple[tuple[Fallback, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def _head(self) -> str:
+        by_stock = sum(number for _, number in self.entries)
+        return f"{_counted(self.planned, 'group-by')} planned, {_counted(by_stock, 'fallback')}"
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *(f"  {n:,} × {found}" for found, n in self.entries)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return page(f"<p>{escaped(self._head())}</p>", _fallback_table(self.entries))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "planned": self.planned,
+            "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.entries],
+        }
+
+
+def fallbacks() -> Fallbacks:
+    """The fallbacks of this session: in this process, and on the workers of the current client.
+
+    Returns
+    -------
+    Fallbacks
+        Since the import of the package; each distinct query counts once.
+    """
+    planned, found = _counts(gather(counted_here))
+    return Fallbacks(planned, tuple(found.most_common()))
+
+
+def _counts(gathered: Gathered, but: str = "") -> tuple[int, Counter[Fallback]]:
+    """The queries planned in all processes but one, and their fallbacks."""
+    planned, found, seen = 0, Counter[Fallback](), {but}
+    for process, number, entries in gathered.answers.values():
+        if process not in seen:
+            seen.add(process)
+            planned += number
+            found.update(entries)
+    return planned, found
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a query on an engine, or one of its kernels; fields as of the totals.
+
+    Attributes
+    ----------
+    query, step, engine, kernel : str
+        ``kernel`` is empty where whole tasks are counted.
+    calls : int
+    seconds, longest : float
+    rows, groups, nbytes : int
+    workers : int
+        In how many processes it ran.
+    """
+
+    query: str
+    step: str
+    engine: str
+    kernel: str
+    calls: int
+    seconds: float
+    rows: int
+    groups: int
+    nbytes: int
+    longest: float
+    workers: int
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that one thread takes in a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+
+class profile:
+    """Context manager: what the group-bys of some lines did, and how long it took.
+
+    Examples
+    --------
+    >>> with dask_gpuagg.profile() as p:  # doctest: +SKIP
+    ...     query.compute()
+    >>> print(p)  # doctest: +SKIP
+
+    Attributes
+    ----------
+    seconds : float
+        Of the whole block.
+    steps : tuple of Step
+        Of every query and step.
+    kernels : tuple of Step
+        On the device, the calls of every kernel.
+    planned : int
+        Queries planned inside.
+    fallbacks : tuple of (Fallback, int)
+    notes : tuple of str
+        What could not be measured.
+
+    Notes
+    -----
+    Tasks of other threads, and of other clients of the same cluster, that end inside the block are
+    counted too. On the device, times are the host's: of a task until it returns.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps: tuple[Step, ...] = ()
+        self.kernels: tuple[Step, ...] = ()
+        self.planned = 0
+        self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
+        self.notes: tuple[str, ...] = ()
+        self._done = False
+
+    def __enter__(self) -> profile:
+        self._before = _by_process(gather(measured))
+        self._elsewhere = _counts(gather(counted_here), but=measured().process)
+        self._watch = tally.watch()
+        self._began = time.time()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._started
+        tally.unwatch(self._watch)
+        gathered = gather(measured)
+        planned, found = _counts(gather(counted_here), but=measured().process)
+        found = found - self._elsewhere[1] + Counter(self._watch.fallbacks.values())
+        self.planned = len(self._watch.planned) + max(planned - self._elsewhere[0], 0)
+        self.fallbacks = tuple(found.most_common())
+        self.notes = (*_missing(gathered), *self._older(gathered))
+        made = _steps(
+            [since(self._before.get(m.process), m) for m in _by_process(gathered).values()]
+        )
+        self.steps = tuple(step for step in made if not step.kernel)
+        self.kernels = tuple(step for step in made if step.kernel)
+        self._done = True
+
+    def _older(self, gathered: Gathered) -> list[str]:
+        """Notes on processes that ran before, and were not asked then."""
+        return [
+            f"{where} was not asked at the beginning: all that it ever ran is counted"
+            for where, answer in gathered.answers.items()
+            if answer.process not in self._before and answer.since < self._began and answer.totals
+        ]
+
+    def __str__(self) -> str:
+        if not self._done:
+            return "profile: the block has not ended"
+        lines = [self._head()]
+        for query, steps in _by_query(self.steps).items():
+            lines += ["", query]
+            lines += ["  " + line for line in text_table(_HEAD, [_cells(step) for step in steps])]
+        if self.kernels:
+            head = ("kernel", *_HEAD[1:])
+            lines += ["", "calls of the kernels"]
+            lines += ["  " + line for line in text_table(head, [_cells(k) for k in self.kernels])]
+        if self.fallbacks:
+            lines += ["", "fallbacks", *(f"  {n:,} × {found}" for found, n in self.fallbacks)]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _head(self) -> str:
+        inside = sum(step.seconds for step in self.steps)
+        by_stock = sum(number for _, number in self.fallbacks)
+        return (
+            f"{time_text(self.seconds)}: {_counted(self.planned, 'group-by')} planned, "
+            f"{_counted(by_stock, 'fallback')}; tasks took {time_text(inside)}, summed over threads"
+        )
+
+    def _repr_html_(self) -> str:
+        if not self._done:
+            return page(f"<p>{self}</p>")
+        longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
+        parts = [f"<p>{escaped(self._head())}</p>"]
+        for query, steps in _by_query(self.steps).items():
+            rows = [list(map(escaped, _cells(step))) for step in steps]
+            for step, row in zip(steps, rows, strict=True):
+                row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
+            head = [*_HEAD]
+            head.insert(_HEAD.index("longest"), "")
+            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
+        if self.kernels:
+            rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
+            parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
+        if self.fallbacks:
+            parts += ["<h4>fallbacks</h4>", _fallback_table(self.fallbacks)]
+        parts += [f"<p>note: {escaped(note)}</p>" for note in self.notes]
+        return page(*parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as plain values."""
+        return {
+            "seconds": self.seconds,
+            "planned": self.planned,
+            "steps": [_plain(step) for step in self.steps],
+            "kernels": [_plain(kernel) for kernel in self.kernels],
+            "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.fallbacks],
+            "notes": list(self.notes),
+        }
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The profile as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+
+_HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "rows/s", "bytes")
+
+
+def _cells(step: Step) -> list[str]:
+    return [
+        f"{step.step}: {step.kernel}" if step.kernel else step.step,
+        step.engine,
+        f"{step.calls:,}",
+        time_text(step.seconds),
+        time_text(step.longest),
+        f"{step.rows:,}",
+        f"{step.groups:,}",
+        rate_text(step.rows_per_second),
+        size_text(step.nbytes) if step.nbytes else "–",
+    ]
+
+
+def _plain(step: Step) -> dict[str, Any]:
+    return {**asdict(step), "rows_per_second": step.rows_per_second}
+
+
+def _by_process(gathered: Gathered) -> dict[str, Measured]:
+    return {answer.process: answer for answer in gathered.answers.values()}
+
+
+def _missing(gathered: Gathered) -> list[str]:
+    return [f"missing: {where} ({reason})" for where, reason in gathered.missing.items()]
+
+
+def _steps(found: list[dict[What, Total]]) -> list[Step]:
+    """The totals of several processes as one, in the order of the steps."""
+    of: dict[What, list[Total]] = {}
+    for totals in found:
+        for what, total in totals.items():
+            of.setdefault(what, []).append(total)
+    made = [
+        Step(
+            *what,
+            calls=sum(total.calls for total in several),
+            seconds=sum(total.seconds for total in several),
+            rows=sum(total.rows for total in several),
+            groups=sum(total.groups for total in several),
+            nbytes=sum(total.nbytes for total in several),
+            longest=max(total.longest for total in several),
+            workers=len(several),
+        )
+        for what, several in of.items()
+    ]
+    place = {name: i for i, name in enumerate(_STEPS)}
+    return sorted(made, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
+
+
+def _by_query(steps: tuple[Step, ...]) -> dict[str, list[Step]]:
+    found: dict[str, list[Step]] = {}
+    for step in steps:
+        found.setdefault(step.query, []).append(step)
+    return found
+
+
+def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:
+    if not entries:
+        return ""
+    head = ("what", "how", "reason", "line", "queries")
+    rows = [[*map(escaped, found), f"{number:,}"] for found, number in entries]
+    return html_table(head, rows, text=True)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
