@@ -160,16 +160,21 @@ def test_counted_values_of_partitions_without_one(plan: dict[str, Any]):
     assert got.index.get_level_values("v").dtype == "int64"
 
 
-def test_nan_where_text_was_promised_makes_no_other_dtype():
-    pieces = of_groups(pd.Series([np.nan] * 3), pd.Series(["a", "b", "c"], dtype="str"))
+@pytest.mark.parametrize("plan", TWO_PLANS, ids=["tree", "exchange"])
+@pytest.mark.parametrize(
+    "held", [pd.Series(["a", "b", "c"], dtype="str"), pd.Series([1, 2, 3], dtype="int64[pyarrow]")]
+)
+def test_nan_where_nulls_were_promised_makes_no_other_dtype(held: pd.Series, plan: dict[str, Any]):
+    pieces = of_groups(pd.Series([np.nan] * 3), held)
     pieces[1]["k"] += 3
-    collection = promised(pieces, v="str")
-    for options in TWO_PLANS:
-        with dask_gpuagg.enabled():
-            got = collection().groupby("k").v.max(**options).compute().sort_index()
-        assert got.dtype == "str"
-        assert got.tolist()[3:] == ["a", "b", "c"]
-        assert got.isna().tolist() == [True] * 3 + [False] * 3
+    collection = promised(pieces, v=str(held.dtype))
+    judge_plans(lambda f, **o: f.groupby("k").v.max(**o), collection, pieces, [plan])
+    # of the partition that holds values no row has a group
+    pieces[1]["k"] = pieces[1].k.where(pieces[1].k < 0)
+    with dask_gpuagg.enabled():
+        got = collection().groupby("k").v.max(**plan).compute()
+    assert got.dtype == held.dtype
+    assert got.isna().tolist() == [True] * 3
 
 
 def test_text_of_promised_categories_is_sorted_as_text():

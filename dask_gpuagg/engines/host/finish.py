@@ -70,7 +70,9 @@ def finish_groups(
             values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
         if output.column in plan.found:
             found = plan.columns[output.column].dtype
-            if not _is_no_text(values, found, dtype):
+            if _is_nothing(values, found, dtype):
+                values = pd.array([None] * len(values), dtype=dtype)
+            else:
                 dtype = natural_dtype(output, found, dtype)
         if output.aggregation == "list" and output.column is not None and in_whole_groups:
             dtype = list_dtype(plan.columns[output.column].dtype)
@@ -94,10 +96,14 @@ def finish_groups(
     return result
 
 
-def _is_no_text(values: Any, found: Any, promised: Any) -> bool:
-    """Whether an output of text has NaN alone, which a partition without any text holds."""
-    text = dtype_class(promised) == "string" and dtype_class(found) == "float"
-    return text and bool(pd.isna(values).all())
+def _is_nothing(values: Any, found: Any, promised: Any) -> bool:
+    """Whether an output has NaN alone, which partitions without any text or number hold.
+
+    The promised dtype has nulls of its own, and other outputs have it.
+    """
+    floats = isinstance(found, np.dtype) and dtype_class(found) == "float"
+    null = floats and isinstance(promised, pd.api.extensions.ExtensionDtype)
+    return null and bool(pd.isna(values).all())
 
 
 def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
