@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib.util
+import json
 import random
 import statistics
 import time
@@ -243,6 +244,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--queries", default=",".join(query.name for query in QUERIES))
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument(
+        "--append", action="store_true", help="keep what --out has of other queries"
+    )
     options = parser.parse_args(argv)
     rows, wanted = int(options.rows), options.queries.split(",")
     folder = options.data / f"host_peers_{rows}_{options.files}"
@@ -255,12 +259,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         "repeats": options.repeats,
         "cells": [],
     }
+    if options.append and options.out.exists():
+        earlier = json.loads(options.out.read_text())["cells"]
+        results["cells"] = [cell for cell in earlier if cell["name"] not in wanted]
+    order = [query.name for query in QUERIES]
     with dask.config.set(scheduler="threads"):
         for query in QUERIES:
             if query.name in wanted:
-                results["cells"].append(measure(folder, query, options.repeats))
+                cell = measure(folder, query, options.repeats) | {"commit": made["commit"]}
+                results["cells"].append(cell)
+                results["cells"].sort(key=lambda cell: order.index(cell["name"]))
                 report.write(results, options.out)
-                print("\n".join(lines(results["cells"])[0 if len(results["cells"]) == 1 else -1 :]))
+                print(lines([cell])[-1], flush=True)
+    print("\n".join(lines(results["cells"])))
 
 
 if __name__ == "__main__":

@@ -98,14 +98,21 @@ def peers(text: str) -> str:
     Returns
     -------
     str
-        Seconds of each arm by query, and how many times those of the better peer ours are.
+        Seconds of each arm by query, and how many times those of the better peer ours are, also
+        of the CPU's seconds.
     """
     names = {"ours": "plugin", "stock": "stock Dask", "polars": "Polars", "duckdb": "DuckDB"}
     head = ["query", *(f"{name}, s" for name in names.values()), "plugin / better of the two"]
-    rows = [
-        [cell["title"], *(f"{cell['median'][arm]:.2f}" for arm in names), f"{cell['to_best']:.2f}"]
-        for cell in json.loads(text)["cells"]
-    ]
+    rows = []
+    for cell in json.loads(text)["cells"]:
+        used = cell["median_cpu"]
+        times = [f"{cell['median'][arm]:.2f}" for arm in names]
+        times += [
+            f"{cell['to_best']:.2f}",
+            f"{used['ours'] / min(used['polars'], used['duckdb']):.2f}",
+        ]
+        rows.append([cell["title"], *times])
+    head.append("the same of CPU time")
     return aggregations.markdown(head, rows)
 
 
