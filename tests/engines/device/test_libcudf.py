@@ -24,7 +24,10 @@ states.cuh(70): error: identifier "no_such_thing" is undefined
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with a stand-in for pylibcudf: enough for what touches no column."""
-    names = [f"dask_gpuagg.engines.device.{name}" for name in ("layout", "operations", "libcudf_groups", "libcudf")]
+    names = [
+        f"dask_gpuagg.engines.device.{name}"
+        for name in ("layout", "operations", "libcudf_groups", "libcudf")
+    ]
     plc, any_column = MagicMock(), MagicMock()
     plc.join.inner_join.return_value = (any_column, any_column)
     plc.sorting.sort_by_key.return_value.columns.return_value = (any_column, any_column)
