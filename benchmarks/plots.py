@@ -1,4 +1,4 @@
-"""Plot a result: of ``benchmarks.kernels``, ``benchmarks.families`` or ``benchmarks.end_to_end``.
+"""Plot a result of ``benchmarks.kernels``, ``.families``, ``.end_to_end`` or ``.host_peers``.
 
 ``python -m benchmarks.plots benchmarks/results/nvidia-h200/families.json`` writes it beside that.
 """
@@ -127,6 +127,30 @@ def end_to_end(report: dict[str, Any]) -> plt.Figure:
     return figure
 
 
+# arms of benchmarks.host_peers, by their names among BARS
+HOST_BARS = {"stock": "stock-default", "ours": "ours", "polars": "polars", "duckdb": "duckdb"}
+
+
+def host_peers(report: dict[str, Any]) -> plt.Figure:
+    """A bar for each library of each query, from Parquet on the CPU."""
+    figure, axis = plt.subplots(figsize=(11, 4.2), layout="constrained")
+    width = 0.84 / len(HOST_BARS)
+    for i, (arm, name) in enumerate(HOST_BARS.items()):
+        text, colour = BARS[name]
+        medians = [cell["median"][arm] for cell in report["cells"]]
+        places = [place - 0.42 + (i + 0.5) * width for place in range(len(medians))]
+        axis.bar(places, medians, 0.94 * width, color=colour, label=text)
+    titles = [cell["title"].replace(" by ", "\nby ") for cell in report["cells"]]
+    axis.set_xticks(range(len(titles)), titles, fontsize=8)
+    cores = report["machine"]["usable_cores"]
+    axis.set_title(f"{report['rows']:,} rows from {report['files']} Parquet files, {cores} cores")
+    axis.set_ylabel("s")
+    axis.set_yscale("log")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(ncols=len(HOST_BARS), fontsize=8)
+    return figure
+
+
 def panel_of(cell: dict[str, Any]) -> str:
     """What a cell is drawn with."""
     workers = cell["workers"]
@@ -211,6 +235,8 @@ def main() -> None:
     report = json.loads(args.result.read_text())
     if "runs" in report:
         figure = end_to_end(report)
+    elif "files" in report:
+        figure = host_peers(report)
     elif "kernels" in report["cells"][0]:
         figure = every_kernel(report, cases(args.result), args.keys)
     else:

@@ -141,6 +141,9 @@ class Plan:
     found : frozenset of int
         Positions of the columns whose dtype is not the one that the metadata promised, but one
         that was found in partitions.
+    gathered : bool
+        Whether several outputs are gathered into the sorted one. Categories that the partitions do
+        not hold, but the metadata promised, are made then, so that all outputs share their order.
     settings : TaskSettings, optional
         Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
     """
@@ -154,6 +157,7 @@ class Plan:
     sort: bool = False
     shape: str = "groups"
     found: frozenset[int] = frozenset()
+    gathered: bool = False
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     def __dask_tokenize__(self) -> Any:
@@ -167,7 +171,7 @@ class Plan:
             len(self.keys),
             [(use.state, use.columns) for use in self.states],
             [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
-            (self.dropna, self.observed, self.sort, self.shape, sorted(self.found)),
+            (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
             self.settings,
         ))  # fmt: skip
         return ("dask_gpuagg.Plan", text, [d for d in described if not isinstance(d, str)], custom)

@@ -153,10 +153,12 @@ def compile_ahead(query: Query, rows: int, groups: int) -> None:
     rows, groups : int
         Of the call that was.
     """
-    device = current_device()
-    asked, own = prepared(query, device)
-    many = groups > choose.shared_capacity(asked, device)
-    own.begin(*first_units(asked.units, rows >= summary.SAMPLED_FROM, many))
+    device, sampled = current_device(), rows >= summary.SAMPLED_FROM
+    # a sample usually finds the first of the narrower representations of the keys, if there are any
+    for each in representations_of(query)[: 2 if sampled else 1]:
+        asked, own = prepared(each, device)
+        many = groups > choose.shared_capacity(asked, device)
+        own.begin(*first_units(asked.units, sampled, many))
 
 
 # Units of the kernels that choose and make a representation of the keys.

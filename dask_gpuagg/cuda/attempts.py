@@ -208,7 +208,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query)
     if query.ranged:
         # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False)
+        query = replace(query, ranged=False, two_words=False)
         remember_out_of_range(query, columns.about)
         yield columns.call(query)
     # two keys share a word: so rare that doing everything again is the best answer
@@ -260,7 +260,8 @@ def _of_representation(
             if query.may_fill:
                 yield from _numbered(columns, call, forced, sample, decision)
             remember = partial(_remember, call, forced, sample, decision, None)
-    if query.coded and call.counters().doubt:
+    # words that were made for other values than occur
+    if (query.coded or query.two_words) and call.counters().doubt:
         return
     if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
         # they leave no table in which rows could be looked up by linear probing

@@ -82,8 +82,8 @@ def shaped(outputs: Any, labels: Sequence[Hashable], scalar: bool, levels: int) 
 
 def columns_of(labels: Sequence[Hashable], levels: int) -> pd.Index:
     """Labels of a result's columns."""
-    if levels > 1 and labels:
-        return pd.MultiIndex.from_tuples(labels)
+    if levels > 1:
+        return pd.MultiIndex.from_arrays(list(zip(*labels, strict=True)) or [[]] * levels)
     return pd.Index(labels, tupleize_cols=False)
 
 

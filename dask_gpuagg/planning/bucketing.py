@@ -7,8 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import dask
+import pandas as pd
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph
+from dask.system import CPU_COUNT
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.places import GOOD_FOR, Place, Places, WorkerSize, ask
@@ -22,6 +25,12 @@ HOST_BYTES = 32 << 20
 
 # Most files that one task reads: a lost worker costs reading that many again.
 PARTITIONS_OF_A_READER = 128
+
+# The worker of data that this process holds, and the bytes of its chunks: their columns are copied
+# next to each other, and all that this saves are tasks of threads.
+_HERE = "this process"
+_HERE_BYTES = 4 << 20
+_BYTES_OF_A_TEXT = 16
 
 # places of recent collections, with the time at which the scheduler was asked
 _recent: Cache[tuple[Any, str], tuple[float, Places]] = Cache(16)
@@ -55,6 +64,33 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     if len(places.of_key) == len(set(keys)):  # otherwise the rest may be there the next time
         _recent.put(name, (time.monotonic(), places))
     return places
+
+
+def held_here(nodes: Sequence[Expr], columns: Any) -> tuple[list[FromGraph], Places] | None:
+    """The nodes, if all of them are pandas partitions in this process, which its threads share.
+
+    Parameters
+    ----------
+    nodes : sequence of Expr
+    columns : DataFrame or Series
+        Metadata of the columns that are read, whose bytes are those of a place.
+    """
+    if current_client() is not None:
+        return None
+    dtypes = [columns.dtype] if columns.ndim == 1 else columns.dtypes
+    row_bytes = sum(getattr(dtype, "itemsize", _BYTES_OF_A_TEXT) for dtype in dtypes)
+    sources, of_key = [], {}
+    for node in nodes:
+        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
+            return None
+        layer = dict(node.operand("layer"))
+        for key in node.operand("keys"):
+            if not isinstance(layer.get(key), pd.DataFrame | pd.Series):
+                return None
+            of_key[key] = Place(_HERE, len(layer[key]) * row_bytes)
+        sources.append(node)
+    threads = dask.config.get("num_workers", None) or CPU_COUNT
+    return (sources, Places(of_key, {_HERE: WorkerSize(threads, 0)})) if sources else None
 
 
 def place_of(
@@ -113,7 +149,7 @@ def _bounds(places: Places, worker: str, device: bool) -> tuple[int, int]:
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
         return max(size.device_memory // DEVICE_SHARE, 1), 1
-    return HOST_BYTES, size.threads
+    return (_HERE_BYTES if worker == _HERE else HOST_BYTES), size.threads
 
 
 def _runs(partitions: Sequence[int]) -> list[list[int]]:

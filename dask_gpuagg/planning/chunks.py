@@ -20,15 +20,19 @@ from dask.dataframe.dask_expr.io import IO, FromGraph
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
+from dask_gpuagg.cluster.places import Places
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
+    held_here,
     persisted,
     place_of,
     places_of,
     runs_of_partitions,
     workers_of,
 )
+from dask_gpuagg.planning.files import by_file, text_keys
 from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.parquet import as_read
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
@@ -37,6 +41,8 @@ USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 READERS = (ReadParquet, FusedIO)
 # Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
 READERS_OF_A_TASK = 4
+# Most files of which each is a task where partials are exchanged: tasks times outputs.
+MOST_APART = 32
 
 Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
 
@@ -57,9 +63,11 @@ class Chunks:
     buckets : tuple of tuple of int
         The partitions of each task.
     workers : int
-        On how many workers the partitions lie.
+        On how many workers the partitions lie; 0 where any may read them.
     readers : int
         How many partitions are read at a time; 0 where they are persisted.
+    text_keys : tuple of str, optional
+        Columns may stay where the reader has put them, those named here as dictionaries.
     """
 
     frame: Expr
@@ -67,10 +75,12 @@ class Chunks:
     buckets: tuple[tuple[int, ...], ...]
     workers: int
     readers: int = 0
+    text_keys: tuple[str, ...] | None = None
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         by = tuple(b._name if isinstance(b, Expr) else b for b in self.by)
-        return ("dask_gpuagg.Chunks", self.frame._name, by, self.buckets, self.readers)
+        given = (self.buckets, self.readers, self.text_keys)
+        return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
@@ -81,9 +91,8 @@ class Chunks:
 
     def __str__(self) -> str:
         partitions = _counted(sum(map(len, self.buckets)), "partition")
-        text = (
-            f"{partitions} in {_counted(len(self), 'task')} on {_counted(self.workers, 'worker')}"
-        )
+        text = f"{partitions} in {_counted(len(self), 'task')}"
+        text += f" on {_counted(self.workers, 'worker')}" if self.workers else ""
         return f"{text}, {self.readers} read at a time" if self.readers else text
 
     @cached_property
@@ -148,7 +157,10 @@ class Chunks:
                     outer[key] = None
             for task in tasks.values():
                 outer |= dict.fromkeys(d for d in task.dependencies if d not in tasks)
-            parts.append((tuple(tasks.values()), tuple(sources)))
+            made = list(tasks.values())
+            if self.text_keys is not None:
+                made = [as_read(task, self.text_keys) for task in made]
+            parts.append((tuple(made), tuple(sources)))
         return tuple(parts), tuple(outer)
 
 
@@ -236,7 +248,13 @@ def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
 
 
 def chunked(
-    frame: Expr, by: Sequence[Any], in_order: bool, device: bool, shared: bool
+    frame: Expr,
+    by: Sequence[Any],
+    in_order: bool,
+    device: bool,
+    shared: bool,
+    columns: Sequence[Any] | None = None,
+    apart: bool = False,
 ) -> Chunks | None:
     """The chunks of an input, or ``None`` where each partition is a task by itself.
 
@@ -252,6 +270,10 @@ def chunked(
         Whether the partitions are cuDF's.
     shared : bool
         Whether another part of the query reads the same input: it is not read twice.
+    columns : sequence of labels, optional
+        Whose values are read, row by row; ``None`` where partitions must be as Dask makes them.
+    apart : bool
+        Whether partials are as large as partitions: they hold rows, or distinct pairs.
 
     Returns
     -------
@@ -259,23 +281,38 @@ def chunked(
     """
     if settings().chunk.partitions == 1 or frame.npartitions == 1:
         return None
+    read = frame._meta
     frame = _unprojected(frame, by)
     roots = [frame, *_expressions(by)]
     inside, outside = _region(roots)
     if not outside:
-        # on the host readers keep all cores busy as it is: only where the user asks for chunks
-        wanted = device or settings().chunk.partitions is not None
-        return _of_readers(frame, by, inside, device) if wanted and not shared else None
-    sources = persisted(outside)
-    places = None if sources is None else places_of(sources, device)
-    if sources is None or places is None:
+        if shared:
+            return None
+        if device or settings().chunk.partitions is not None:
+            return _of_readers(frame, by, inside, device)
+        # readers keep all cores of the host busy as it is: a task takes what it took
+        return None if columns is None else _of_files(frame, by, inside, columns, apart)
+    found = _places(outside, device, read)
+    if found is None:
         return None
+    sources, places = found
     held = [place_of(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
     buckets = buckets_of(held, places, in_order, device)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
     return Chunks(frame, tuple(by), buckets, len(workers))
+
+
+def _places(
+    outside: Sequence[Expr], device: bool, read: Any
+) -> tuple[list[FromGraph], Places] | None:
+    """The persisted collections that an input is made of, and where their partitions lie."""
+    sources = persisted(outside)
+    if sources is None:
+        return None if device else held_here(outside, read)
+    places = places_of(sources, device)
+    return None if places is None else (sources, places)
 
 
 def _of_readers(
@@ -290,6 +327,28 @@ def _of_readers(
     if len(buckets) == frame.npartitions:
         return None
     return Chunks(frame, tuple(by), buckets, number, READERS_OF_A_TASK if device else 1)
+
+
+def _of_files(
+    frame: Expr,
+    by: Sequence[Any],
+    inside: Sequence[Expr],
+    columns: Sequence[Any],
+    apart: bool,
+) -> Chunks | None:
+    """The files of each partition, which the host groups one after the other.
+
+    Few files are taken one by one, where the partials of several would have to be joined
+    (``apart``).
+    """
+    found = by_file(frame, by, inside)
+    if found is None:
+        return None
+    files, keys, buckets = found
+    if apart and sum(map(len, buckets)) <= MOST_APART:
+        buckets = tuple((i,) for bucket in buckets for i in bucket)
+    texts = text_keys(files, by, columns)
+    return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
 
 
 def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:

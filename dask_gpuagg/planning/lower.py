@@ -38,6 +38,11 @@ from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import PARTITION
 
+# Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
+_PIECES_OF_PAIRS = 8
+# Up to here Dask's shuffle by tasks has one stage.
+_TASKS_OF_A_STAGE = 32
+
 
 def choose_outputs(query: GroupByQuery) -> Routing:
     """Decide on tree or exchange where the user left ``split_out`` open.
@@ -140,15 +145,17 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
-    if decision.route is Route.TREE and not (plan.rows and query.frame.npartitions > 1):
+    spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query))
+    if decision.route is Route.TREE and not spread:
         partial = _partials(query, chunks)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
-    buckets = max(outputs, _pieces_of_rows(query, chunks)) if plan.rows else outputs
-    exchanged = _exchange(query, decision, chunks, buckets)
+    buckets = max(outputs, _pieces_of_rows(query, chunks)) if spread else outputs
     if plan.sort and outputs == 1:
+        gathered = replace(query, plan=replace(plan, gathered=True))
+        exchanged = _exchange(gathered, decision, chunks, buckets)
         return GroupByGather(exchanged, plan, query.meta)
-    return _fewer(exchanged, outputs)
+    return _fewer(_exchange(query, decision, chunks, buckets), outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
@@ -174,7 +181,15 @@ def _fewer(result: Expr, outputs: int) -> Expr:
 def chunks_of(query: GroupByQuery) -> Chunks | None:
     """The chunks in which the partitions of a query are reduced, if there are any."""
     device = engine_name(query.meta) == DEVICE
-    return chunked(query.frame, query.by, query.plan.order_sensitive, device, query.shared)
+    plan = query.plan
+    # row labels are Dask's, and users' functions may write to what they are given
+    as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
+    columns = None if as_dask else [column.label for column in plan.columns]
+    apart = plan.tables != ("groups",)
+    if columns is not None and (apart or plan.shape == "values"):
+        columns += [key.label for key in plan.keys]  # keys of rows, not of groups
+    ordered, shared = plan.order_sensitive, query.shared
+    return chunked(query.frame, query.by, ordered, device, shared, columns, apart)
 
 
 def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
@@ -183,11 +198,23 @@ def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
     return GroupByChunks(chunks, query.plan)
 
 
+def _spreads_pairs(query: GroupByQuery) -> bool:
+    """Whether distinct pairs are exchanged, though few groups make a tree: no task merges all.
+
+    Threads of one process exchange them without a copy. Other processes get each pair once.
+    """
+    if not query.plan.pairs or engine_name(query.meta) == DEVICE:
+        return False
+    return query.shuffle_method is None and get_default_shuffle_method() != "p2p"
+
+
 def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     """The number of outputs of whole rows: sorting one takes several times its memory."""
     if chunks is None:
-        return int(query.frame.npartitions)
-    return len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+        pieces = int(query.frame.npartitions)
+    else:
+        pieces = len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+    return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
 
 
 def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:
@@ -196,6 +223,10 @@ def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buc
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
+    pieces = query.frame.npartitions if chunks is None else len(chunks)
+    if method == "tasks" and not device and max(pieces, buckets) <= _TASKS_OF_A_STAGE:
+        # Dask's shuffle has the same tasks, of one stage, but moves bytes in tables
+        method = None
     if method is None and chunks is not None:
         return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
     partial = _partials(query, chunks)

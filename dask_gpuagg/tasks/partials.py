@@ -186,13 +186,21 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     device = engine_name(parts[0].keys[0]) == DEVICE
     at_once = device and (one_pass(plan) or of_rows(plan))
     if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
-        try:
-            whole = stacked(runs[0], engine, plan)
-            return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
-        except MemoryError:
-            if len(runs[0]) == 1:
-                raise
+        made = _direct(runs[0], plan, meta, engine)
+        if made is not None:
+            return made
     return finalized(partials_of(parts, plan), plan, meta)
+
+
+def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | None:
+    """The output of partitions in one pass; None, and nothing kept, where memory lacks for all."""
+    try:
+        whole = stacked(run, engine, plan)
+        return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
+    except MemoryError:
+        if len(run) == 1:
+            raise
+    return None
 
 
 def combined(partials: Sequence[Partial], plan: Plan) -> Partial:

@@ -48,14 +48,15 @@ def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
 
 @contextmanager
 def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
-    """Partitions that are read by threads, in their order.
+    """Partitions that are read by threads, in their order; by this one where one is to read.
 
     Parameters
     ----------
     parts : sequence
         As ``Chunks.parts`` has them.
     readers : int
-        How many are read at a time, and how many at most wait to be used.
+        How many are read at a time, and how many at most wait to be used. Of the host's tasks as
+        many run as there are cores: another thread would only take the time of theirs.
 
     Yields
     ------
@@ -66,8 +67,8 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     ChunkCancelled
         Between two partitions, where the result is not needed any more.
     """
-    if len(parts) == 1:
-        yield iter([frame_of(parts[0], {})])
+    if readers == 1 or len(parts) == 1:
+        yield _one_by_one(parts)
         return
     pool = ThreadPoolExecutor(readers, "gpuagg-read", _take_state, (_state_of_task(),))
     try:
@@ -75,6 +76,14 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     finally:
         # reads that have not begun are cancelled
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
+    worker, key = _task()
+    for i, part in enumerate(parts):
+        if i:
+            _require_wanted(worker, key)
+        yield frame_of(part, {})
 
 
 def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iterator[Frame]:

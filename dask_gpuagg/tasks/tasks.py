@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import column_of, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
@@ -193,8 +194,7 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     them. So a piece travels as bytes.
     """
     pieces = gpuagg_split(partial, plan, buckets)
-    # a piece without rows still has the categories of its keys, or of the values that are counted
-    every = not plan.observed or plan.shape == "values"
+    every = _wants_categories(plan)
     kept = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
     data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
     return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
@@ -244,6 +244,17 @@ def _bytes_of(table: Any) -> int:
     """Bytes of a table, roughly."""
     columns = [column_of(table, label) for label in table.columns]
     return int(engine_of(table).bytes_of(Inputs([], columns, None, None)))
+
+
+def _wants_categories(plan: Plan) -> bool:
+    """Whether an output needs the categories of pieces without rows.
+
+    Of its keys, to add groups that no row has, or to sort by an order that all outputs share;
+    of the values, where they are counted.
+    """
+    if plan.shape == "values" or not plan.observed:
+        return True
+    return plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
 
 
 def _has_rows(piece: Partial) -> bool:

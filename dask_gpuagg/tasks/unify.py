@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
 from dask_gpuagg.plan import Plan, StateUse
@@ -42,6 +44,8 @@ def differing(
     dtypes : tuple of dtypes, or None
         ``None`` where every column is as the plan has it.
     """
+    if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
+        return list(columns), None  # pandas counts every category, whatever was promised
     pairs = [as_found(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)]
     dtypes = tuple(dtype for _, dtype in pairs)
     same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))

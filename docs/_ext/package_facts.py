@@ -2,9 +2,9 @@
 
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
-configuration file with its comments, and ``benchmark.md``, ``kernels.md``, ``grid.md``,
-``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the committed results of the
-benchmarks. The pages of ``kernels/``, which lie beside the kernels, are copied to
+configuration file with its comments, and ``benchmark.md``, ``peers.md``, ``kernels.md``,
+``grid.md``, ``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the committed results of
+the benchmarks. The pages of ``kernels/``, which lie beside the kernels, are copied to
 ``docs/kernels/``. Their links, and those to them, are written as they are in the repository, where
 readers of the sources follow them.
 """
@@ -30,6 +30,7 @@ from dask_gpuagg.engines.device.support import device_table
 
 _ROOT = Path(__file__).parents[2]
 _RESULTS = _ROOT / "benchmarks" / "results" / "host.json"
+_PEERS = _RESULTS.parent / "host_peers.json"
 _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
 _GRID = _KERNELS.parent / "grid.json"
@@ -84,6 +85,28 @@ def benchmark(text: str) -> str:
             lines.append(f"| {query['name']}: {query['title']} | {seconds} | {peaks} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def peers(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/host_peers.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Seconds of each arm by query, and how many times those of the better peer ours are.
+    """
+    names = {"ours": "plugin", "stock": "stock Dask", "polars": "Polars", "duckdb": "DuckDB"}
+    head = ["query", *(f"{name}, s" for name in names.values()), "plugin / better of the two"]
+    rows = [
+        [cell["title"], *(f"{cell['median'][arm]:.2f}" for arm in names), f"{cell['to_best']:.2f}"]
+        for cell in json.loads(text)["cells"]
+    ]
+    return aggregations.markdown(head, rows)
 
 
 def kernels(text: str) -> str:
@@ -306,6 +329,7 @@ def _write(app: Sphinx) -> None:
         "configuration.md": configuration(settings),
         "device.md": device_table(),
         "benchmark.md": benchmark(_RESULTS.read_text(encoding="utf-8")),
+        "peers.md": peers(_PEERS.read_text(encoding="utf-8")),
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
         "grid.md": grid(_GRID.read_text(encoding="utf-8")),
         "whole_queries.md": whole_queries(_WHOLE_QUERIES.read_text(encoding="utf-8")),

@@ -44,13 +44,34 @@ struct IsText<ShortString<Offset, COLUMN, MASKED>> {
     static constexpr bool value = true;
 };
 
-// Up to 128 bits. The word and the witness, a column that is an input of the states too, are a
-// bijection of the key; the groups' witnesses are kept by state STATE.
+// 128 bits. The word and the witness, a column that is an input of the states too, are a bijection of
+// them; the groups' witnesses are kept by state STATE.
+template <u32 WORDS, u32 WITNESSES, u32 STATE> struct TwoWords : MadeWord<WORDS> {
+    static constexpr u32 state = STATE;
+
+    // False if the row's word or witness is one that has another meaning.
+    static GPUAGG_INLINE bool put(const Column* columns, i64 row, u128 all, bool dropped) {
+        const u64 high = static_cast<u64>(all >> 64);
+        const u64 witness = scramble(high ^ GOLDEN);
+        // multiplications alone: the grids that several columns make stay evenly spread
+        const u64 word = mix(static_cast<u64>(all)) + mix_high(high);
+        MadeWord<WORDS>::put_word(columns, row, dropped ? EMPTY : word);
+        static_cast<u64*>(const_cast<void*>(columns[WITNESSES].data))[row] = witness;
+        return dropped || (word != EMPTY && is_witness(witness));
+    }
+
+    static GPUAGG_INLINE u128 key(u64 word, u64 witness) {
+        const u64 high = unscramble(witness) ^ GOLDEN;
+        const u64 low = unmix(word - mix_high(high));
+        return (static_cast<u128>(high) << 64) | low;
+    }
+};
+
+// Keys of up to 128 bits.
 template <bool KEEP_NULLS, u32 WORDS, u32 WITNESSES, u32 STATE, class... K>
-struct Wide : MadeWord<WORDS> {
+struct Wide : TwoWords<WORDS, WITNESSES, STATE> {
     static constexpr u32 bits = (K::bits + ... + 0u);
     static constexpr u32 flags = KEEP_NULLS ? ((K::nullable ? 1u : 0u) + ... + 0u) : 0u;
-    static constexpr u32 state = STATE;
     static constexpr bool text = (IsText<K>::value || ...);
     static_assert(bits + flags <= 128, "the key does not fit two words");
 
@@ -89,24 +110,66 @@ struct Wide : MadeWord<WORDS> {
         all = (static_cast<u128>(high) << 64) | low;
     }
 
-    // False if the row's word or witness is one that has another meaning.
     static GPUAGG_INLINE bool make(const Column* from, i64 row) {
         u128 all = 0;
         bool dropped = false;
         (append(K{}, from, row, all, dropped), ...);
-        const u64 high = static_cast<u64>(all >> 64);
-        const u64 witness = scramble(high ^ GOLDEN);
-        // multiplications alone: the grids that several columns make stay evenly spread
-        const u64 word = mix(static_cast<u64>(all)) + mix_high(high);
-        MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : word);
-        static_cast<u64*>(const_cast<void*>(from[WITNESSES].data))[row] = witness;
-        return dropped || (word != EMPTY && is_witness(witness));
+        return TwoWords<WORDS, WITNESSES, STATE>::put(from, row, all, dropped);
+    }
+};
+
+// Integers that together have more bits than that, but whose values, according to a sample, have not:
+// what each has above its base, in the bits that its range needs. RANGES: the first of as many columns
+// without memory, of which `data` is the base and `offset` the number of bits, less than 64. With
+// KEEP_NULLS the code 0 of a nullable column stands for null.
+template <bool KEEP_NULLS, u32 WORDS, u32 WITNESSES, u32 STATE, u32 RANGES, class... K>
+struct WideRanged : TwoWords<WORDS, WITNESSES, STATE> {
+    static constexpr u32 columns = sizeof...(K);
+
+    template <class C> static constexpr bool with_null = KEEP_NULLS && C::nullable;
+
+    template <class C>
+    static GPUAGG_INLINE void append(const Column* from, const Column& range, i64 row, u128& all,
+                                     bool& dropped, bool& outside) {
+        using T = typename C::T;
+        bool missing = false;
+        if constexpr (C::masked) missing = !is_valid(from[C::column], row);
+        const u64 base = reinterpret_cast<u64>(range.data);
+        const u32 bits = static_cast<u32>(range.offset);
+        u64 code = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row))) - base;
+        if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
+        else dropped = dropped || missing;
+        // a value just below the base would have the code of null
+        outside = outside || (!missing && ((code >> bits) != 0 || (with_null<C> && code == 0)));
+        all = (all << bits) | (code & ((1ull << bits) - 1));
     }
 
-    static GPUAGG_INLINE u128 key(u64 word, u64 witness) {
-        const u64 high = unscramble(witness) ^ GOLDEN;
-        const u64 low = unmix(word - mix_high(high));
-        return (static_cast<u128>(high) << 64) | low;
+    // False for a value outside of its range too.
+    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+        u128 all = 0;
+        bool dropped = false, outside = false;
+        u32 i = 0;
+        (append<K>(from, from[RANGES + i++], row, all, dropped, outside), ...);
+        const bool sure = TwoWords<WORDS, WITNESSES, STATE>::put(from, row, all, dropped);
+        return sure && (dropped || !outside);
+    }
+};
+
+// Takes the columns of such a key apart again, last one first.
+template <class P> struct UnpackWideRanged {
+    u128 key;
+    const Column* range;  // behind the last one
+    template <class C> GPUAGG_INLINE typename C::T next(bool& valid) {
+        --range;
+        const u32 bits = static_cast<u32>(range->offset);
+        u64 code = static_cast<u64>(key) & ((1ull << bits) - 1);
+        key >>= bits;
+        valid = true;
+        if constexpr (P::template with_null<C>) {
+            valid = code != 0;
+            if (valid) --code;
+        }
+        return static_cast<typename C::T>(code + reinterpret_cast<u64>(range->data));
     }
 };
 

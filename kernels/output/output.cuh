@@ -163,6 +163,15 @@ GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Column
         write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
     }
 }
+template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, u32 RANGES, class... C>
+GPUAGG_INLINE void write_key(WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>,
+                             const Column* columns, const Target* to, u32 group,
+                             const Probe& probe, const typename L::Value& v, bool is_group) {
+    using P = WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>;
+    const u128 key = P::key(probe.word, Nth<STATE, L>::of(v).x);
+    UnpackWideRanged<P> unpack{key, columns + RANGES + P::columns};
+    write_parts<KEEP, P, UnpackWideRanged<P>, C...>(unpack, to, group, is_group);
+}
 // Codes, from which output/coded.cuh makes the key columns.
 template <class L, bool KEEP, u32 W, class... C>
 GPUAGG_INLINE void write_key(Coded<KEEP, W, C...>, const Column*, const Target* to, u32 group,

@@ -6,6 +6,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -336,3 +337,51 @@ def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any])
         partitioned(frame, 3),
         reference=lambda f: f.groupby("k", observed=False).x.value_counts(),
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+def test_value_counts_of_categories_where_text_was_promised(options: dict[str, Any]):
+    pieces = [
+        pd.DataFrame({"k": keys, "x": pd.Categorical([None, None], categories=["a"])})
+        for keys in ([None, None], [1.0, 2.0])
+    ]
+    meta = pieces[0].iloc[:0].astype({"x": "str"})
+    got = in_pieces(pieces, meta).groupby("k").x.value_counts(**options).compute()
+    assert sorted(got.items()) == [((1.0, "a"), 0), ((2.0, "a"), 0)]
+
+
+def test_a_partition_whose_keys_all_are_null_widens_no_other():
+    pieces = [
+        pd.DataFrame({"k": pd.Series(keys, dtype="float32"), "x": 1})
+        for keys in ([None, None], [None, 0.0])
+    ]
+    meta = pieces[0].iloc[:0].astype({"k": "int64"})
+    got = in_pieces(pieces, meta).groupby("k").x.sum().compute()
+    assert got.index.dtype == "float32"
+    assert got.to_dict() == {0.0: 1}
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+def test_sorted_groups_of_several_outputs_have_the_order_of_all_categories(options: dict[str, Any]):
+    """The order of partitions' categories, whatever output a category's only group goes to."""
+    pieces = [
+        pd.DataFrame({"k": pd.Categorical(list(values), categories=list(values)), "x": 1.0})
+        for values in ("db", "ac", "e")
+    ]
+    groups = in_pieces(pieces).groupby("k", sort=True)
+    got = groups.agg({"x": ["sum", "median"]}, **options).compute()
+    assert got.index.tolist() == list("dbace")
+
+
+def test_every_output_of_text_has_the_promised_categories():
+    """Outputs that are not gathered are partitions of the result, which says that it has them."""
+    pieces = [
+        pd.DataFrame({"k": pd.Series(list(keys), dtype="str"), "x": [1.0, 2.0]})
+        for keys in ("ab", "cd", "ef")
+    ]
+    meta = pieces[0].iloc[:0].astype({"k": "category"})
+    query = in_pieces(pieces, meta).groupby("k").x.median(split_out=2)
+    assert query.npartitions == 2
+    parts = dask.compute(*query.to_delayed())
+    assert all(isinstance(part.index.dtype, pd.CategoricalDtype) for part in parts)
+    assert sorted(label for part in parts for label in part.index) == list("abcdef")

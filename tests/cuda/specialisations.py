@@ -251,6 +251,9 @@ def _counts() -> Iterator[tuple[str, Query]]:
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+            if len(keys) > 2:
+                wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
+                yield f"two words by ranges of {label}, {nulls}", wide
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),
@@ -311,6 +314,7 @@ COVERING = [
     "keys decimal128, nulls dropped",
     "keys short string, nulls kept",
     "ranges of three with nulls, nulls kept",
+    "two words by ranges of three with nulls, nulls kept",
     "codes of strings and integers, nulls kept",
     "the usual ones by strings, by row",
     "every type masked by number",

@@ -71,7 +71,8 @@ def main() -> None:
     import dask_gpuagg
 
     together = threading.Barrier(THREADS)
-    with dask.config.set({"gpuagg.fallback": "raise"}), ThreadPoolExecutor(THREADS) as pool:
+    settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
+    with dask.config.set(settings), ThreadPoolExecutor(THREADS) as pool:
         found: list[Any] = [pool.submit(queries, i, together) for i in range(THREADS)]
         for one in found:
             one.result()

@@ -68,6 +68,10 @@ def keys_of(kind: str, groups: int, rng: np.random.Generator) -> dict[str, Any]:
         return {"a": a.astype("int32"), "b": b.astype("int32"), "c": c.astype("int32")}
     if kind == "three words":
         return {"a": codes % 97, "b": codes // 97 % 89, "c": codes // 97 // 89}
+    if kind == "four words":
+        # more bits than one word has, in as many columns as two have not
+        a, b, c = codes % 97 * 2**24, codes // 97 % 89 * 2**20 - 5, codes // 97 // 89 * 2**22
+        return {"a": a, "b": b, "c": c, "d": -(codes % 7)}
     names = pd.Series(np.arange(groups)).astype(str)
     if kind == "long strings":
         names = names.str.pad(37, fillchar="ä")
@@ -81,6 +85,7 @@ KINDS = [
     "two words",
     "three of 32 bits",
     "three words",
+    "four words",
     "strings",
     "long strings",
     "short texts",
@@ -167,6 +172,23 @@ def test_values_that_no_sample_saw(groups: int, kernel: str) -> None:
     ours, run = aggregated(frame, ["a", "b"], WANTED, kernel)
     assert run.groups == len(np.unique(codes)) + 1
     assert_equal(ours, by_pandas(frame, ["a", "b"], WANTED))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("groups", [2_000, 400_000])
+@pytest.mark.parametrize("beyond", [-(2**60), 2**60])
+def test_values_beyond_the_bits_of_two_words(groups: int, kernel: str, beyond: int) -> None:
+    rng = np.random.default_rng(7)
+    keys = keys_of("four words", groups, rng)
+    known = len(pd.DataFrame(keys).drop_duplicates())
+    keys["c"][ROWS // 256 * 100 + 3_000] = beyond
+    frame = pd.DataFrame(keys | values(rng, ROWS))
+    by = list(keys)
+    # the second time it is known that values lie outside
+    for _ in range(2):
+        ours, run = aggregated(frame, by, WANTED, kernel)
+        assert run.groups in (known, known + 1)
+        assert_equal(ours, by_pandas(frame, by, WANTED))
 
 
 FILLING = {

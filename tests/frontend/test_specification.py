@@ -213,7 +213,10 @@ class TestArguments:
 @pytest.mark.parametrize("spec", [[], {}, {"x": []}], ids=str)
 @pytest.mark.parametrize("npartitions", [1, 3])
 def test_no_aggregation_gives_the_groups(spec, npartitions):
-    compare(lambda d: d.groupby("k").agg(spec), dd.from_pandas(NULLS, npartitions=npartitions))
+    got = compare(
+        lambda d: d.groupby("k").agg(spec), dd.from_pandas(NULLS, npartitions=npartitions)
+    )
+    assert got.columns.nlevels == NULLS.groupby("k").agg(spec).columns.nlevels
     ddf = lazily(NULLS)
     got = ddf.groupby(ddf.k > 1).x.agg([]).compute()
     assert_same(got, NULLS.groupby(NULLS.k > 1).x.agg([]))

@@ -10,11 +10,13 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import ReadParquet
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.utils import key_split
 
 import dask_gpuagg
+from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
     GroupByExchange,
     GroupByGather,
@@ -172,8 +174,11 @@ class TestProjection:
 
     def readers(self, query) -> list[ReadParquet]:
         # several files may be read by one task
-        plain = nodes(query, ReadParquet)
-        return plain + [node.operand("_expr") for node in nodes(query, FusedIO)]
+        fused = [node.operand("_expr") for node in nodes(query, FusedIO)]
+        # or by the task that groups them
+        chunks = [op for node in nodes(query, Expr) for op in node.operands]
+        inside = [op.frame.find_operations(ReadParquet) for op in chunks if isinstance(op, Chunks)]
+        return nodes(query, ReadParquet) + fused + [node for found in inside for node in found]
 
     @pytest.mark.parametrize("name", QUERIES)
     def test_unneeded_columns_are_not_read(self, parquet, name):

@@ -103,14 +103,15 @@ def seen_bytes(call: Call) -> list[Seen]:
     return list(seen.of)
 
 
-def range_of(least: int, greatest: int) -> tuple[int, int]:
+def range_of(least: int, greatest: int, margin: int = _MARGIN) -> tuple[int, int]:
     """Base and bits of integers, with room around what a sample has seen.
 
-    Of no values the least is above the greatest.
+    Of no values the least is above the greatest. ``margin`` bits are added: a third of that room
+    lies below what was seen.
     """
     needed = (greatest - least + 1).bit_length() if greatest >= least else 0
-    base = least - (1 << needed) if greatest >= least else 0
-    return base, needed + _MARGIN
+    below = ((1 << margin) - 1 << needed) // 3
+    return (least - below if greatest >= least else 0), needed + margin
 
 
 def bounds_of(least: int, greatest: int) -> tuple[int, int]:

@@ -19,6 +19,8 @@ from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
+# Bits of a word.
+WORD = 64
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
 _SECTOR = 4
@@ -57,10 +59,13 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
     """
     query = call.query
     if query.integral:
-        near = slots and (query, call.about) not in _out_of_range
-        ranges = packed_ranges(_bounds(call), call.rows if near else 0)
+        near, bounds = (query, call.about) not in _out_of_range, _bounds(call)
+        ranges = packed_ranges(bounds, call.rows if slots and near else 0)
         if ranges is not None:
             return replace(query, ranged=True), range_columns(ranges), None
+        bits = two_word_ranges(bounds) if near and query.family == "Hashed" else None
+        if bits is not None:
+            return replace(query, ranged=True, two_words=True), range_columns(bits), None
     elif query.may_be_coded:
         codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
         if codes is not None:
@@ -116,6 +121,8 @@ def representations_of(query: Query) -> list[Query]:
     made = [query]
     if (query.made_words and query.integral) or query.may_fill:
         made.append(replace(query, ranged=True))
+        if query.family == "Hashed":
+            made.append(replace(query, ranged=True, two_words=True))
     if query.may_be_coded:
         made.append(replace(query, coded=True))
     if query.may_be_short:
@@ -150,6 +157,27 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
         return near
     wide = [(base, 1 << bits) for base, bits in (range_of(*each) for each in bounds)]
     return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
+
+
+def two_word_ranges(bounds: Sequence[tuple[int, int]]) -> Ranges | None:
+    """Base and bits of each column, with room around what a sample has seen.
+
+    Parameters
+    ----------
+    bounds : sequence of (int, int)
+        As of ``packed_ranges``.
+
+    Returns
+    -------
+    list of (int, int) or None
+        None if a column or all together have more bits than words have.
+    """
+    for margin in (2, 1):
+        ranges = [range_of(*each, margin) for each in bounds]
+        each = [bits for _, bits in ranges]
+        if max(each) < WORD and sum(each) <= 2 * WORD:
+            return ranges
+    return None
 
 
 def remember_out_of_range(query: Query, about: tuple[str, ...]) -> None:
@@ -262,7 +290,9 @@ def _mean_bytes(call: Call) -> list[float]:
 
 def make_words(call: Call) -> None:
     """Fill the columns behind the inputs: the witnesses, the words."""
-    for i in range(1, call.query.made_words + 1):
-        call.columns[len(call.columns) - i].data = call.allocate(8 * call.rows).ptr
+    query = call.query
+    end = len(call.columns) - (len(query.keys) if query.ranged else 0)
+    for i in range(1, query.made_words + 1):
+        call.columns[end - i].data = call.allocate(8 * call.rows).ptr
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)

@@ -193,7 +193,7 @@ _OF_FEW_KEYS = (
 )
 _OF_MANY_KEYS = (
     *("scatter", "aggregate", "scatter_narrow", "aggregate_narrow"),
-    *("scatter_striped", "aggregate_striped", "direct_global", "absorb"),
+    *("scatter_striped", "aggregate_striped", "fold", "fold_narrow", "direct_global", "absorb"),
 )
 
 

@@ -42,6 +42,8 @@ class Query:
     outputs : tuple of KernelOutput
     ranged : bool
         Whether the keys are numbered by the ranges of their columns' values, known from a sample.
+    two_words : bool
+        Whether these numbers take two words.
     coded : bool
         Whether they are numbered by the bytes that strings have in each place, known from a
         sample.
@@ -61,6 +63,7 @@ class Query:
     states: tuple[KernelState, ...]
     outputs: tuple[KernelOutput, ...]
     ranged: bool = False
+    two_words: bool = False
     coded: bool = False
     by_row: bool = False
     counting: bool = False
@@ -84,11 +87,11 @@ class Query:
 
         ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
         ``Coded`` likewise by the bytes that strings have in each place,
-        ``Wide`` in a word and a witness, 128 bits together,
+        ``Wide`` in a word and a witness, 128 bits together (``WideRanged`` by the ranges),
         ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
         """
         if self.ranged:
-            return "Ranged"
+            return "Wide" if self.two_words else "Ranged"
         strings = any(k.string for k in self.keys)
         bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
         flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
@@ -159,7 +162,7 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return len(self.keys) if self.family == "Ranged" else self.made_words
+        return self.made_words + (len(self.keys) if self.ranged else 0)
 
     @cached_property
     def integral(self) -> bool:
@@ -284,7 +287,7 @@ class Query:
             missing.add("codes")
         if not self.may_be_coded:
             missing.add("bytes")
-        if self.family not in ("Wide", "Hashed") or not self.integral:
+        if self.family not in ("Wide", "Hashed") or not self.integral or self.ranged:
             missing.add("ranges")
         if self.family != "Hashed":
             missing.add("verify")
@@ -370,10 +373,11 @@ using namespace gpuagg;
             arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
             arguments += [str(len(self.states))] if self.family != "Coded" else []
             column += 1
-        if self.family == "Ranged":
+        if self.ranged:
             arguments.append(str(column))
             column += len(self.keys)
-        key_type = f"{self.family}<{', '.join(arguments + keys)}>"
+        family = "WideRanged" if self.two_words else self.family
+        key_type = f"{family}<{', '.join(arguments + keys)}>"
         return key_type, ", ".join(inputs), max(column, 1)
 
 

@@ -23,9 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_gpuagg.dtypes import NUMERIC, TICKS, dtype_class, ticks_of
+from dask_gpuagg.engines.host import fused
 
 Hashes = npt.NDArray[np.uint64]
 
+# of the hash of a tuple
+_FIRST, _FACTOR, _LAST = 0x345678, 1000003, 97531
 _DAY = 24 * 60 * 60
 
 
@@ -43,8 +46,27 @@ def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.N
     -------
     ndarray of int64, shape (rows,)
     """
-    columns = [_hashes(pd.Series(key), d) for key, d in zip(keys, dtypes, strict=True)]
+    series = [pd.Series(key) for key in keys]
+    if len(keys) == 1 and _is_number(series[0], dtypes[0]) and fused.usable(len(series[0])):
+        return _bucket_of_numbers(series[0].to_numpy(np.float64), buckets)
+    columns = [_hashes(key, d) for key, d in zip(series, dtypes, strict=True)]
     return np.asarray(_together(columns) % np.uint64(buckets), dtype=np.int64)
+
+
+def _is_number(key: pd.Series, promised: Any) -> bool:
+    """Whether a key has plain integers, promised as numbers."""
+    plain = isinstance(key.dtype, np.dtype) and key.dtype.kind in "iu"
+    return plain and dtype_class(promised) in NUMERIC
+
+
+def _bucket_of_numbers(floats: npt.NDArray[np.float64], buckets: int) -> npt.NDArray[np.int64]:
+    """``bucket_of`` one key, in one read."""
+    from dask_gpuagg.engines.host import loops
+
+    found = np.empty(len(floats), np.int64)
+    bits = fused.frozen(floats.view(np.uint64), np.uint64)
+    loops.buckets_of_bits(bits, _FIRST, _FACTOR, _LAST, buckets, found)
+    return found
 
 
 def hashed_by_dask(dtype: Any) -> bool:
@@ -70,12 +92,12 @@ def hashed_by_dask(dtype: Any) -> bool:
 
 def _together(columns: Sequence[Hashes]) -> Hashes:
     """One hash of several, as ``pandas.util.hash_pandas_object`` makes it: CPython's for tuples."""
-    multiplier, out = np.uint64(1000003), np.full(len(columns[0]), 0x345678, np.uint64)
+    multiplier, out = np.uint64(_FACTOR), np.full(len(columns[0]), _FIRST, np.uint64)
     for i, column in enumerate(columns):
         out ^= column
         out *= multiplier
         multiplier += np.uint64(82520 + 2 * (len(columns) - i))
-    return out + np.uint64(97531)
+    return out + np.uint64(_LAST)
 
 
 def _is_object(dtype: Any) -> bool:

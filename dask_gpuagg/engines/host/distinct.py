@@ -6,6 +6,7 @@ bytes each: no pair is numbered, and nothing is sorted. Fewer rows go through pa
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ Bits = npt.NDArray[np.int64]
 
 # as much memory as the hash table takes
 _BITS_PER_ROW = 64
+_SAMPLED_ROWS = 1 << 14
 
 
 def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]:
@@ -75,3 +77,30 @@ def _looked_up(codes: Codes, n: int, values: pd.Series) -> tuple[Codes, Bits]:
     if cls in ("datetime", "timedelta") and not isinstance(dtype, pd.ArrowDtype):
         return codes, np.asarray(values.array.view("int64"))
     return codes, encode(values).codes.astype(np.int64, copy=False)
+
+
+def repeated(codes: Codes, values: pd.Series) -> float:
+    """About which part of the rows repeats a pair, by how often a sample meets one again.
+
+    Parameters
+    ----------
+    codes : ndarray of int, shape (rows,)
+        The group of each row.
+    values : Series of shape (rows,)
+        Of any hashable dtype.
+
+    Returns
+    -------
+    float
+        1 of few rows, which are not looked at.
+    """
+    rows = len(codes)
+    if rows < fused.LEAST_ROWS:
+        return 1.0
+    step = max(rows // _SAMPLED_ROWS, 1)
+    sample = pd.DataFrame({"k": codes[::step], "v": values.array[::step]})
+    again = int(sample.duplicated().sum())
+    # of s rows about s^2 / (2 pairs) meet a pair again: the birthday problem
+    load = 2 * again * rows / len(sample) ** 2
+    # rows of a pair, thrown at random: the part of the pairs that is met at all
+    return 1 - (1 - math.exp(-load)) / load if load else 0.0

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
-from dask_gpuagg.engines.host.distinct import first_rows
+from dask_gpuagg.engines.host.distinct import first_rows, repeated
 from dask_gpuagg.engines.host.exchange import (
     concatenated_outputs,
     divided_outputs,
@@ -34,7 +35,7 @@ from dask_gpuagg.engines.host.found_dtypes import (
     of_categories,
     unmasked,
 )
-from dask_gpuagg.engines.host.grouping import Groups, group
+from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
@@ -61,6 +62,8 @@ Partial = dict[str, pd.DataFrame]
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
+# To find the distinct pairs of a partition pays where so many of its rows repeat one.
+_LEAST_REPEATED = 0.3
 
 
 def partial(
@@ -93,7 +96,8 @@ def partial(
         categorical = is_categorical(columns[0])
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
-        given, promised = keys, (*plan.keys, *plan.columns)
+        # NaN alone are no floats that are counted, whatever was promised
+        given, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
         if wanted:
             valid = np.logical_and.reduce([k.notna() for k in wanted])
             keys, index = [k[valid] for k in keys], index[valid]
@@ -105,18 +109,19 @@ def partial(
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
         keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
-        if plan.shape == "values" and dtype_class(keys[-1].dtype) == "float":
-            keys[-1] = keys[-1].astype(object)  # NaN alone are no floats that are counted
         groups = replace(groups, keys=[key.array for key in keys])
     held = columns
     columns = [durations(v, c.dtype) for v, c in zip(held, plan.columns, strict=False)]
+    # of value_counts the value is the last key
+    texts = [_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
+    groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
         fields = _states(reducer, dict(enumerate(columns)), index, plan, dict(enumerate(held)))
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
-        tables[f"pairs{c}"] = _distinct(groups, keys, columns[c])
+        tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
@@ -183,8 +188,7 @@ def finalize(
     # of value_counts the value is the last key
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
     keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
-    if plan.sort and bucket is not None and bucket[1] > 1:
-        # outputs that are gathered to be sorted have no categories yet that they all share
+    if plan.gathered:  # outputs have no categories yet that they all share
         pairs = zip(keys, groups.keys, strict=False)
         keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
     if plan.shape == "values":
@@ -267,11 +271,18 @@ def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     return merged
 
 
-def _distinct(groups: Groups, keys: Sequence[pd.Series], values: pd.Series) -> pd.DataFrame:
-    """Distinct (key, value) pairs in order of appearance; a null value is a value."""
-    rows = first_rows(groups.codes, groups.n, values)
+def _distinct(
+    groups: Groups, keys: Sequence[pd.Series], values: pd.Series, at_least: float = 0.0
+) -> pd.DataFrame:
+    """Distinct (key, value) pairs in order of appearance; a null value is a value.
+
+    All rows, where about less than ``at_least`` of them repeat a pair: they are merged anyway.
+    """
     columns = [*keys, values]
-    if len(rows) == len(values):
+    rows = None
+    if repeated(groups.codes, values) >= at_least:
+        rows = first_rows(groups.codes, groups.n, values)
+    if rows is None or len(rows) == len(values):
         *arrays, array = (column.array for column in columns)
     else:
         *arrays, array = (column.array.take(rows) for column in columns)
@@ -284,7 +295,15 @@ def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
     nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
     if not nothing or wanted in (found, "category"):
         return key.iloc[:0]
-    return pd.Series([], dtype=promised.dtype)
+    # objects, of which stacking takes no dtype where others have rows or a dtype
+    return pd.Series([], dtype=object)
+
+
+def _as_text(key: Any, promised: Column) -> Any:
+    """A key of the groups that was read as a dictionary of text, which was promised as text."""
+    if not (is_dictionary(key.dtype) and isinstance(promised.dtype, pd.StringDtype)):
+        return key
+    return pd.array(pa.array(key).dictionary_decode(), dtype=promised.dtype)
 
 
 def _as_promised(key: Any, promised: Column, level: Any) -> Any:

@@ -10,6 +10,7 @@ import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
 from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines.host import ordered
 from dask_gpuagg.engines.host.buckets import bucket_of
 from dask_gpuagg.engines.host.conform import categories_of
 from dask_gpuagg.engines.host.finish import make_index, sort_order
@@ -43,13 +44,20 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
         else:  # hashing a row costs more than numbering it
             groups = group([pd.Series(k) for k in keys], dropna=False)
             of_row = bucket_of(groups.keys, _key_dtypes(plan), buckets).take(groups.codes)
+        counts = np.bincount(of_row, minlength=buckets)
+        ends = np.cumsum(counts)
+        slices = [slice(*each) for each in zip(ends - counts, ends, strict=True)]
+        if ordered.takes(table):
+            columns = ordered.columns_by_place(table, of_row, counts)
+            for part, rows in zip(parts, slices, strict=True):
+                piece = {label: column[rows] for label, column in columns.items()}
+                part[name] = pd.DataFrame(piece, copy=False)
+            continue
         if buckets <= _RADIX_SORTED:
             of_row = of_row.astype(np.uint16)
         order = np.argsort(of_row, kind="stable")
-        ends = np.cumsum(np.bincount(of_row, minlength=buckets))
-        starts = [0, *ends[:-1]]
-        for part, start, end in zip(parts, starts, ends, strict=True):
-            part[name] = table.take(order[start:end])
+        for part, rows in zip(parts, slices, strict=True):
+            part[name] = table.take(order[rows])
     return parts
 
 

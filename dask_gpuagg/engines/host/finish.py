@@ -286,7 +286,8 @@ def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
     if values.dtype == object:  # truths beside numbers, of several partitions
         values = complex_objects(values)
-    return reducer.by(values).median().array
+    made = reducer.medians(values)
+    return reducer.by(values).median().array if made is None else made
 
 
 def _quantile(reducer: Reducer, values: pd.Series, output: Output) -> Any:

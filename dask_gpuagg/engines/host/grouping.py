@@ -1,10 +1,11 @@
 """Dense group numbers on the host: every row's keys become one integer in ``range(n)``.
 
 This is where a host group-by spends most of its time, so it is done once per partition and
-everything else works on the dense numbers. Three encodings, cheapest first:
+everything else works on the dense numbers. The encodings, cheapest first:
 
 * integers of a narrow range and categorical codes are used as they are (direct addressing), others
   hashed by a compiled loop if there are many;
+* Arrow's dictionaries of text are used as they are;
 * strings of one length are packed into integers (``strings.py``) and go the same way;
 * everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
 
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from dask_gpuagg.dtypes import is_plain
 from dask_gpuagg.engines.host import fused, numbering, strings
@@ -32,6 +34,8 @@ Codes = npt.NDArray[Any]
 _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
+# Longer strings, with their offsets, are compared faster by Arrow.
+_BYTES_OF_A_TEXT = 32
 _WIDEST = 1 << 62
 # of three keys and more, the first two are numbered before the others where they have few pairs
 _ROWS_PER_PAIR = 32
@@ -213,8 +217,12 @@ def encode(column: pd.Series) -> Encoded:
         return _encode_categorical(column)
     if isinstance(dtype, np.dtype) and dtype.kind in "biu":
         return _encode_integers(column.to_numpy())
+    if is_dictionary(dtype):
+        return _encode_dictionary(column)
     if isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
         encoded = _encode_packed(column)
+        if encoded is None and fused.usable(len(column)):
+            encoded = _encode_texts(column)
         if encoded is not None:
             return encoded
     return _encode_any(column.to_numpy() if is_plain(dtype) else column.array)
@@ -237,6 +245,30 @@ def _encode_categorical(column: pd.Series) -> Encoded:
         return pd.Categorical.from_codes(wanted, dtype=dtype)
 
     return Encoded(codes, len(dtype.categories), decode, bool((codes < 0).any()))
+
+
+def is_dictionary(dtype: Any) -> bool:
+    """Whether values of a dtype are numbers into a dictionary of Arrow's, of text."""
+    if not isinstance(dtype, pd.ArrowDtype) or not pa.types.is_dictionary(dtype.pyarrow_dtype):
+        return False
+    of = dtype.pyarrow_dtype.value_type
+    return bool(pa.types.is_string(of) or pa.types.is_large_string(of))
+
+
+def _encode_dictionary(column: pd.Series) -> Encoded:
+    """The numbers of a dictionary, which is made anew where it has a text twice, or null."""
+    array = pa.chunked_array(pa.array(column)).unify_dictionaries().combine_chunks()
+    if array.dictionary.null_count or len(array.dictionary.unique()) < len(array.dictionary):
+        array = array.dictionary_decode().dictionary_encode()
+    texts = array.dictionary
+    null = array.null_count > 0
+    codes = array.indices.fill_null(-1).to_numpy() if null else array.indices.to_numpy()
+
+    def decode(wanted: Codes) -> Any:
+        numbers = pa.array(wanted.astype(np.int32, copy=False), mask=wanted < 0)
+        return pd.array(pa.DictionaryArray.from_arrays(numbers, texts), dtype=column.dtype)
+
+    return Encoded(codes, len(texts), decode, null)
 
 
 def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
@@ -284,6 +316,25 @@ def _encode_packed(column: pd.Series) -> Encoded | None:
     if fused.usable(len(column), size) and _addresses(size, len(column)):
         return _numbered(packed.numbers(), decode)
     return Encoded(packed.codes(), size, decode, False)
+
+
+def _encode_texts(column: pd.Series) -> Encoded | None:
+    """Strings of any lengths, by the hash table of the loops; ``None`` where they are long."""
+    array = strings.contiguous(column)
+    if array.nbytes > _BYTES_OF_A_TEXT * len(array):
+        return None
+    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    codes, first = numbering.number_texts(*strings.text_of(array))
+
+    def decode(wanted: Codes) -> Any:
+        places = pa.array(first[wanted], mask=wanted < 0)
+        return pd.array(array.take(places), dtype=column.dtype)
+
+    if null is None:
+        return Encoded(codes, len(first), decode, False, dense=True)
+    # what a null has in the place of a text may have made a number
+    codes[null] = -1
+    return Encoded(codes, len(first), decode, True)
 
 
 def _numbered(numbered: numbering.Numbered, decode: Callable[[Codes], Any]) -> Encoded:

@@ -172,7 +172,7 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 
 @compiled
-def _mixed(code: int, bits: int) -> Any:
+def _mixed(code: Any, bits: Any) -> Any:
     """A hash whose highest bits depend on all bits: the mixing of Steele, Lea, Flood 2014."""
     h = np.uint64(bits) + np.uint64(code) * _GOLDEN
     h ^= h >> np.uint64(32)
@@ -307,3 +307,156 @@ def number_strings(
                 numbers[slot] = number
             codes[begin + j] = number - 1
     return found
+
+
+@compiled
+def _tail(text: Array, at: int, end: int) -> Any:
+    """The last bytes of a string, fewer than eight, as a word."""
+    if at + 8 <= len(text):
+        return _word(text, at) & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1))
+    word = np.uint64(0)
+    for k in range(end - at):
+        word |= np.uint64(text[at + k]) << np.uint64(8 * k)
+    return word
+
+
+@compiled
+def number_texts(
+    text: Array,
+    offsets: Array,
+    short: bool,
+    table: Array,
+    bits: int,
+    rows: Array,
+    hashes: Array,
+    codes: Array,
+) -> int:
+    """Number distinct strings of any lengths in order of appearance, by hashing.
+
+    ``short``: all have fewer than eight bytes, which are one word with the length, and the hash of
+    a word is a bijection; others are compared. ``table`` has at least twice as many slots as there
+    are rows, for one plus a number. Its first ``2 ** bits`` are used until half of them are taken,
+    then twice as many, and so on: few strings stay in the cache. ``rows`` holds the first row of
+    every number, ``hashes`` its hash. Returns how many there are.
+    """
+    found = 0
+    shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
+    for i in range(len(codes)):
+        begin, end = offsets[i], offsets[i + 1]
+        h = np.uint64(end - begin)
+        if short:
+            h = _mixed(0, _tail(text, begin, end) | (h << np.uint64(56)))
+        else:
+            at = begin
+            while at + 8 <= end:
+                h = _mixed(h, _word(text, at))
+                at += 8
+            h = _mixed(h, _tail(text, at, end))
+        slot = (h * _GOLDEN) >> shift
+        while True:
+            number = table[slot]
+            if number == 0:
+                rows[found] = i
+                hashes[found] = h
+                found += 1
+                table[slot] = found
+                codes[i] = found - 1
+                break
+            if hashes[np.uint64(number - 1)] == h:
+                same = short
+                if not short:
+                    first = offsets[rows[number - 1]]
+                    same = offsets[rows[number - 1] + 1] - first == end - begin
+                    if same:
+                        for k in range(0, end - begin - 7, 8):
+                            same &= _word(text, first + k) == _word(text, begin + k)
+                        at = end - ((end - begin) & 7)
+                        tail = _tail(text, first + (at - begin), first + (end - begin))
+                        same &= tail == _tail(text, at, end)
+                if same:
+                    codes[i] = number - 1
+                    break
+            slot = (slot + np.uint64(1)) & last
+        if 2 * found > (1 << bits):
+            bits += 1
+            shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
+            table[: 1 << bits] = 0
+            for k in range(found):
+                slot = (hashes[k] * _GOLDEN) >> shift
+                while table[slot] != 0:
+                    slot = (slot + np.uint64(1)) & last
+                table[slot] = k + 1
+    return found
+
+
+@compiled
+def scatter(places: Array, starts: Array, values: Array, out: Array) -> None:
+    """Write values to the places that they belong to, one after the other in each.
+
+    ``starts`` has the position of the first value of each place, and is moved to the last's end.
+    """
+    for i in range(len(places)):
+        place = np.uint64(places[i])
+        at = starts[place]
+        starts[place] = at + 1
+        out[np.uint64(at)] = values[i]
+
+
+@compiled
+def medians(values: Array, ends: Array, out: Array) -> None:
+    """Medians of runs of values, which are reordered; a run ends where the next one begins."""
+    start = 0
+    for g in range(len(ends)):
+        rows = ends[g] - start
+        if rows > 0:
+            k = rows // 2
+            # Hoare's selection, as pandas has it
+            left, right = start, ends[g] - 1
+            middle = start + k
+            while left < right:
+                x = values[middle]
+                i, j = left, right
+                while True:
+                    while values[i] < x:
+                        i += 1
+                    while x < values[j]:
+                        j -= 1
+                    if i <= j:
+                        values[i], values[j] = values[j], values[i]
+                        i += 1
+                        j -= 1
+                    if i > j:
+                        break
+                if j < middle:
+                    left = i
+                if middle < i:
+                    right = j
+            out[g] = values[middle]
+            if rows % 2 == 0:
+                below = values[start]
+                for i in range(start, middle):
+                    below = max(below, values[i])
+                out[g] = (out[g] + below) / 2.0
+        start = ends[g]
+
+
+@compiled
+def buckets_of_bits(
+    bits: Array, first: int, factor: int, last: int, number: int, out: Array
+) -> None:
+    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
+
+    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
+    """
+    for i in range(len(bits)):
+        h = bits[i]
+        # -0.0 is 0.0
+        if h == np.uint64(0x8000000000000000):
+            h = np.uint64(0)
+        h ^= h >> np.uint64(30)
+        h *= np.uint64(0xBF58476D1CE4E5B9)
+        h ^= h >> np.uint64(27)
+        h *= np.uint64(0x94D049BB133111EB)
+        h ^= h >> np.uint64(31)
+        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
+        out[i] = h % np.uint64(number)

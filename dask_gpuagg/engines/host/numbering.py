@@ -17,6 +17,11 @@ Array = npt.NDArray[Any]
 Numbered = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 
+# slots of a table of few strings, which stays in the second-level cache
+_FIRST_BITS = 16
+_WORD = 8
+
+
 class _Slots:
     """What a numbering of rows with codes below ``size`` writes to."""
 
@@ -116,6 +121,34 @@ def number_hashed(values: Array) -> Numbered:
     present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
     found = loops.number_hashed(fused.frozen(values, np.int64), table, shift, present, codes)
     return codes, present[:found].copy()
+
+
+def number_texts(text: Array, offsets: Array) -> tuple[Array, Array]:
+    """Number distinct strings.
+
+    Parameters
+    ----------
+    text : ndarray of uint8
+    offsets : ndarray of int, shape (rows + 1,)
+
+    Returns
+    -------
+    codes : ndarray of int32, shape (rows,)
+    first : ndarray of int64
+        The first row of every number.
+    """
+    from dask_gpuagg.engines.host import loops
+
+    rows = len(offsets) - 1
+    table, shift = hash_table(rows)
+    bits = min(64 - shift, _FIRST_BITS)
+    # untouched pages of these cost nothing
+    first, hashes = np.empty(rows, np.int64), np.empty(rows, np.uint64)
+    codes = np.empty(rows, np.int32)
+    text, offsets = fused.frozen(text, np.uint8), fused.frozen(offsets, np.int64)
+    short = bool((offsets[1:] - offsets[:-1]).max(initial=0) < _WORD)
+    found = loops.number_texts(text, offsets, short, table, bits, first, hashes, codes)
+    return codes, first[:found].copy()
 
 
 def hash_table(rows: int) -> tuple[npt.NDArray[np.int32], int]:

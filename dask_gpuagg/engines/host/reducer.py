@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.engines.host import batches, fused
+from dask_gpuagg.engines.host import batches, fused, ordered
 from dask_gpuagg.engines.host.grouping import Codes
 
 Fields = dict[str, Any]
@@ -122,6 +122,15 @@ class Reducer:
         if valid.all():
             return self.size
         return np.bincount(self.codes[valid], minlength=self.n)
+
+    def medians(self, values: pd.Series) -> npt.NDArray[np.float64] | None:
+        """Median of each group, of 64-bit numbers; ``None`` where pandas makes them."""
+        dtype = values.dtype
+        if not (isinstance(dtype, np.dtype) and dtype.kind in "iuf" and dtype.itemsize == 8):
+            return None
+        if self._small_codes is None:
+            return None
+        return ordered.medians(self._small_codes, self.n, values.to_numpy(np.float64))
 
     def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """For each group the first of the given ascending row numbers, -1 where none is."""

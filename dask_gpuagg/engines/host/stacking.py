@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.plan import Plan
 
 
@@ -81,6 +81,10 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
 
 # Rows up to which stacking partitions costs less than a call of the loops for each.
 _ROWS_OF_A_CALL = 1 << 18
+# Where groups have fewer rows in each partition, merging costs more than stacking more rows.
+_ROWS_OF_A_GROUP = 8
+_ROWS_OF_MANY_GROUPS = 1 << 23
+_SAMPLED_ROWS = 1 << 14
 
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
@@ -94,15 +98,28 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     -------
     list of sequence
     """
+    most = _ROWS_OF_A_CALL
+    if len(run) > 1 and len(run[0]) > most and _has_many_groups(run[0].keys):
+        most = _ROWS_OF_MANY_GROUPS
     ends = np.cumsum([len(part) for part in run])
     pieces: list[Sequence[Any]] = []
     start = 0
     while start < len(run):
         before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + _ROWS_OF_A_CALL, side="right"))
+        stop = int(np.searchsorted(ends, before + most, side="right"))
         pieces.append(run[start : max(stop, start + 1)])
         start = max(stop, start + 1)
     return pieces
+
+
+def _has_many_groups(keys: Sequence[pd.Series]) -> bool:
+    """Whether groups have few rows, by how often a sample meets a group again."""
+    rows = len(keys[0])
+    step = max(rows // _SAMPLED_ROWS, 1)
+    sample = pd.DataFrame({i: key.array[::step] for i, key in enumerate(keys)})
+    again = int(sample.duplicated().sum())
+    # of n rows about n^2 / (2 groups) meet a group again: the birthday problem
+    return 2 * again * rows < _ROWS_OF_A_GROUP * len(sample) ** 2
 
 
 def bytes_of(part: Any) -> int:
@@ -119,4 +136,11 @@ def _bytes(column: pd.Series) -> int:
 
 def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]:
     """Columns of several partitions, concatenated by position; dtypes are equal by position."""
-    return [pd.concat(columns, ignore_index=True) for columns in zip(*parts, strict=True)]
+    return [_stacked(columns) for columns in zip(*parts, strict=True)]
+
+
+def _stacked(columns: Sequence[pd.Series]) -> pd.Series:
+    if not is_plain(columns[0].dtype):
+        return pd.concat(columns, ignore_index=True)
+    # without a look at indexes and dtypes, which are the same, for each of many columns
+    return pd.Series(np.concatenate([column.to_numpy() for column in columns]), copy=False)

@@ -109,21 +109,16 @@ def pack(column: pd.Series) -> Packed | None:
         Or ``None`` where it does not apply: nulls, several lengths, long strings, too many
         differing bits, or too few rows to matter.
     """
-    array = pa.array(column)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = contiguous(column)
     if len(array) < _FEW_ROWS or array.null_count or sys.byteorder != "little":
         return None
-    wide = pa.types.is_large_string(array.type)
-    if not (wide or pa.types.is_string(array.type)):
+    if not (pa.types.is_large_string(array.type) or pa.types.is_string(array.type)):
         return None
-    _, offsets_buffer, data_buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1]
+    data, offsets = text_of(array)
     length = int(offsets[1]) - int(offsets[0])
     if not 0 < length <= _LONGEST or int(offsets[-1]) - int(offsets[0]) != length * len(array):
         return None
-    text, first, starts = _text(data_buffer, int(offsets[0]), len(array), length)
+    text, first, starts = _text(data, int(offsets[0]), len(array), length)
     words = [
         np.ndarray((len(array),), np.uint64, buffer=text, offset=first + start, strides=(length,))
         for start in starts
@@ -138,6 +133,22 @@ def pack(column: pd.Series) -> Packed | None:
     if packing.bits > _MOST_BITS:
         return None
     return Packed(text, first, len(array), words, packing)
+
+
+def contiguous(column: pd.Series) -> pa.Array:
+    """The strings as one array of Arrow's."""
+    array = pa.array(column)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def text_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    """The bytes of all strings, and the place in them at which each begins, and the last ends."""
+    _, offsets, data = array.buffers()
+    wide = pa.types.is_large_string(array.type)
+    places = np.frombuffer(offsets, np.int64 if wide else np.int32)
+    # without a byte there may be no buffer
+    text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return text, places[array.offset : array.offset + len(array) + 1]
 
 
 def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
@@ -176,14 +187,13 @@ def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
 
 
 def _text(
-    data: pa.Buffer, first: int, n: int, length: int
+    text: npt.NDArray[np.uint8], first: int, n: int, length: int
 ) -> tuple[npt.NDArray[np.uint8], int, list[int]]:
     """The text, where it begins, and the starts of 64-bit words, one per eight bytes.
 
     The last word may overlap the one before.
     """
     starts = [min(8 * w, max(length - 8, 0)) for w in range(-(-length // 8))]
-    text = np.frombuffer(data, np.uint8)
     if first + (n - 1) * length + starts[-1] + 8 > len(text):
         # a word may not reach beyond the buffer: strings shorter than eight bytes at its end
         text = np.concatenate([text[first : first + n * length], np.zeros(8, np.uint8)])

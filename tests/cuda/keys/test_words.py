@@ -24,6 +24,7 @@ from dask_gpuagg.cuda.keys.words import (
     remember_out_of_range,
     representations_of,
     slot_words,
+    two_word_ranges,
 )
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -139,6 +140,43 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     for i in range(1_000):
         remember_out_of_range(query, (str(i),))
     assert len(forms._out_of_range) <= 256
+
+
+@given(bounds)
+def test_two_words_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None:
+    made = two_word_ranges(seen)
+    needed = [max(b - a + 1, 0).bit_length() for a, b in seen]
+    if made is None:
+        assert max(needed) + 1 >= 64 or sum(needed) + len(seen) > 128
+        return
+    assert sum(bits for _, bits in made) <= 128
+    for (least, greatest), (base, bits) in zip(seen, made, strict=True):
+        assert bits < 64
+        if least <= greatest:
+            # as much room as the values take, a third of it below; one code more for null
+            span = greatest - least
+            assert least - base >= span // 3
+            assert greatest + span // 3 - base < (1 << bits) - 1
+
+
+def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query((KeyPart("i64", True),) * 4, True, (), (), ())
+    assert query.family == "Hashed"
+    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
+    monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
+    call: Any = SimpleNamespace(query=query, rows=10**8, about=())
+    made, columns, codes = narrowed(call)
+    assert (made.family, made.made_words, made.extra_columns, codes) == ("Wide", 2, 6, None)
+    assert not made.gathered
+    assert "ranges" not in made.units
+    assert made in representations_of(query)
+    assert [column.offset for column in columns] == [32] * 4
+    assert [column.data for column in columns] == [2**64 - 5 - 2**30] * 4
+    remember_out_of_range(query, ())
+    assert narrowed(call)[0] == query
+    monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
+    forms.forget_out_of_range()
+    assert narrowed(call)[0] == query
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:

@@ -86,3 +86,18 @@ def test_codes_and_values_too_wide_for_one_integer():
     values = pd.Series([2**62, -(2**62), 2**62, 0])
     codes = np.array([0, 5, 0, 5])
     assert distinct.first_rows(codes, 6, values).tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(("pairs", "least", "most"), [(10, 0.9, 1), (10**5, 0.3, 0.7)])
+def test_repeated_pairs_are_told_from_a_sample(pairs, least, most):
+    rng = np.random.default_rng(7)
+    rows = 150_000
+    codes, values = rng.integers(0, 5, rows), pd.Series(rng.integers(0, pairs // 5, rows))
+    assert least < distinct.repeated(codes, values) <= most
+
+
+def test_few_rows_and_pairs_of_their_own():
+    own = pd.Series(np.arange(fused.LEAST_ROWS))
+    codes = np.zeros(fused.LEAST_ROWS, np.int32)
+    assert distinct.repeated(codes, own) == 0
+    assert distinct.repeated(codes[:9], own[:9]) == 1

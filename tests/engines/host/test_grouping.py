@@ -302,3 +302,29 @@ class TestTake:
 
     def test_without_one_the_dtype_stays(self):
         assert take(np.array([1, 2], np.int8), np.array([1, 0])).dtype == np.int8
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("texts", [["a", "b", None, "a"], ["x"], [None], []], ids=str)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_dictionaries_of_text_are_numbered_by_their_codes(kind, texts, pieces):
+    # of several pieces the dictionaries differ
+    arrays = [pa.array([*texts, f"only {i}"], kind).dictionary_encode() for i in range(pieces)]
+    whole = pa.chunked_array(arrays)
+    column = pd.Series(pd.array(whole, dtype=pd.ArrowDtype(whole.type)))
+    encoded = encode(column)
+    assert encoded.decode(encoded.codes).dtype == column.dtype
+    assert pa.array(encoded.decode(encoded.codes)).to_pylist() == whole.to_pylist()
+    assert encoded.size == len({*texts} - {None}) + pieces
+    groups = group([column], dropna=True)
+    assert sorted(pa.array(groups.keys[0]).to_pylist()) == sorted(
+        {*texts, *(f"only {i}" for i in range(pieces))} - {None}
+    )
+
+
+def test_a_dictionary_may_hold_a_text_twice():
+    twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], "int32"), ["a", "b", "a"])
+    column = pd.Series(pd.array(twice, dtype=pd.ArrowDtype(twice.type)))
+    groups = group([column], dropna=True)
+    assert groups.n == 2
+    assert groups.codes[0] == groups.codes[2]

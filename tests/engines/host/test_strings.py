@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import strings
+from dask_gpuagg.engines.host import grouping, strings
 
 _CHARACTERS = ["a", "b", "z", "0", " ", "\0", "\x7f", "é", "ß", "漢", "🦆"]
 LENGTHS = range(1, 33)
@@ -150,3 +152,36 @@ def test_declined(values):
 @pytest.mark.parametrize("dtype", ["str", "string"])
 def test_dtype_is_kept(dtype):
     check(many(["a", "b"]).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["str", "string[pyarrow]"])
+@given(data=st.data())
+def test_texts_are_numbered_as_they_are_equal(dtype, data):
+    letters = st.sampled_from([*_CHARACTERS, "1234567", "12345678"])
+    words = data.draw(st.lists(st.lists(letters, max_size=5).map("".join), min_size=1))
+    nulls = data.draw(st.booleans())
+    column = pd.Series(words * 3 + [None] * (3 * nulls), dtype=dtype)
+    start = data.draw(st.integers(0, len(words)))
+    column = column.iloc[start:]
+    with mock.patch.object(grouping, "_BYTES_OF_A_TEXT", 1 << 20):
+        encoded = grouping._encode_texts(column)
+    expected, uniques = pd.factorize(column)
+    if not nulls:
+        assert encoded.codes.tolist() == expected.tolist()
+        assert list(encoded.decode(np.arange(encoded.size))) == list(uniques)
+    back = encoded.decode(encoded.codes)
+    assert back.dtype == column.dtype
+    assert back.isna().tolist() == column.isna().tolist()
+    assert list(back[~back.isna()]) == list(column.dropna())
+
+
+def test_many_texts_make_the_table_grow():
+    words = [f"{i % 70_000}" for i in range(150_000)]
+    column = pd.Series(words, dtype="str")
+    encoded = grouping._encode_texts(column)
+    assert encoded.size == 70_000
+    assert encoded.codes.tolist() == [i % 70_000 for i in range(150_000)]
+
+
+def test_long_texts_are_left_to_arrow():
+    assert grouping._encode_texts(pd.Series(["a" * 40, "b" * 41], dtype="str")) is None

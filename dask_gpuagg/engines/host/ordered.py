@@ -1,0 +1,90 @@
+"""Rows in the order of their groups or outputs, by a compiled loop; medians of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from dask_gpuagg.engines.host import fused
+
+Array = npt.NDArray[Any]
+
+# Groups of so many rows are selected from faster by NumPy, whose calls have their price.
+_NUMPY_ROWS = 1 << 11
+
+
+def scattered(values: Array, places: Array, counts: Array) -> Array:
+    """Values in the order of the places that they belong to, stable.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows,)
+        Numbers of 4 or 8 bytes.
+    places : ndarray of int32 in ``range(len(counts))``, shape (rows,), read-only
+    counts : ndarray of int64
+        Rows of each place.
+
+    Returns
+    -------
+    ndarray of the dtype of ``values``
+    """
+    from dask_gpuagg.engines.host import loops
+
+    kind = np.dtype(f"i{values.dtype.itemsize}")
+    made = np.empty(len(values), values.dtype)
+    starts = np.cumsum(counts) - counts
+    loops.scatter(places, starts, fused.frozen(values.view(kind), kind), made.view(kind))
+    return made
+
+
+def takes(table: pd.DataFrame) -> bool:
+    """Whether the loops order a table: many rows of plain numbers."""
+    plain = all(isinstance(dtype, np.dtype) and _is_word(dtype) for dtype in table.dtypes)
+    return plain and fused.usable(len(table))
+
+
+def _is_word(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iuf" and dtype.itemsize in (4, 8)
+
+
+def columns_by_place(table: pd.DataFrame, places: Array, counts: Array) -> dict[str, Array]:
+    """The columns of a table that the loops order, their rows in the order of their places."""
+    places = fused.frozen(places, np.int32)
+    return {str(name): scattered(table[name].to_numpy(), places, counts) for name in table.columns}
+
+
+def medians(codes: Array, n: int, values: Array) -> npt.NDArray[np.float64]:
+    """The median of each group, of values that are no NaN; NaN of no values.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+    values : ndarray of float64, shape (rows,)
+    """
+    from dask_gpuagg.engines.host import loops
+
+    valid = ~np.isnan(values)
+    if not valid.all():
+        codes, values = codes[valid], values[valid]
+    codes = fused.frozen(codes, np.int32)
+    counts = fused.count(codes, n)
+    ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
+    found = np.full(n, np.nan)
+    if len(values) < n * _NUMPY_ROWS:
+        loops.medians(ordered, ends, found)
+        return found
+    with np.errstate(invalid="ignore", over="ignore"):
+        for g, (end, rows) in enumerate(zip(ends, counts, strict=True)):
+            if rows:
+                found[g] = _median(ordered[end - rows : end])
+    return found
+
+
+def _median(run: Array) -> Any:
+    k = len(run) // 2
+    run.partition(k)
+    return run[k] if len(run) % 2 else (run[k] + run[:k].max()) / 2

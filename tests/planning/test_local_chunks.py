@@ -1,0 +1,69 @@
+"""Chunks of partitions that this process holds: small ones share a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.planning import bucketing
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+from tests.planning.test_chunks import QUERIES, frame, nodes, same
+
+PARTITIONS = 8
+
+
+@pytest.fixture(autouse=True)
+def _planned() -> Iterator[None]:
+    settings = {"gpuagg.fallback": "raise", "scheduler": "threads", "num_workers": 2}
+    with dask_gpuagg.enabled(), dask.config.set(settings):
+        yield
+
+
+def held(pdf: pd.DataFrame) -> Any:
+    return dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False).persist()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_answers_are_those_of_a_task_for_each_partition(name: str) -> None:
+    ddf = held(frame())
+    got = QUERIES[name](ddf).compute()
+    with dask.config.set({"gpuagg.chunk": 1}):
+        expected = QUERIES[name](ddf).compute()
+    same(got, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_each_thread_gets_a_chunk(threads: int) -> None:
+    query = held(frame()).groupby("k").v.sum()
+    with dask.config.set(num_workers=threads):
+        if threads == 1:
+            (node,) = nodes(query, GroupByChunkDirect)
+        else:
+            (node,) = nodes(query, GroupByChunks)
+        chunks = node.chunks
+    assert [len(bucket) for bucket in chunks.buckets] == [PARTITIONS // threads] * threads
+    noun = "task" if threads == 1 else "tasks"
+    assert str(chunks) == f"{PARTITIONS} partitions in {threads} {noun} on 1 worker"
+
+
+def test_only_the_bytes_of_columns_that_are_read_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 800
+    pdf = pd.DataFrame({f"c{i}": np.arange(rows) for i in range(20)})
+    monkeypatch.setattr(bucketing, "_HERE_BYTES", 2 * 8 * rows)
+    ddf = held(pdf)
+    assert nodes(ddf.groupby("c0").c1.sum(), GroupByChunks)
+    # of all columns a partition is as large as a chunk may be
+    assert nodes(ddf.groupby("c0").sum(), GroupByPartial)
+
+
+def test_collections_that_are_not_data_have_no_chunks() -> None:
+    lazy = dd.from_pandas(frame(), npartitions=PARTITIONS, sort=False)
+    assert nodes(lazy.groupby("k").v.sum(), GroupByPartial)
+    assert nodes(held(frame()).map_partitions(lambda f: f).groupby("k").v.sum(), GroupByPartial)

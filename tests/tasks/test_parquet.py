@@ -1,0 +1,133 @@
+"""A reader of Parquet whose columns stay where they were decoded makes the frames of Dask's."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
+
+
+def of_every_kind(rows: int = 50) -> pd.DataFrame:
+    numbers = np.arange(rows)
+    null = [None if i % 7 == 0 else i for i in range(rows)]
+    return pd.DataFrame(
+        {
+            "int": numbers,
+            "small": numbers.astype("i2"),
+            "unsigned": numbers.astype("u8"),
+            "float": numbers / 3,
+            "single": (numbers / 3).astype("f4"),
+            "int with null": pd.array(null, dtype="Int64"),
+            "float with nan": np.where(numbers % 5, numbers / 3, np.nan),
+            "bool": numbers % 2 == 0,
+            "bool with null": pd.array([None, True] * (rows // 2), dtype="boolean"),
+            "text": [f"é{i}" if i % 3 else None for i in range(rows)],
+            "category": pd.Categorical([f"c{i % 4}" for i in range(rows)]),
+            "time": pd.date_range("2020", periods=rows, freq="s"),
+            "zoned": pd.date_range("2020", periods=rows, freq="s", tz="Europe/Paris"),
+            "duration": pd.to_timedelta(numbers, "s"),
+            "date": [dt.date(2020, 1, 1 + i % 28) for i in range(rows)],
+            "decimal": [Decimal(i) / 4 for i in range(rows)],
+            "bytes": [bytes([i]) for i in range(rows)],
+            "list": [[i, i + 1] for i in range(rows)],
+        }
+    )
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "an index": {"index": "int"},
+    "no index": {"index": False},
+    "columns": {"columns": ["text", "float"]},
+    "filters": {"filters": [("int", ">", 5)]},
+    "nullable": {"dtype_backend": "numpy_nullable"},
+    "Arrow": {"dtype_backend": "pyarrow"},
+    "to_pandas": {"arrow_to_pandas": {"types_mapper": {pa.int64(): pd.Int64Dtype()}.get}},
+    "row groups": {"split_row_groups": 3},
+}
+
+
+@pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
+@pytest.mark.parametrize("named", [False, True], ids=["numbered", "named index"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_partition_is_as_dask_makes_it(
+    tmp_path: Path, filesystem: str, named: bool, options: str
+) -> None:
+    if options == "row groups" and filesystem == "arrow":
+        pytest.skip("Dask does not split files there")
+    whole = of_every_kind()
+    if named:
+        whole = whole.set_index(pd.Index([f"r{i}" for i in range(len(whole))], name="label"))
+    whole.to_parquet(tmp_path / "0.parquet", row_group_size=9)
+    # Dask adds to the arguments that it is given
+    given = copy.deepcopy(OPTIONS[options])
+    ddf = dd.read_parquet(tmp_path, filesystem=filesystem, **given)
+    expr = ddf.optimize(fuse=False).expr
+    for i in range(expr.npartitions):
+        task = expr._task((expr._name, i), i)
+        assert (as_read(task) is task) == (options == "to_pandas")
+        pd.testing.assert_frame_equal(as_read(task)(), task())
+
+
+@pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
+def test_columns_stay_where_they_were_read(tmp_path: Path, filesystem: str) -> None:
+    rows = 100_000
+    whole = pd.DataFrame({"k": np.arange(rows), "v": np.random.default_rng(0).random(rows)})
+    whole.to_parquet(tmp_path / "0.parquet")
+    expr = dd.read_parquet(tmp_path, filesystem=filesystem).optimize(fuse=False).expr
+    task = expr._task((expr._name, 0), 0)
+    before = pa.total_allocated_bytes()
+    kept = as_read(task)()
+    assert pa.total_allocated_bytes() - before >= 2 * 8 * rows
+    pd.testing.assert_frame_equal(kept, whole)
+
+
+@pytest.mark.parametrize("options", ["nothing", "columns", "row groups", "filters", "no index"])
+def test_text_keys_are_dictionaries(tmp_path: Path, options: str) -> None:
+    rows = 9000
+    whole = pd.DataFrame(
+        {
+            "int": np.arange(rows),
+            "text": np.where(np.arange(rows) % 5, np.arange(rows) % 30, -1).astype(str),
+            "float": np.arange(rows) / 7,
+        }
+    )
+    whole.loc[::11, "text"] = None
+    whole.to_parquet(tmp_path / "0.parquet", row_group_size=3000)
+    ddf = dd.read_parquet(tmp_path, **copy.deepcopy(OPTIONS[options]))
+    expr = ddf.optimize(fuse=False).expr
+    for i in range(expr.npartitions):
+        task = expr._task((expr._name, i), i)
+        got = as_read(task, ["text"])()
+        numbered = isinstance(got["text"].dtype, pd.ArrowDtype)
+        assert numbered == (options != "filters")
+        if numbered:
+            assert pa.types.is_dictionary(got["text"].dtype.pyarrow_dtype)
+        plain = task()
+        got["text"] = got["text"].astype(plain["text"].dtype)
+        pd.testing.assert_frame_equal(got, plain)
+
+
+def test_only_columns_that_a_file_has_in_a_dictionary(tmp_path: Path) -> None:
+    rows = 2000
+    table = pa.table(
+        {
+            "few": [f"long text {i % 3}" for i in range(rows)],
+            "own": [f"{i}" for i in range(rows)],
+            "late": [f"{0 if i < rows // 2 else i}" for i in range(rows)],
+        }
+    )
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=rows // 2)
+    metadata = pq.read_metadata(tmp_path / "0.parquet")
+    assert _in_dictionaries(metadata, ["few", "own", "late"]) == ["few"]
