@@ -202,7 +202,7 @@ class TestItIsTrue:
         ddf[["k", "v"]].to_parquet(tmp_path)
         with dask.config.set({"gpuagg.chunk": 2}):
             (found,) = explain(dd.read_parquet(tmp_path).groupby("k").v.sum()).groupbys
-        assert dict(found.physical.tasks)["partial"] == 2
+        assert dict(found.physical.tasks)["chunk"] == 2
         assert "chunks   4 partitions in 2 tasks on 1 worker" in str(found)
 
     def test_a_query_that_fails_as_it_is_lowered(self, ddf):

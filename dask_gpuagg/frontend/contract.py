@@ -14,7 +14,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
-from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
+from dask_gpuagg.planning.nodes import GroupByExchange, GroupByTree
 
 # functions that are wrapped, and their parameters
 _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
@@ -101,8 +101,8 @@ def try_queries() -> None:
     frame = pd.DataFrame({"k": [1, 2, 1, 3, 2, 1], "x": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]})
     rows = dd.from_pandas(frame, npartitions=3)
     expected = frame.groupby("k").agg({"x": ["sum", "mean", "count"]})
-    # with an explicit shuffle method the second query does not use a cluster
-    for outputs, kind in ((1, GroupByTree), (2, GroupByMerge)):
+    # a shuffle by tasks does not use a cluster
+    for outputs, kind in ((1, GroupByTree), (2, GroupByExchange)):
         grouped = rows.groupby("k")
         query = grouped.agg(
             {"x": ["sum", "mean", "count"]}, split_out=outputs, shuffle_method="tasks"

@@ -152,7 +152,7 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
         case GroupByPartial():
             return [("partial", node.npartitions)]
         case GroupByChunks():
-            return [("partial", len(node.chunks))]
+            return [("chunk", len(node.chunks))]
         case GroupByDirect():
             return [("direct", 1)]
         case GroupByChunkDirect():
@@ -165,7 +165,7 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
         case GroupByChunkExchange():
             parts = len(node.chunks)
             return [
-                ("partial", parts),
+                ("chunk", parts),
                 ("exchange", parts * node.outputs),
                 ("finalize", node.outputs),
             ]

@@ -24,7 +24,10 @@ states.cuh(70): error: identifier "no_such_thing" is undefined
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with a stand-in for pylibcudf: enough for what touches no column."""
-    names = [f"dask_gpuagg.engines.device.{name}" for name in ("layout", "operations", "libcudf")]
+    names = [
+        f"dask_gpuagg.engines.device.{name}"
+        for name in ("layout", "operations", "libcudf_groups", "libcudf")
+    ]
     plc, any_column = MagicMock(), MagicMock()
     plc.join.inner_join.return_value = (any_column, any_column)
     plc.sorting.sort_by_key.return_value.columns.return_value = (any_column, any_column)
@@ -42,7 +45,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def test_every_state_and_output_is_made(library: ModuleType) -> None:
     """The specialisations have all there are, as the tests of the compiler make sure."""
     for query in TABLE.values():
-        groups = library._Groups(query, [MagicMock()], [MagicMock() for _ in query.inputs])
+        groups = library.InOrder(query, [MagicMock()], [MagicMock() for _ in query.inputs])
         for output in query.outputs:
             groups.output(output)
 
