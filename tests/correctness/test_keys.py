@@ -391,7 +391,7 @@ def test_every_output_of_text_has_the_promised_categories():
 @pytest.mark.parametrize(
     ("promised", "found"),
     [("datetime64[us, UTC]", "datetime64[us, UTC]"), ("int64[pyarrow]", "int64[pyarrow]"),
-     ("int64", "float64")],
+     ("int64", "float64"), ("bool", "float64")],
 )  # fmt: skip
 def test_keys_without_a_value_have_the_promised_dtype_if_it_holds_null(
     promised: str, found: str, options: dict[str, Any]

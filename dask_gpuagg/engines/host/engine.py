@@ -311,8 +311,10 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
         objects = held.where(~null, nothing).tolist()
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             made = pd.Series(objects, dtype=dtype)
-            # floats are not what large integers are, nor integers what fractions are
-            if all(n or a == b for n, a, b in zip(null, objects, made.tolist(), strict=True)):
+            # floats are not what large integers are, nor integers what fractions are, nor is
+            # False what None is
+            pairs = zip(null, made.isna(), objects, made.tolist(), strict=True)
+            if all(m if n else a == b for n, m, a, b in pairs):
                 return made.array
     return key
 
