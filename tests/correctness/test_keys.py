@@ -385,3 +385,22 @@ def test_every_output_of_text_has_the_promised_categories():
     parts = dask.compute(*query.to_delayed())
     assert all(isinstance(part.index.dtype, pd.CategoricalDtype) for part in parts)
     assert sorted(label for part in parts for label in part.index) == list("abcdef")
+
+
+@pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
+@pytest.mark.parametrize(
+    ("promised", "found"),
+    [("datetime64[us, UTC]", "datetime64[us, UTC]"), ("int64[pyarrow]", "int64[pyarrow]"),
+     ("int64", "float64"), ("bool", "float64")],
+)  # fmt: skip
+def test_keys_without_a_value_have_the_promised_dtype_if_it_holds_null(
+    promised: str, found: str, options: dict[str, Any]
+):
+    pieces = [
+        pd.DataFrame({"j": [j, j + 1], "k": pd.Series([None, None], dtype=held), "x": 1})
+        for j, held in ((0, "object"), (2, "float64"))
+    ]
+    meta = pieces[0].iloc[:0].astype({"k": promised})
+    got = in_pieces(pieces, meta).groupby(["j", "k"], dropna=False).x.sum(**options).compute()
+    assert got.index.get_level_values("k").dtype == found
+    assert got.droplevel("k").to_dict() == {0: 1, 1: 1, 2: 1, 3: 1}

@@ -322,14 +322,19 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
         return key if kept else categories_of(key, promised.dtype)
     if found == "category":
         return pd.Series(key).astype(key.categories.dtype).array
-    if found != "object" or wanted == "object":
+    null = pd.isna(key)
+    if wanted == "object" or (found != "object" and not null.all()):
         return key
-    objects = pd.Series(key).where(pd.notna(key), np.nan).tolist()
-    for dtype in (promised.dtype, None):
+    held = pd.Series(key).astype(object)
+    # None is null to every dtype, and NaN to those that pandas takes from the values
+    for dtype, nothing in ((promised.dtype, None), (None, np.nan)):
+        objects = held.where(~null, nothing).tolist()
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             made = pd.Series(objects, dtype=dtype)
-            # floats are not what large integers are, nor integers what fractions are
-            if all(a == b or b != b for a, b in zip(objects, made.tolist(), strict=True)):
+            # floats are not what large integers are, nor integers what fractions are, nor is
+            # False what None is
+            pairs = zip(null, made.isna(), objects, made.tolist(), strict=True)
+            if all(m if n else a == b for n, m, a, b in pairs):
                 return made.array
     return key
 
