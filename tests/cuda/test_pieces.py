@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,12 @@ from dask_gpuagg.cuda.call.call import Args, Call, NeedsWholeColumns
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
+from dask_gpuagg.cuda.keys.words import range_columns
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.sampling.sample import segments_of
 from tests.cuda.choice.test_choose import H200
+from tests.cuda.specialisations import TABLE
 
 SUM = Query(
     (KeyPart("i64", False),),
@@ -116,3 +119,22 @@ def test_kernels_that_read_rows_by_number_need_whole_columns(
     assert not ran
     assert Attempt(columns_of([10]).call(SUM), made).run() is None
     assert ran
+
+
+def columns_in_source(query: Query) -> int:
+    """Columns of the kernels' parameter."""
+    found = re.search(r"struct Asked : Query<Key, Kept, Read, (\d+),", query.source().source)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
+    query = TABLE[name]
+    keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
+    part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
+    ranges = range_columns([(5, 7)] * len(keys)) if query.ranged else []
+    call = Columns([part], H200, STREAM, None).call(query, ranges)
+    assert len(call.columns) == columns_in_source(query)
+    # the ranges come last, behind the columns of made words
+    assert [c.data for c in call.columns[len(call.columns) - len(ranges) :]] == [5] * len(ranges)

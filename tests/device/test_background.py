@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import inputs
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.engines.device import calls
-from dask_gpuagg.reporting.runs import last_runs
 
 ROWS = 200_000
 QUERIES = {
@@ -97,15 +96,19 @@ def test_the_first_call_does_not_wait(fresh: None, monkeypatch: pytest.MonkeyPat
 def test_rows_for_which_memory_does_not_suffice_wait(
     fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from dask_gpuagg.engines.device import libcudf
+
     def full(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(calls.libcudf, "aggregate", full)
+    monkeypatch.setattr(libcudf, "aggregate", full)
     check(query_of("several").compute(), "several")
     assert last_runs()[-1].decision.kernel != "libcudf"
 
 
 def test_rows_that_would_be_sorted_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.engines.device import calls
+
     monkeypatch.setattr(calls, "_SORTED_AT_MOST", 0)
     check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel != "libcudf"

@@ -123,7 +123,8 @@ def _structs(
         if kind.string:
             flat.append(ColumnStruct(key.characters, 0, key.size))
     flat += [ColumnStruct(c.data, c.mask, c.offset - first) for c in part.inputs]
-    flat += extra or [ColumnStruct() for _ in range(query.extra_columns)]
+    flat += [ColumnStruct() for _ in range(query.made_words)]
+    flat += extra or [ColumnStruct() for _ in range(query.extra_columns - query.made_words)]
     return (ColumnStruct * max(len(flat), 1))(*flat)
 
 
