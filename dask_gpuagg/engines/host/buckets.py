@@ -61,11 +61,11 @@ def _is_number(key: pd.Series, promised: Any) -> bool:
 
 def _bucket_of_numbers(floats: npt.NDArray[np.float64], buckets: int) -> npt.NDArray[np.int64]:
     """``bucket_of`` one key, in one read."""
-    from dask_gpuagg.engines.host import loops
+    from dask_gpuagg.engines.host import loops_order
 
     found = np.empty(len(floats), np.int64)
     bits = fused.frozen(floats.view(np.uint64), np.uint64)
-    loops.buckets_of_bits(bits, _FIRST, _FACTOR, _LAST, buckets, found)
+    loops_order.buckets_of_bits(bits, _FIRST, _FACTOR, _LAST, buckets, found)
     return found
 
 

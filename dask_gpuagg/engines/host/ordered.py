@@ -31,12 +31,12 @@ def scattered(values: Array, places: Array, counts: Array) -> Array:
     -------
     ndarray of the dtype of ``values``
     """
-    from dask_gpuagg.engines.host import loops
+    from dask_gpuagg.engines.host import loops_order
 
     kind = np.dtype(f"i{values.dtype.itemsize}")
     made = np.empty(len(values), values.dtype)
     starts = np.cumsum(counts) - counts
-    loops.scatter(places, starts, fused.frozen(values.view(kind), kind), made.view(kind))
+    loops_order.scatter(places, starts, fused.frozen(values.view(kind), kind), made.view(kind))
     return made
 
 
@@ -65,7 +65,7 @@ def medians(codes: Array, n: int, values: Array) -> npt.NDArray[np.float64]:
     n : int
     values : ndarray of float64, shape (rows,)
     """
-    from dask_gpuagg.engines.host import loops
+    from dask_gpuagg.engines.host import loops_order
 
     valid = ~np.isnan(values)
     if not valid.all():
@@ -75,7 +75,7 @@ def medians(codes: Array, n: int, values: Array) -> npt.NDArray[np.float64]:
     ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
     found = np.full(n, np.nan)
     if len(values) < n * _NUMPY_ROWS:
-        loops.medians(ordered, ends, found)
+        loops_order.medians(ordered, ends, found)
         return found
     with np.errstate(invalid="ignore", over="ignore"):
         for g, (end, rows) in enumerate(zip(ends, counts, strict=True)):

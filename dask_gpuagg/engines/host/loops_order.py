@@ -1,0 +1,80 @@
+"""Compiled loops that order rows by group or output; see ``loops.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_gpuagg.engines.host.loops import Array, compiled
+
+
+@compiled
+def scatter(places: Array, starts: Array, values: Array, out: Array) -> None:
+    """Write values to the places that they belong to, one after the other in each.
+
+    ``starts`` has the position of the first value of each place, and is moved to the last's end.
+    """
+    for i in range(len(places)):
+        place = np.uint64(places[i])
+        at = starts[place]
+        starts[place] = at + 1
+        out[np.uint64(at)] = values[i]
+
+
+@compiled
+def medians(values: Array, ends: Array, out: Array) -> None:
+    """Medians of runs of values, which are reordered; a run ends where the next one begins."""
+    start = 0
+    for g in range(len(ends)):
+        rows = ends[g] - start
+        if rows > 0:
+            k = rows // 2
+            # Hoare's selection, as pandas has it
+            left, right = start, ends[g] - 1
+            middle = start + k
+            while left < right:
+                x = values[middle]
+                i, j = left, right
+                while True:
+                    while values[i] < x:
+                        i += 1
+                    while x < values[j]:
+                        j -= 1
+                    if i <= j:
+                        values[i], values[j] = values[j], values[i]
+                        i += 1
+                        j -= 1
+                    if i > j:
+                        break
+                if j < middle:
+                    left = i
+                if middle < i:
+                    right = j
+            out[g] = values[middle]
+            if rows % 2 == 0:
+                below = values[start]
+                for i in range(start, middle):
+                    below = max(below, values[i])
+                out[g] = (out[g] + below) / 2.0
+        start = ends[g]
+
+
+@compiled
+def buckets_of_bits(
+    bits: Array, first: int, factor: int, last: int, number: int, out: Array
+) -> None:
+    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
+
+    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
+    """
+    for i in range(len(bits)):
+        h = bits[i]
+        # -0.0 is 0.0
+        if h == np.uint64(0x8000000000000000):
+            h = np.uint64(0)
+        h ^= h >> np.uint64(30)
+        h *= np.uint64(0xBF58476D1CE4E5B9)
+        h ^= h >> np.uint64(27)
+        h *= np.uint64(0x94D049BB133111EB)
+        h ^= h >> np.uint64(31)
+        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
+        out[i] = h % np.uint64(number)
