@@ -13,6 +13,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
 from dask_gpuagg.task_settings import use
 
@@ -256,10 +257,16 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
 
     Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
     """
-    for kept in tuple(_plans):
-        if kept[0] is plan or kept[0] == plan:
+    known = tuple(_plans)
+    for kept in known:
+        if kept[0] is plan:
             return kept
+    categorical = any(dtype_class(c.dtype) == "category" for c in (*plan.keys, *plan.columns))
     text = summary(plan)
+    for kept in known:
+        # comparing categories takes milliseconds on a GPU
+        if kept[1] == text and (categorical or kept[0] == plan):
+            return kept
     if any(use.custom is not None for use in plan.states):
         return None, text
     _plans.append((plan, text))

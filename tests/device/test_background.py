@@ -66,7 +66,13 @@ def check(made: Any, name: str) -> None:
     compare = pd.testing.assert_series_equal
     if isinstance(expected, pd.DataFrame):
         compare = pd.testing.assert_frame_equal
-    compare(made.to_pandas().sort_index(), expected.sort_index(), check_dtype=False, rtol=1e-9)
+    compare(
+        made.to_pandas().sort_index(),
+        expected.sort_index(),
+        check_dtype=False,
+        check_index_type=False,
+        rtol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("name", QUERIES)

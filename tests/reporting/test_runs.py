@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.runs import forget, note_run, rehearsal, subject, task
+from dask_gpuagg.reporting.runs import forget, note_run, rehearsal, runs_here, subject, task
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))
 
@@ -94,3 +94,30 @@ def test_explain_shows_the_runs_of_the_plan() -> None:
     lines = str(after).splitlines()
     assert lines[-21:-19] == ["  ran      5 earlier, then", f"  ran      {after.runs[5]}"]
     assert lines[-1] == f"  ran      {after.runs[-1]}"
+
+
+class Counted(pd.CategoricalDtype):
+    """Categories that count how often they are compared: on a GPU it takes milliseconds."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = pd.CategoricalDtype.__hash__
+
+
+def test_plans_by_categories_are_known_without_comparing_them() -> None:
+    plans = []
+    for _ in range(3):
+        key, value = Column("c", Counted(["a", "b"])), Column("v", np.dtype("float64"))
+        wanted = [Requested("v", "sum", "v")]
+        plans.append(make_plan([key], [key, value], wanted, dropna=True, observed=True, sort=False))
+    before = Counted.comparisons
+    for plan in plans:
+        with task(plan, "partial") as done:
+            done.saw("host", 10, 2)
+    assert Counted.comparisons == before
+    _, runs = runs_here()
+    assert [run.plan is plans[0] for run in runs] == [True] * 3
