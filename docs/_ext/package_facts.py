@@ -3,10 +3,10 @@
 Before a build reads its pages, this makes ``_generated/support.md`` from the registry of
 aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from the
 configuration file with its comments, and ``benchmark.md``, ``peers.md``, ``kernels.md``,
-``grid.md``, ``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the committed results of
-the benchmarks. The pages of ``kernels/``, which lie beside the kernels, are copied to
-``docs/kernels/``. Their links, and those to them, are written as they are in the repository, where
-readers of the sources follow them.
+``grid.md``, ``tables.md``, ``whole_queries.md``, ``first_use.md`` and ``choice.md`` from the
+committed results of the benchmarks. The pages of ``kernels/``, which lie beside the kernels, are
+copied to ``docs/kernels/``. Their links, and those to them, are written as they are in the
+repository, where readers of the sources follow them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import statistics
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -35,6 +36,7 @@ _KERNELS = _RESULTS.parent / "nvidia-h200" / "kernels.json"
 _FIRST_USE = _KERNELS.parent / "first_use.json"
 _GRID = _KERNELS.parent / "grid.json"
 _WHOLE_QUERIES = _KERNELS.parent / "end_to_end.json"
+_TABLES = _KERNELS.parent / "tables.json"
 
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
 _TO_KERNELS = re.compile(r"\]\(\.\./(?=kernels/)")
@@ -172,6 +174,35 @@ def whole_queries(text: str) -> str:
         if cell["input"] != "persisted":
             source = f"{cell['rows']:,} rows in Parquet files"
         lines.append(f"| {source} | {cell['query']} | {cell['groups']:,} | {times} | {shown} |")
+    return "\n".join(lines)
+
+
+def tables(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/tables.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By family of keys and query: how many times longer cuDF takes, the geometric mean of the
+        members and the least.
+    """
+    ratios: dict[str, dict[str, list[float]]] = {}
+    queries: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        queries += [cell["query"]] if cell["query"] not in queries else []
+        ratios.setdefault(cell["family"], {}).setdefault(cell["query"], []).append(cell["ratio"])
+    lines = ["| keys | " + " | ".join(queries) + " |", "|" + " --- |" * (1 + len(queries))]
+    for family, found in ratios.items():
+        shown = [
+            f"{statistics.geometric_mean(found[q]):.1f} ({min(found[q]):.1f})" if q in found else ""
+            for q in queries
+        ]
+        lines.append(f"| {family} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 
@@ -340,6 +371,7 @@ def _write(app: Sphinx) -> None:
         "kernels.md": kernels(_KERNELS.read_text(encoding="utf-8")),
         "grid.md": grid(_GRID.read_text(encoding="utf-8")),
         "whole_queries.md": whole_queries(_WHOLE_QUERIES.read_text(encoding="utf-8")),
+        "tables.md": tables(_TABLES.read_text(encoding="utf-8")),
         "first_use.md": first_use(_FIRST_USE.read_text(encoding="utf-8")),
         "choice.md": expectations(choice.RESULT),
     }
