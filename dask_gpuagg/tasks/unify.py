@@ -46,6 +46,10 @@ def differing(
     """
     if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
         return list(columns), None  # pandas counts every category, whatever was promised
+    if plan.shape == "values" and dtype_class(plan.columns[0].dtype) == "category":
+        (values,) = columns
+        if len(values) and bool(values.isna().all()):
+            return [values], None  # no values, and no categories that would be counted
     pairs = [as_found(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)]
     dtypes = tuple(dtype for _, dtype in pairs)
     same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))

@@ -7,12 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import dask
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
+import dask_gpuagg
 from tests.comparison import compare, keys_of
 from tests.data import KEYS, ROWS, arrow, in_pieces, partitioned
 
@@ -404,3 +406,14 @@ def test_keys_without_a_value_have_the_promised_dtype_if_it_holds_null(
     got = in_pieces(pieces, meta).groupby(["j", "k"], dropna=False).x.sum(**options).compute()
     assert got.index.get_level_values("k").dtype == found
     assert got.droplevel("k").to_dict() == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("split_out", [1, 2])
+def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
+    """Categories were promised, of which the partitions hold none."""
+    empty = pd.DataFrame({"k": [1, 1, 2], "c": pd.Series([None] * 3, dtype="str")})
+    promised = empty.iloc[:0].astype({"c": pd.CategoricalDtype(["a", "b"])})
+    frame = dd.from_map(lambda _: empty, range(2), meta=promised, enforce_metadata=False)
+    with dask_gpuagg.enabled():
+        made = frame.groupby("k").c.value_counts(split_out=split_out).compute()
+    assert len(made) == len(empty.groupby("k").c.value_counts()) == 0
