@@ -13,6 +13,8 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
 from dask_gpuagg.task_settings import use
@@ -172,7 +174,7 @@ class Task:
 
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
-_plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
+_plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
 _lock = Lock()
 _process = uuid.uuid4().hex
@@ -258,19 +260,23 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
     Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
     """
     known = tuple(_plans)
-    for kept in known:
-        if kept[0] is plan:
-            return kept
-    categorical = any(dtype_class(c.dtype) == "category" for c in (*plan.keys, *plan.columns))
+    for kept, text, categorical in known:
+        if kept is plan or (not categorical and kept == plan):
+            return kept, text
     text = summary(plan)
-    for kept in known:
+    categorical = any(_has_categories(c.dtype) for c in (*plan.keys, *plan.columns))
+    for kept, same, also in known:
         # comparing categories takes milliseconds on a GPU
-        if kept[1] == text and (categorical or kept[0] == plan):
-            return kept
+        if categorical and also and text == same:
+            return kept, text
     if any(use.custom is not None for use in plan.states):
         return None, text
-    _plans.append((plan, text))
+    _plans.append((plan, text, categorical))
     return plan, text
+
+
+def _has_categories(dtype: Any) -> bool:
+    return not isinstance(dtype, np.dtype) and dtype_class(dtype) == "category"
 
 
 def summary(plan: Plan) -> str:
