@@ -16,6 +16,7 @@ from dask_gpuagg.cuda.aggregate import aggregate
 from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call.call import Args, Call, NeedsWholeColumns
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
+from dask_gpuagg.cuda.call.spilled import room_for_spilled
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.words import range_columns
@@ -138,3 +139,18 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words
     assert [c.data for c in call.columns[len(call.columns) - len(ranges) :]] == [5] * len(ranges)
+
+
+def test_lists_have_room_for_a_tile_of_every_warp_of_every_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each piece is a launch, of which each warp lists one more tile after the limit."""
+    asked: list[int] = []
+    memory = SimpleNamespace(ptr=4096)
+    monkeypatch.setattr(Call, "allocate", lambda self, size: asked.append(size) or memory)
+    rows = 40_000_000
+    one, two = (columns_of(sizes).call(SUM) for sizes in ([rows], [rows // 2] * 2))
+    rooms = [room_for_spilled(call, 132) for call in (one, two)]
+    tiles = 132 * SUM.threads * SUM.unroll
+    assert rooms == [rows // 8 + tiles, rows // 8 + 2 * tiles]
+    assert asked == [4 * room for room in rooms]

@@ -124,3 +124,42 @@ def test_a_query_that_waits(fresh: None) -> None:
     with dask.config.set({"gpuagg.compile": "wait"}):
         check(query_of("sum").compute(), "sum")
     assert last_runs()[-1].decision.kernel != "libcudf"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_compiler_that_fails_meanwhile(
+    full: bool, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libcudf serves in the end, also where the call has waited for the kernels."""
+    from dask_gpuagg.cuda.runtime.compiler import CompileError
+    from dask_gpuagg.engines.device import calls, libcudf
+
+    def refuse(*_: Any) -> Any:
+        raise CompileError("no such instruction")
+
+    aggregate, tries = libcudf.aggregate, []
+
+    def once(*arguments: Any) -> Any:
+        tries.append(1)
+        if full and len(tries) == 1:
+            raise MemoryError
+        return aggregate(*arguments)
+
+    monkeypatch.setattr(kernels, "cubin", refuse)
+    monkeypatch.setattr(libcudf, "aggregate", once)
+    if not full:
+        monkeypatch.setattr(calls, "_SORTED_AT_MOST", 0)
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        check(query_of("spread").compute(), "spread")
+    assert last_runs()[-1].decision.kernel == "libcudf"
+
+
+def test_medians_without_a_compiler(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.cuda.runtime.compiler import CompileError
+
+    def missing(*_: Any) -> Any:
+        raise CompileError("NVRTC cannot be loaded")
+
+    monkeypatch.setattr(kernels, "kept", missing)
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        check(query_of("median").compute(), "median")

@@ -10,11 +10,11 @@ from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 def room_for_spilled(call: Call, blocks: int) -> int:
     """Memory for the numbers of such rows; how many of them it takes.
 
-    Warps stop once more than ``spill_limit`` are listed, but each finishes its tile.
+    Warps stop once more than ``spill_limit`` are listed, but each finishes a tile of every piece.
     """
     args, query = call.args, call.query
     args.spill_limit = max(call.rows // 8, 1 << 16)
-    warps = blocks * query.threads // 32
+    warps = blocks * query.threads // 32 * len(call.pieces)
     room: int = min(call.rows, args.spill_limit + warps * 32 * query.unroll)
     args.spill = call.allocate(4 * room).ptr
     return room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -87,17 +87,28 @@ class Kernels:
         ready = True
         for unit in units or self._query.units:
             with self._lock:
-                if self._has(unit):
-                    continue
-                begun = unit in self._begun
-                if not begun:
-                    found = kept(self._query.source(unit), self._device.architecture)
-                    if found is not None:
-                        self._compiled[unit] = found
-                        continue
-                    self._begun[unit] = background.submit(partial(self._compile, unit))
-            ready = False
+                ready = self._is_ready(unit) and ready
         return ready
+
+    def _is_ready(self, unit: str) -> bool:
+        """Whether a unit can be loaded, or has failed; it is begun if not."""
+        if self._has(unit):
+            return True
+        begun = self._begun.get(unit)
+        if begun is not None and not begun.done():
+            return False
+        if begun is not None:  # it ended by another error than the compiler's: the call meets it
+            return True
+        try:
+            found = kept(self._query.source(unit), self._device.architecture)
+        except KernelsUnavailable as error:
+            self._failures[unit] = str(error)
+            return True
+        if found is not None:
+            self._compiled[unit] = found
+            return True
+        self._begun[unit] = background.submit(partial(self._compile, unit))
+        return False
 
     def _compile(self, unit: str) -> None:
         try:
@@ -205,9 +216,11 @@ class Kernels:
         return self._libraries.of(unit, lambda: self._loaded(unit))
 
     def _loaded(self, unit: str) -> _Library:
-        begun = self._begun.pop(unit, None)
-        if begun is not None and not begun.cancelled():
-            begun.result()
+        with self._lock:
+            begun = self._begun.pop(unit, None)
+        if begun is not None:
+            # an error of its own is met again, where it lasts
+            wait([begun])
         if unit in self._failures:  # each partition would wait for the same refusal
             raise KernelsUnavailable(self._failures[unit])
         from cuda.bindings import driver

@@ -83,20 +83,34 @@ def grouped(
     except KernelsUnavailable as error:
         why = libcudf.cause_of(error)
     # outside of the handlers, in which the error keeps the attempt's allocations alive
-    rows = keys[0].size()
-    if compiling and rows > _SORTED_AT_MOST and not libcudf.hashes(query):
-        return _by_kernels(query, keys, inputs, how)
+    if compiling:
+        if keys[0].size() <= _SORTED_AT_MOST or libcudf.hashes(query):
+            served = _meanwhile(query, keys, inputs, why)
+            if served is not None:
+                return served
+        try:
+            return _by_kernels(query, keys, inputs, how)
+        except KernelsUnavailable as error:
+            why = libcudf.cause_of(error)
+    return _served(query, keys, inputs, why)
+
+
+def _meanwhile(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served | None:
+    """What libcudf makes while kernels compile; None where device memory does not suffice."""
     try:
-        together = [whole(c) for c in keys], [whole(c) for c in inputs]
-        served = Served(*libcudf.aggregate(query, *together, why))
+        served = _served(query, keys, inputs, why)
     except MemoryError:
-        if not compiling:
-            raise
-    else:
-        if compiling:
-            compile_ahead(query, rows, served.run.groups)
-        return served
-    return _by_kernels(query, keys, inputs, how)
+        for column in (*keys, *inputs):
+            if isinstance(column, Pieces):
+                column.forget()
+        return None
+    compile_ahead(query, keys[0].size(), served.run.groups)
+    return served
+
+
+def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:
+    together = [whole(c) for c in keys], [whole(c) for c in inputs]
+    return Served(*libcudf.aggregate(query, *together, why))
 
 
 def _by_kernels(query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How) -> Aggregated:

@@ -60,6 +60,10 @@ class Pieces:
         """The pieces concatenated."""
         return concatenated([self.columns])[0]
 
+    def forget(self) -> None:
+        """Release the concatenated column."""
+        self.__dict__.pop("whole", None)
+
 
 def whole(column: Any) -> plc.Column:
     """A column that lies together."""

@@ -332,3 +332,36 @@ def test_a_program_ends_without_what_has_not_begun() -> None:
     )
     assert 0 < len(ran.stdout.splitlines()) < 100
     assert ran.stderr == ""
+
+
+def test_a_missing_compiler_is_a_failure_of_the_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> Any:
+        raise CompileError("NVRTC cannot be loaded")
+
+    monkeypatch.setattr(kernels_module, "kept", missing)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    assert kernels.begin("hgb")
+    with waiting(False), pytest.raises(KernelsUnavailable, match="cannot be loaded") as raised:
+        kernels.launch("hgb", 1, 32, 0)
+    assert not isinstance(raised.value, KernelsCompiling)
+
+
+def test_what_fails_by_another_error_is_tried_again_by_the_call(
+    loads: list[str], finish: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
+        tries.append(threading.current_thread().name)
+        if len(tries) == 1:
+            raise OSError("the disk is full")
+        return CODE
+
+    compile_by(monkeypatch, compile_unit)
+    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels.begin("hgb")
+    assert isinstance(kernels._begun["hgb"].exception(60), OSError)
+    with waiting(False):
+        kernels.launch("hgb", 1, 32, 0)
+    assert loads == ["lowered hgb"]
+    assert tries[1] == threading.current_thread().name
