@@ -52,7 +52,11 @@ class ColumnsAsRead(ArrowDatasetEngine):
     ) -> pa.Table:
         keys = kwargs.get(_TEXT_KEYS, ())
         here = isinstance(path_or_frag, str) and _is_local_fs(fs)
-        asked = filters or partitions or any(kwargs.get("read", {}).values())
+        asked = (
+            filters
+            or partitions
+            or any(v is not None and v != {} for v in kwargs.get("read", {}).values())
+        )
         if keys and here and not asked:
             with fs.open(path_or_frag, mode="rb") as file:
                 return _table_of(file, row_groups, columns, keys)
@@ -132,7 +136,9 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
     if type(task.func) is ParquetFunctionWrapper and _is_dasks(task.func):
         reader = copy.copy(task.func)
         reader.engine = ColumnsAsRead
-        if text_keys:
+        # text of one piece beside the dictionary of another would be joined to objects
+        several = bool(task.args) and isinstance(task.args[0], list) and len(task.args[0]) > 1
+        if text_keys and not several:
             reader.common_kwargs = reader.common_kwargs | {_TEXT_KEYS: tuple(text_keys)}
         return _of(task, reader, task.args, task.kwargs)
     return task

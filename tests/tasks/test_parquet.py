@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dask_gpuagg
 from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
 
 
@@ -131,3 +132,18 @@ def test_only_columns_that_a_file_has_in_a_dictionary(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=rows // 2)
     metadata = pq.read_metadata(tmp_path / "0.parquet")
     assert _in_dictionaries(metadata, ["few", "own", "late"]) == ["few"]
+
+
+@pytest.mark.parametrize("options", [{"split_row_groups": 2}, {"blocksize": "250KB"}])
+def test_files_with_and_without_dictionaries_in_one_partition(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    for i in range(6):
+        rng = np.random.default_rng(i)
+        frame = pd.DataFrame({"s": rng.choice(["a", "bb", "c"], 3000), "x": rng.random(3000)})
+        frame.to_parquet(tmp_path / f"{i}.parquet", use_dictionary=bool(i % 2), row_group_size=1000)
+    rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
+    expected = rows.groupby("s").x.sum().compute().sort_index()
+    with dask_gpuagg.enabled():
+        made = rows.groupby("s").x.sum().compute().sort_index()
+    pd.testing.assert_series_equal(made, expected)

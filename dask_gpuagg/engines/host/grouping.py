@@ -332,7 +332,10 @@ def _encode_texts(column: pd.Series) -> Encoded | None:
 
     if null is None:
         return Encoded(codes, len(first), decode, False, dense=True)
-    # what a null has in the place of a text may have made a number
+    # what a null has in the place of a text has a number, mostly that of the empty text
+    if null[first].any():
+        valid = np.flatnonzero(~null)[::-1]
+        first[codes[valid]] = valid  # of several rows the first one is written last
     codes[null] = -1
     return Encoded(codes, len(first), decode, True)
 

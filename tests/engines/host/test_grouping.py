@@ -6,6 +6,7 @@ import decimal
 from collections.abc import Sequence
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dask_gpuagg
 from dask_gpuagg.engines.host.grouping import densify, encode, group, take
 from tests.comparison import PANDAS_3_0
 
@@ -328,3 +330,20 @@ def test_a_dictionary_may_hold_a_text_twice():
     groups = group([column], dropna=True)
     assert groups.n == 2
     assert groups.codes[0] == groups.codes[2]
+
+
+@pytest.mark.parametrize("dtype", ["str", "string[pyarrow]", "large_string[pyarrow]"])
+@pytest.mark.parametrize("dropna", [False, True])
+@pytest.mark.parametrize("before", [None, ""])
+def test_empty_texts_beside_nulls(before: str | None, dropna: bool, dtype: str) -> None:
+    """A null has no bytes, as an empty text has none: whichever comes first, they are two keys."""
+    after = "" if before is None else None
+    texts = [before, after, "a", "bbb"] * 20_000
+    key = pd.Series(texts, dtype=dtype).iloc[4:]
+    frame = pd.DataFrame({"k": key.reset_index(drop=True), "x": 1})
+    query = dd.from_pandas(frame, npartitions=1).groupby("k", dropna=dropna).x.sum()
+    expected = query.compute().sort_index()
+    assert len(expected) == 3 + (not dropna)
+    with dask_gpuagg.enabled():
+        made = query.compute().sort_index()
+    pd.testing.assert_series_equal(made, expected)
