@@ -147,3 +147,20 @@ def test_files_with_and_without_dictionaries_in_one_partition(
     with dask_gpuagg.enabled():
         made = rows.groupby("s").x.sum().compute().sort_index()
     pd.testing.assert_series_equal(made, expected)
+
+
+@pytest.mark.parametrize("options", [{"split_row_groups": 4}, {"blocksize": "40KB"}])
+def test_rows_of_several_pieces_are_numbered_together(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Dask reads them into one table, whose row labels keys may be made of."""
+    for i in range(6):
+        frame = pd.DataFrame({"x": np.random.default_rng(i).random(300)})
+        frame.to_parquet(tmp_path / f"{i}.parquet", index=False, row_group_size=100)
+    rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
+    for key in (lambda label: label % 7, rows.index % 7):
+        query = rows.groupby(key).x.sum()
+        expected = query.compute().sort_index()
+        with dask_gpuagg.enabled():
+            made = query.compute().sort_index()
+        pd.testing.assert_series_equal(made, expected)
