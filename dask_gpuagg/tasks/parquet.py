@@ -40,7 +40,7 @@ class ColumnsAsRead(ArrowDatasetEngine):
     @classmethod
     def multi_support(cls) -> bool:
         """Whether several pieces are read into one table, whose rows are numbered together."""
-        return ArrowDatasetEngine.multi_support()
+        return bool(ArrowDatasetEngine.multi_support())
 
     @classmethod
     def _read_table(
