@@ -1,0 +1,96 @@
+"""Which of the kernels and libcudf makes a call's groups, told without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import dask
+import pytest
+
+from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import CompileError
+from tests.cuda.specialisations import TABLE
+
+QUERY = TABLE["5 aggregations by int64"]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module, with stand-ins for what it imports of RAPIDS."""
+    package = "dask_gpuagg.engines.device"
+    names = ("layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls")
+    for name in ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in names:
+        monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
+    yield importlib.import_module(f"{package}.calls")
+    for name in names:
+        sys.modules.pop(f"{package}.{name}", None)
+
+
+@pytest.fixture
+def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Who was asked for the groups, in turn; the last one has made them."""
+
+    def run(
+        *, compiles: bool = True, full: bool = False, rows: int = 1_000, hashes: bool = True
+    ) -> list[str]:
+        asked: list[str] = []
+
+        def by_kernels(*_: Any) -> str:
+            asked.append("waits" if background.waits() else "kernels")
+            if not background.waits():
+                raise KernelsCompiling("being compiled")
+            if not compiles:
+                raise CompileError("no such instruction")
+            return "groups"
+
+        def by_libcudf(*_: Any) -> Any:
+            asked.append("libcudf")
+            if full:
+                raise MemoryError
+            return [], [], SimpleNamespace(groups=7)
+
+        monkeypatch.setattr(calls, "_by_kernels", by_kernels)
+        monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
+        monkeypatch.setattr(calls.libcudf, "hashes", lambda _: hashes)
+        monkeypatch.setattr(calls, "compile_ahead", lambda *a: asked.append(f"ahead {a[1:]}"))
+        keys = [SimpleNamespace(size=lambda: rows)]
+        try:
+            with dask.config.set({"gpuagg.fallback": "silent"}):
+                calls.grouped(QUERY, keys, [], calls.How())
+        except MemoryError:
+            asked.append("MemoryError")
+        return asked
+
+    return run
+
+
+def test_libcudf_serves_while_kernels_compile(run: Callable[..., list[str]]) -> None:
+    assert run() == ["kernels", "libcudf", "ahead (1000, 7)"]
+
+
+def test_what_memory_lacks_for_waits(run: Callable[..., list[str]]) -> None:
+    assert run(full=True) == ["kernels", "libcudf", "waits"]
+    assert run(full=True, compiles=False) == [
+        *("kernels", "libcudf", "waits", "libcudf", "MemoryError")
+    ]
+
+
+def test_many_rows_that_would_be_sorted_wait(run: Callable[..., list[str]]) -> None:
+    many = {"rows": 10**8, "hashes": False}
+    assert run(**many) == ["kernels", "waits"]
+    assert run(**many, compiles=False) == ["kernels", "waits", "libcudf"]
+    assert run(rows=10**8) == ["kernels", "libcudf", f"ahead ({10**8}, 7)"]
+
+
+def test_calls_that_wait_are_not_served(run: Callable[..., list[str]]) -> None:
+    with dask.config.set({"gpuagg.compile": "wait"}):
+        assert run() == ["waits"]
+        assert run(compiles=False) == ["waits", "libcudf"]
