@@ -14,7 +14,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
-from dask_gpuagg.planning.nodes import GroupByExchange, GroupByTree
+from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
 _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
@@ -102,7 +102,7 @@ def try_queries() -> None:
     rows = dd.from_pandas(frame, npartitions=3)
     expected = frame.groupby("k").agg({"x": ["sum", "mean", "count"]})
     # a shuffle by tasks does not use a cluster
-    for outputs, kind in ((1, GroupByTree), (2, GroupByExchange)):
+    for outputs, kind in ((1, GroupByTree), (2, GroupByMerge)):
         grouped = rows.groupby("k")
         query = grouped.agg(
             {"x": ["sum", "mean", "count"]}, split_out=outputs, shuffle_method="tasks"

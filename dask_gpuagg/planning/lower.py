@@ -40,8 +40,6 @@ from dask_gpuagg.tasks.tasks import PARTITION
 
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
 _PIECES_OF_PAIRS = 8
-# Up to here Dask's shuffle by tasks has one stage.
-_TASKS_OF_A_STAGE = 32
 
 
 def choose_outputs(query: GroupByQuery) -> Routing:
@@ -223,10 +221,6 @@ def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buc
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
-    pieces = query.frame.npartitions if chunks is None else len(chunks)
-    if method == "tasks" and not device and max(pieces, buckets) <= _TASKS_OF_A_STAGE:
-        # Dask's shuffle has the same tasks, of one stage, but moves bytes in tables
-        method = None
     if method is None and chunks is not None:
         return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
     partial = _partials(query, chunks)
