@@ -14,6 +14,7 @@ import pytest
 
 from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
+from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.call import inputs
 from dask_gpuagg.cuda.runtime import kernels
 
@@ -33,11 +34,18 @@ QUERIES = {
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: None) -> Iterator[None]:
     """No kernel has been compiled, by this process or another."""
-    inputs.forget_prepared()
+    forget_kernels()
     monkeypatch.setattr(kernels, "_known", Cache(1024))
     with dask.config.set({"gpuagg.kernel-cache": str(tmp_path), "gpuagg.compile": "background"}):
         yield
+    forget_kernels()
+
+
+def forget_kernels() -> None:
     inputs.forget_prepared()
+    # those that serve all queries
+    for algorithm in (select, sgb):
+        algorithm._kernels.cache_clear()
 
 
 def frame() -> pd.DataFrame:

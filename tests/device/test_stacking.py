@@ -51,3 +51,21 @@ def test_one_partition_is_itself() -> None:
     frame = partition(ROWS, 0, False)
     (made,) = stacked([[frame["int64"]]])
     assert made.to_arrow().equals(frame["int64"].to_arrow())
+
+
+def test_bytes_of_columns() -> None:
+    """Text without rows has neither children nor a size of its own."""
+    import cudf
+    import pandas as pd
+
+    from dask_gpuagg.engines.device.stacking import bytes_of
+    from dask_gpuagg.tasks.partials import Inputs
+
+    text = cudf.Series(pd.Series(["a", "bb", None], dtype="str"))
+    category = text.astype("category")
+    for rows in (3, 0):
+        columns = [s.iloc[:rows] for s in (text, category, cudf.Series([1, 2, 3]))]
+        columns += [cudf.Series(pd.Series([], dtype="str"))]
+        size = bytes_of(Inputs([columns[0]], columns[1:], None, None))
+        assert size >= 8 * rows
+        assert bytes_of(Inputs([], [columns[2]], None, None)) == 8 * rows

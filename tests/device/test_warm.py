@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.query import common
-from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.worker.warmup import examples_of
 
 pytestmark = pytest.mark.device
@@ -57,4 +57,4 @@ def test_queries_are_those_of_the_engine(key: str) -> None:
         engine.direct(keys, columns, plan, engine.shape_of(example.meta))
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
-    assert {made.query for made in common.common(key)} <= set(driver.known())
+    assert {made.query for made in common.common(key)} <= set(kernels.known())

@@ -113,7 +113,8 @@ def _bytes_of(column: plc.Column) -> int:
     if column.num_children():
         characters = column.data().size if column.data() else 0
         return int(sum(map(_bytes_of, column.children())) + characters)
-    return int(column.size() * plc.types.size_of(column.type()))
+    # text without rows may have no children, and text has no size of its own
+    return int(column.size() * plc.types.size_of(column.type())) if column.size() else 0
 
 
 def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[Any]:
