@@ -20,6 +20,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.settings import settings
 from dask_gpuagg.task_settings import configured
 
 # the aggregation of each logical class that reduces groups
@@ -58,6 +59,24 @@ def describe(expr: Any) -> str:
     return ".agg(...)"
 
 
+# attribute of a node: the settings by which it was read, and what was read
+_READ = "_gpuagg_read"
+
+
+def keep(decided: Any, expr: Any, query: GroupByQuery) -> None:
+    """Keep what was read of a node for a copy of it with another ``split_out``.
+
+    Dask lowers the copy next: it has the same metadata, and is the same query.
+
+    Parameters
+    ----------
+    decided, expr : Expr
+        The copy and the node.
+    query : GroupByQuery
+    """
+    vars(decided).update({"_meta": expr._meta, _READ: (settings(), query)})
+
+
 def read(expr: Any) -> GroupByQuery:
     """Read a logical group-by aggregation.
 
@@ -75,6 +94,9 @@ def read(expr: Any) -> GroupByQuery:
     Unsupported
         With the first reason why our plan cannot run it.
     """
+    by_settings, known = vars(expr).get(_READ, (None, None))
+    if known is not None and by_settings is settings():
+        return known  # type: ignore[no-any-return]
     keys, columns, requested = _parts(expr)
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
@@ -108,7 +130,6 @@ def read(expr: Any) -> GroupByQuery:
         expr.frame,
         list(expr.by),
         expr.planned_meta if extended else expr._meta,
-        _operand(expr, "split_out", None),
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
     )
@@ -136,20 +157,26 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
         raise Unsupported(f"no engine reads {kind} partitions")
     if meta.ndim == 2 and not meta.columns.is_unique:
         raise Unsupported("the frame has duplicate column names")
-    columns = (
-        [Column(meta.name, meta.dtype)]
-        if meta.ndim == 1
-        else [Column(label, dtype) for label, dtype in dtypes_of(meta)]
-    )
-    return _keys(expr, meta), columns, _requested(expr, meta)
+    if meta.ndim == 1:
+        columns = [Column(meta.name, meta.dtype)]
+        keys = [key_column(by, meta) for by in expr.by]
+    else:
+        columns = [Column(label, dtype) for label, dtype in dtypes_of(meta)]
+        of_label = {column.label: column for column in columns}
+        keys = [_column(of_label, by) or key_column(by, meta) for by in expr.by]
+    return keys, columns, _requested(expr, meta)
+
+
+def _column(of_label: dict[Hashable, Column], by: Any) -> Column | None:
+    """The column that a key names."""
+    try:
+        return None if isinstance(by, Expr) or by not in of_label else Column(by, of_label[by].dtype)
+    except TypeError:  # unhashable
+        return None
 
 
 def _operand(expr: Any, name: str, default: Any) -> Any:
     return expr.operand(name) if name in expr._parameters else default
-
-
-def _keys(expr: Any, meta: Any) -> list[Column]:
-    return [key_column(by, meta) for by in expr.by]
 
 
 def key_column(by: Any, meta: Any) -> Column:
