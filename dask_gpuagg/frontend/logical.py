@@ -77,6 +77,11 @@ def keep(decided: Any, expr: Any, query: GroupByQuery) -> None:
     vars(decided).update({"_meta": expr._meta, _READ: (settings(), query)})
 
 
+def _kept(expr: Any) -> GroupByQuery | None:
+    by_settings, query = vars(expr).get(_READ, (None, None))
+    return query if by_settings is settings() else None
+
+
 def read(expr: Any) -> GroupByQuery:
     """Read a logical group-by aggregation.
 
@@ -94,9 +99,9 @@ def read(expr: Any) -> GroupByQuery:
     Unsupported
         With the first reason why our plan cannot run it.
     """
-    by_settings, known = vars(expr).get(_READ, (None, None))
-    if known is not None and by_settings is settings():
-        return known  # type: ignore[no-any-return]
+    known = _kept(expr)
+    if known is not None:
+        return known
     keys, columns, requested = _parts(expr)
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
@@ -138,16 +143,16 @@ def read(expr: Any) -> GroupByQuery:
 def refusals(expr: Any) -> list[Unsupported]:
     """One reason per aggregation of a logical group-by that our plan cannot run."""
     try:
+        read(expr)
+    except Unsupported as refusal:
+        first = refusal
+    else:
+        return []
+    try:
         _, columns, requested = _parts(expr)
     except Unsupported as refusal:
         return [refusal]
-    found = reasons(columns, requested)
-    if not found:
-        try:
-            read(expr)
-        except Unsupported as refusal:
-            return [refusal]
-    return found
+    return reasons(columns, requested) or [first]
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
@@ -170,9 +175,10 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
 def _column(of_label: dict[Hashable, Column], by: Any) -> Column | None:
     """The column that a key names."""
     try:
-        return None if isinstance(by, Expr) or by not in of_label else Column(by, of_label[by].dtype)
+        found = None if isinstance(by, Expr) else of_label.get(by)
     except TypeError:  # unhashable
         return None
+    return None if found is None else Column(by, found.dtype)
 
 
 def _operand(expr: Any, name: str, default: Any) -> Any:

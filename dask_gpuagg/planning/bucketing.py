@@ -97,9 +97,7 @@ def held_here(nodes: Sequence[Expr], columns: Any) -> tuple[list[FromGraph], Pla
     return (sources, Places(of_key, {_HERE: WorkerSize(threads, 0)})) if sources else None
 
 
-def held_by(
-    sources: Sequence[FromGraph], places: Places, npartitions: int
-) -> list[Place | None]:
+def held_by(sources: Sequence[FromGraph], places: Places, npartitions: int) -> list[Place | None]:
     """For each partition the worker that holds most of it, and its bytes; None if unknown."""
     found = []
     for source in sources:
