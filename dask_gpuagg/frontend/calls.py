@@ -90,8 +90,10 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             error = refused_by_stock
             if not device and not isinstance(error, NotImplementedError):
                 raise
-        given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
-        ours = name in _HOST_METHODS and _HOST_METHODS[name](self, given)
+        ours = False
+        if name in _HOST_METHODS:
+            given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
+            ours = _HOST_METHODS[name](self, given)
         ours = ours or (device and name == "median" and _leaves_outputs_open(args, kwargs))
         if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
             return stock

@@ -28,10 +28,10 @@ from dask_gpuagg.frontend.specification import (
     value_columns,
 )
 from dask_gpuagg.plan import Requested, Unsupported
-from dask_gpuagg.planning.metadata_cache import remembered
+from dask_gpuagg.planning.metadata_cache import NamedByBytes, remembered
 
 
-class ExtendedAggregation(GroupByApplyConcatApply):
+class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
     """A group-by aggregation in terms of ``Requested`` outputs.
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the

@@ -173,7 +173,9 @@ def _planned(
             )
         query = _with_objects(logical.read(expr))
         decision = route(query, expr)
-        query = replace(_on_lowered(query, lowered), shared=_is_shared(expr, root))
+        query = _on_lowered(query, lowered)
+        if _is_shared(expr, root):
+            query = replace(query, shared=True)
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
@@ -201,8 +203,11 @@ def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
     A logical node may have more: ``repartition`` drops repeated divisions, and narrow Parquet files
     are read several at a time.
     """
+    frame = _lower_completely(query.frame, lowered)
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
-    return replace(query, frame=_lower_completely(query.frame, lowered), by=by)
+    if frame is query.frame and all(b is given for b, given in zip(by, query.by, strict=True)):
+        return query  # with the chunks that it knows
+    return replace(query, frame=frame, by=by)
 
 
 def _is_shared(expr: Expr, root: Expr) -> bool:
@@ -237,6 +242,8 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
     """
     plan, meta = query.plan, query.meta
     if engine_name(meta) == DEVICE or plan.shape != "groups":
+        return query
+    if not any(column.dtype == object for column in plan.columns):
         return query
     columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     if len(columns) != len(plan.outputs):
@@ -297,7 +304,9 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
         return None
     settings()
     try:
-        decision = choose_outputs(logical.read(self))
+        query = logical.read(self)
+        decided = self.substitute_parameters({"split_out": choose_outputs(query)})
+        logical.keep(decided, self, query)
     except Unsupported:
         # lowering is refused for the same reason, and reports it
         return original(self)
@@ -306,7 +315,7 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     except Exception as error:
         _note_open(self, error)
         return original(self)
-    return self.substitute_parameters({"split_out": decision})
+    return decided
 
 
 def _note_open(expr: Any, error: Exception) -> None:

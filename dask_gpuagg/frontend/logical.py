@@ -20,6 +20,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.settings import settings
 from dask_gpuagg.task_settings import configured
 
 # the aggregation of each logical class that reduces groups
@@ -58,6 +59,29 @@ def describe(expr: Any) -> str:
     return ".agg(...)"
 
 
+# attribute of a node: the settings by which it was read, and what was read
+_READ = "_gpuagg_read"
+
+
+def keep(decided: Any, expr: Any, query: GroupByQuery) -> None:
+    """Keep what was read of a node for a copy of it with another ``split_out``.
+
+    Dask lowers the copy next: it has the same metadata, and is the same query.
+
+    Parameters
+    ----------
+    decided, expr : Expr
+        The copy and the node.
+    query : GroupByQuery
+    """
+    vars(decided).update({"_meta": expr._meta, _READ: (settings(), query)})
+
+
+def _kept(expr: Any) -> GroupByQuery | None:
+    by_settings, query = vars(expr).get(_READ, (None, None))
+    return query if by_settings is settings() else None
+
+
 def read(expr: Any) -> GroupByQuery:
     """Read a logical group-by aggregation.
 
@@ -75,6 +99,9 @@ def read(expr: Any) -> GroupByQuery:
     Unsupported
         With the first reason why our plan cannot run it.
     """
+    known = _kept(expr)
+    if known is not None:
+        return known
     keys, columns, requested = _parts(expr)
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
@@ -108,7 +135,6 @@ def read(expr: Any) -> GroupByQuery:
         expr.frame,
         list(expr.by),
         expr.planned_meta if extended else expr._meta,
-        _operand(expr, "split_out", None),
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
     )
@@ -117,16 +143,16 @@ def read(expr: Any) -> GroupByQuery:
 def refusals(expr: Any) -> list[Unsupported]:
     """One reason per aggregation of a logical group-by that our plan cannot run."""
     try:
+        read(expr)
+    except Unsupported as refusal:
+        first = refusal
+    else:
+        return []
+    try:
         _, columns, requested = _parts(expr)
     except Unsupported as refusal:
         return [refusal]
-    found = reasons(columns, requested)
-    if not found:
-        try:
-            read(expr)
-        except Unsupported as refusal:
-            return [refusal]
-    return found
+    return reasons(columns, requested) or [first]
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
@@ -136,20 +162,27 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
         raise Unsupported(f"no engine reads {kind} partitions")
     if meta.ndim == 2 and not meta.columns.is_unique:
         raise Unsupported("the frame has duplicate column names")
-    columns = (
-        [Column(meta.name, meta.dtype)]
-        if meta.ndim == 1
-        else [Column(label, dtype) for label, dtype in dtypes_of(meta)]
-    )
-    return _keys(expr, meta), columns, _requested(expr, meta)
+    if meta.ndim == 1:
+        columns = [Column(meta.name, meta.dtype)]
+        keys = [key_column(by, meta) for by in expr.by]
+    else:
+        columns = [Column(label, dtype) for label, dtype in dtypes_of(meta)]
+        of_label = {column.label: column for column in columns}
+        keys = [_column(of_label, by) or key_column(by, meta) for by in expr.by]
+    return keys, columns, _requested(expr, meta)
+
+
+def _column(of_label: dict[Hashable, Column], by: Any) -> Column | None:
+    """The column that a key names."""
+    try:
+        found = None if isinstance(by, Expr) else of_label.get(by)
+    except TypeError:  # unhashable
+        return None
+    return None if found is None else Column(by, found.dtype)
 
 
 def _operand(expr: Any, name: str, default: Any) -> Any:
     return expr.operand(name) if name in expr._parameters else default
-
-
-def _keys(expr: Any, meta: Any) -> list[Column]:
-    return [key_column(by, meta) for by in expr.by]
 
 
 def key_column(by: Any, meta: Any) -> Column:

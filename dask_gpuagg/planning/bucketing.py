@@ -43,10 +43,14 @@ def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
         if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
             return None
         layer = dict(node.operand("layer"))
-        if not layer or not all(hasattr(layer.get(k), "client") for k in node.operand("keys")):
+        if not layer or not all(_is_future(layer.get(k)) for k in node.operand("keys")):
             return None
         sources.append(node)
     return sources or None
+
+
+def _is_future(value: Any) -> bool:
+    return hasattr(type(value), "client")  # what asks a future for its client binds it first
 
 
 def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
@@ -93,14 +97,16 @@ def held_here(nodes: Sequence[Expr], columns: Any) -> tuple[list[FromGraph], Pla
     return (sources, Places(of_key, {_HERE: WorkerSize(threads, 0)})) if sources else None
 
 
-def place_of(
-    sources: Sequence[FromGraph], places: Places, index: int, npartitions: int
-) -> Place | None:
-    """The worker that holds most of a partition, and the partition's bytes."""
-    found = [
-        places.of_key.get(source.operand("keys")[index if source.npartitions == npartitions else 0])
-        for source in sources
-    ]
+def held_by(sources: Sequence[FromGraph], places: Places, npartitions: int) -> list[Place | None]:
+    """For each partition the worker that holds most of it, and its bytes; None if unknown."""
+    found = []
+    for source in sources:
+        of_source = [places.of_key.get(key) for key in source.operand("keys")]
+        found.append(of_source if len(of_source) == npartitions else of_source[:1] * npartitions)
+    return found[0] if len(found) == 1 else list(map(_together, zip(*found, strict=True)))
+
+
+def _together(found: Sequence[Place | None]) -> Place | None:
     known = [place for place in found if place is not None]
     if len(known) < len(found):
         return None

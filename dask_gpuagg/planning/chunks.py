@@ -23,9 +23,9 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask_gpuagg.cluster.places import Places
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
+    held_by,
     held_here,
     persisted,
-    place_of,
     places_of,
     runs_of_partitions,
     workers_of,
@@ -296,7 +296,7 @@ def chunked(
     if found is None:
         return None
     sources, places = found
-    held = [place_of(sources, places, i, frame.npartitions) for i in range(frame.npartitions)]
+    held = held_by(sources, places, int(frame.npartitions))
     buckets = buckets_of(held, places, in_order, device)
     if len(buckets) == len(held):
         return None

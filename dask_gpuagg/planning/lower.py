@@ -16,7 +16,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.planning.bucketing import DEVICE_SHARE
-from dask_gpuagg.planning.chunks import Chunks, chunked
+from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import dtype_bound, from_metadata
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
@@ -59,7 +59,7 @@ def choose_outputs(query: GroupByQuery) -> Routing:
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
         kind = Route.TREE if outputs == 1 else Route.EXCHANGE
         return Routing(kind, outputs, "gpuagg.outputs is 'dask'")
-    chunks = chunks_of(query)
+    chunks = query.chunks
     if chunks is not None and len(chunks) == 1:
         return Routing(Route.TREE, 1, "one task takes all partitions")
     if chunks is not None and chunks.workers == 1 and engine_name(query.meta) == DEVICE:
@@ -89,7 +89,6 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     Routing
     """
     npartitions = query.frame.npartitions
-    split_out = query.split_out
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node
         outputs = expr.npartitions
@@ -99,6 +98,7 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         return Routing(kind, outputs, "whole groups are brought together")
     if query.plan.sort:
         return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
+    split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
     if isinstance(split_out, Routing):
         decision = split_out
     elif split_out is None:
@@ -133,7 +133,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
-    chunks = chunks_of(query)
+    chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
         return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
     alone = query.frame.npartitions == outputs == 1
@@ -174,20 +174,6 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
 
 def _fewer(result: Expr, outputs: int) -> Expr:
     return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
-
-
-def chunks_of(query: GroupByQuery) -> Chunks | None:
-    """The chunks in which the partitions of a query are reduced, if there are any."""
-    device = engine_name(query.meta) == DEVICE
-    plan = query.plan
-    # row labels are Dask's, and users' functions may write to what they are given
-    as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
-    columns = None if as_dask else [column.label for column in plan.columns]
-    apart = plan.tables != ("groups",)
-    if columns is not None and (apart or plan.shape == "values"):
-        columns += [key.label for key in plan.keys]  # keys of rows, not of groups
-    ordered, shared = plan.order_sensitive, query.shared
-    return chunked(query.frame, query.by, ordered, device, shared, columns, apart)
 
 
 def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:

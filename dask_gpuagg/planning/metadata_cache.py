@@ -12,11 +12,12 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dask._expr import Expr
+from dask.base import tokenize
 from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import HOST, dtypes_of, engine_name
+from dask_gpuagg.engines import DEVICE, HOST, dtypes_of, engine_name
 
 # what does not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
@@ -81,6 +82,27 @@ def pickled(meta: Any) -> bytes:
         known = meta, pickle.dumps(meta, protocol=pickle.HIGHEST_PROTOCOL)
         _bytes.put(id(meta), known)
     return known[1]
+
+
+class NamedByBytes(Expr):
+    """A node with metadata of cuDF among its operands, which are named by bytes that are kept.
+
+    Dask would copy them to the host and back, twice, for each node that is made.
+    """
+
+    def __dask_tokenize__(self) -> Any:
+        if not self._determ_token:
+            named = map(_named, self.operands)
+            self._determ_token = tokenize(type(self), *named, ensure_deterministic=True)
+        return self._determ_token
+
+
+def _named(operand: Any) -> Any:
+    if isinstance(operand, dict):
+        return {name: _named(value) for name, value in operand.items()}
+    if engine_name(operand) == DEVICE:
+        return ("dask_gpuagg.metadata", pickled(operand))
+    return operand
 
 
 def _frozen(operand: Any) -> Hashable:

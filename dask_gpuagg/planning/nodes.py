@@ -28,6 +28,7 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
+from dask_gpuagg.planning.metadata_cache import NamedByBytes
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -109,7 +110,7 @@ class GroupByPartial(_OfRows):
         return f"GroupByPartial(by=[{keys}])"
 
 
-class GroupByDirect(_OfRows):
+class GroupByDirect(NamedByBytes, _OfRows):
     """The only partition made an output; operands: frame, plan, meta, decision, then the keys."""
 
     _parameters = ["frame", "plan", "meta", "decision"]
@@ -156,7 +157,7 @@ class GroupByChunks(_Quiet):
         return layer
 
 
-class _Reduction(_Quiet):
+class _Reduction(NamedByBytes, _Quiet):
     """Shared by the nodes whose output is the user's result."""
 
     @property

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
 
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.planning.chunks import Chunks, chunked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupByQuery:
-    """A logical group-by: its plan, its input and what the user asked of its outputs.
+    """A logical group-by: its plan, its input and what the user asked of its merging.
 
     Attributes
     ----------
@@ -23,8 +26,6 @@ class GroupByQuery:
         Labels, expressions or callables, one per key.
     meta : DataFrame or Series
         Of the result, empty.
-    split_out : int, bool, callable or None
-        As the user or Dask's tuning left it.
     split_every : int, False or None
     shuffle_method : str, optional
     shared : bool
@@ -35,7 +36,20 @@ class GroupByQuery:
     frame: Expr
     by: list[Any]
     meta: Any
-    split_out: Any
     split_every: Any
     shuffle_method: str | None
     shared: bool = False
+
+    @cached_property
+    def chunks(self) -> Chunks | None:
+        """The chunks in which the partitions are reduced, if there are any."""
+        plan = self.plan
+        # row labels are Dask's, and users' functions may write to what they are given
+        as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
+        columns = None if as_dask else [column.label for column in plan.columns]
+        apart = plan.tables != ("groups",)
+        if columns is not None and (apart or plan.shape == "values"):
+            columns += [key.label for key in plan.keys]  # keys of rows, not of groups
+        device = engine_name(self.meta) == DEVICE
+        ordered, shared = plan.order_sensitive, self.shared
+        return chunked(self.frame, self.by, ordered, device, shared, columns, apart)

@@ -50,6 +50,9 @@ class Routing:
         """The number of outputs, as Dask asks a callable ``split_out`` for it."""
         return self.outputs
 
+    def __dask_tokenize__(self) -> str:
+        return repr(self)
+
     def __str__(self) -> str:
         noun = "output" if self.outputs == 1 else "outputs"
         return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"

@@ -129,7 +129,7 @@ def _holds_data(node: FromGraph) -> bool:
     kinds: tuple[type, ...] = (DataNode,)
     if futures is not None:
         kinds = (DataNode, futures.Future)
-    return all(isinstance(v, kinds) or hasattr(v, "dtypes") for v in dict(layer).values())
+    return all(isinstance(v, kinds) or hasattr(type(v), "dtypes") for v in dict(layer).values())
 
 
 def _sample(query: GroupByQuery) -> GroupEstimate:

@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend import hook
+from dask_gpuagg.frontend import hook, logical
+from dask_gpuagg.planning import query as query_module
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 
 
@@ -316,3 +317,54 @@ def test_a_planned_query_pickles_and_computes_without_the_hook(ddf):
     copy = pickle.loads(pickle.dumps(lowered))
     pd.testing.assert_frame_equal(copy.compute().sort_index(), expected.sort_index())
     assert copy._name == lowered._name
+
+
+def plan_of(query):
+    """The plan of the only group-by of a query, as it is tuned and lowered."""
+    tuned = query.expr.simplify().rewrite(kind="tune", rewritten={})
+    (planned,) = hook.plans_of(tuned).values()
+    return planned.query.plan
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["as it is", "to another"])
+def test_a_group_by_is_read_once_for_tuning_and_lowering(ddf, monkeypatch, lowered):
+    made = {"parts": 0, "chunks": 0}
+    parts, chunked = logical._parts, query_module.chunked
+
+    def count(name, original):
+        def counted(*args, **kwargs):
+            made[name] += 1
+            return original(*args, **kwargs)
+
+        return counted
+
+    dask_gpuagg.enable()
+    source = ddf.repartition(npartitions=10) if lowered else ddf
+    query = source.groupby("k").agg({"v": ["sum", "mean"]})
+    monkeypatch.setattr(logical, "_parts", count("parts", parts))
+    monkeypatch.setattr(query_module, "chunked", count("chunks", chunked))
+    pd.testing.assert_frame_equal(
+        query.compute().sort_index(), frame().groupby("k").agg({"v": ["sum", "mean"]})
+    )
+    # above an input that Dask replaces the node is another one
+    times = 2 if lowered else 1
+    assert made == {"parts": times, "chunks": times}
+    query.compute()  # partitions may have moved
+    assert made["chunks"] == 2 * times
+
+
+def test_settings_changed_between_two_computations_are_those_of_each(ddf):
+    dask_gpuagg.enable()
+    query = ddf.groupby("k").v.sum()
+    assert plan_of(query).settings.kernel == "auto"
+    with dask.config.set({"gpuagg.kernel": "hgb"}):
+        assert plan_of(query).settings.kernel == "hgb"
+    assert plan_of(query).settings.kernel == "auto"
+
+
+def test_settings_changed_after_tuning_are_those_of_lowering(ddf):
+    dask_gpuagg.enable()
+    tuned = ddf.groupby("k").v.sum().expr.simplify().rewrite(kind="tune", rewritten={})
+    with dask.config.set({"gpuagg.kernel": "hgb"}):
+        (planned,) = hook.plans_of(tuned).values()
+    assert planned.query.plan.settings.kernel == "hgb"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.cluster.places import Place, Places, WorkerSize
-from dask_gpuagg.planning.bucketing import HOST_BYTES, buckets_of, runs_of_partitions
+from dask_gpuagg.planning.bucketing import HOST_BYTES, buckets_of, held_by, runs_of_partitions
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 
 PARTITIONS = 24
@@ -265,6 +265,25 @@ def test_every_partition_is_in_one_chunk(
         most = DEVICE // 4 if device else HOST_BYTES
         # a chunk is cut at the middle of a partition: it may be half of one too large at each end
         assert sum(sizes) <= most + sum(sorted(sizes)[-2:])
+
+
+def source(name: str, npartitions: int) -> Any:
+    keys = [(name, i) for i in range(npartitions)]
+    return SimpleNamespace(npartitions=npartitions, operand={"keys": keys}.__getitem__)
+
+
+def test_a_partition_lies_where_most_of_it_is() -> None:
+    a, b = Place("a", 10), Place("b", 30)
+    of_key = {("x", 0): a, ("x", 1): a, ("x", 2): a, ("y", 0): b, ("y", 2): Place("b", 3)}
+    of_key[("one", 0)] = b
+    places = Places(of_key, {})
+    assert held_by([source("x", 3)], places, 3) == [a, a, a]
+    # a key of another collection; one partition of it is nowhere yet
+    both = held_by([source("x", 3), source("y", 3)], places, 3)
+    assert both == [Place("b", 40), None, Place("a", 13)]
+    # a collection of one partition, which every task reads
+    assert held_by([source("x", 3), source("one", 1)], places, 3) == [Place("b", 40)] * 3
+    assert held_by([source("one", 1)], places, 1) == [b]
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

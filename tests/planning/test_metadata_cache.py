@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import dask.dataframe as dd
 import numpy as np
@@ -15,7 +16,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning import metadata_cache
-from dask_gpuagg.planning.metadata_cache import pickled, remembered
+from dask_gpuagg.planning.metadata_cache import NamedByBytes, pickled, remembered
 from dask_gpuagg.planning.promised import Promised
 
 
@@ -113,3 +114,35 @@ def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     again = pickle.loads(pickle.dumps(arrived))
     assert arrived.sent == again.sent == ("shape", "k")
     pd.testing.assert_series_equal(again.meta, meta)
+
+
+class OfDevice:
+    """Stands for metadata of cuDF."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self.columns = columns
+        self.pickles = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.pickles += 1
+        return OfDevice, (self.columns,)
+
+
+OfDevice.__module__ = "cudf.core.dataframe"
+
+
+class Node(NamedByBytes):
+    _parameters: ClassVar = ["frame", "_meta", "kwargs"]
+
+
+def test_nodes_are_named_by_kept_bytes_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(OfDevice=OfDevice)
+    monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(core=module))
+    monkeypatch.setitem(sys.modules, "cudf.core", module)
+    monkeypatch.setitem(sys.modules, "cudf.core.dataframe", module)
+    frame, meta = expr(k="int64"), OfDevice(("a", "b"))
+    nodes = [Node(frame, meta, {"meta": meta, "n": n}) for n in range(3)]
+    assert len({node._name for node in nodes}) == 3
+    assert meta.pickles == 1
+    assert Node(frame, OfDevice(("a", "b")), {"meta": meta, "n": 0})._name == nodes[0]._name
+    assert Node(frame, OfDevice(("a", "c")), {"meta": meta, "n": 0})._name != nodes[0]._name
