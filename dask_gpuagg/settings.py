@@ -44,7 +44,7 @@ class Settings:
     fallback: str
     chunk: ChunkLimit
     outputs: str
-    groups_per_output: int
+    output_bytes: int | None
     sample: str
     kernel: str
     compile: str
@@ -175,28 +175,40 @@ def _chunk(value: Any) -> ChunkLimit:
         raise ValueError('auto, a number of partitions from 1 on, or bytes such as "4GB"') from None
 
 
+def _output_bytes(value: Any) -> int | None:
+    if value == "auto":
+        return None
+    size = _bytes(value)
+    if size is None:
+        raise ValueError('auto, a number of bytes above 0, or text such as "100MB"')
+    return size
+
+
 def _as_given(value: Any) -> Any:
     return value
 
 
 def _pool(value: Any) -> str | int | None:
-    if value is None:
-        return None
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        size = parse_bytes(value)
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        size = 0
-    if size < 1:
+    if value is not None and _bytes(value) is None:
         raise ValueError('a number of bytes above 0, text such as "20GB", or null')
     return value  # type: ignore[no-any-return]
+
+
+def _bytes(value: Any) -> int | None:
+    """Bytes as Dask reads them; ``None`` for what is no number of bytes above 0."""
+    try:
+        if isinstance(value, bool):
+            return None
+        size = parse_bytes(value)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    return size if size >= 1 else None
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "enabled": _enabled,
     "chunk": _chunk,
-    "groups_per_output": _count,
+    "output_bytes": _output_bytes,
     "kernel_cache": _as_given,
     "pool": _pool,
 }

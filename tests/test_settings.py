@@ -20,7 +20,7 @@ BAD = {
     "fallback": ["explode", None, True, 1, ["warn"]],
     "chunk": ["few", None, 0, -4, 1.5, "-1GB", "0B", True, [2], float("nan")],
     "outputs": ["many", None, 4],
-    "groups-per-output": ["abc", "1000", -3, 0, 1.5, None, True, float("nan"), float("inf"), [1]],
+    "output-bytes": ["abc", "20 apples", -3, 0, 0.5, "-1GB", None, True, float("inf"), [1]],
     "sample": ["always", False, 3],
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
@@ -38,7 +38,13 @@ GOOD = {
         ("1 GiB", ChunkLimit(nbytes=1 << 30)),
     ],
     "outputs": [("auto", "auto"), ("dask", "dask")],
-    "groups-per-output": [(1, 1), (10**9, 10**9), (1e6, 1_000_000)],
+    "output-bytes": [
+        ("auto", None),
+        (1, 1),
+        ("64MB", 64_000_000),
+        ("1 GiB", 1 << 30),
+        (1e6, 10**6),
+    ],
     "sample": [("auto", "auto"), ("never", "never")],
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
@@ -55,7 +61,7 @@ def test_the_defaults_are_those_of_the_file():
     )
     ran = run_python("-c", code)
     expected = Settings(
-        None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", "background", None, None
+        None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None
     )
     assert ran.stdout.strip() == str(expected), ran.stderr
 
@@ -86,7 +92,7 @@ def test_a_good_value_is_taken(name, pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("falback", "fallback"), ("groups_per_outputs", "groups-per-output")]
+    ("name", "near"), [("falback", "fallback"), ("outputs_bytes", "output-bytes")]
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name, near):
     with dask.config.set({"gpuagg": {name: 1}}), pytest.raises(BadSetting) as caught:
@@ -106,7 +112,7 @@ def test_a_section_that_is_none_is_refused(section):
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
         assert settings() == Settings(
-            None, "warn", ChunkLimit(), "auto", 1_000_000, "auto", "auto", "background", None, None
+            None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None
         )
 
 
@@ -122,12 +128,12 @@ def test_each_change_is_seen(values):
 
 
 def test_both_spellings_are_one_name():
-    with dask.config.set({"gpuagg": {"groups_per_output": 5}}):
-        assert settings().groups_per_output == 5
+    with dask.config.set({"gpuagg": {"output_bytes": 5}}):
+        assert settings().output_bytes == 5
     ran = run_python(
         "-c",
-        "import dask_gpuagg.settings as s; print(s.settings().groups_per_output)",
-        env={"DASK_GPUAGG__GROUPS_PER_OUTPUT": "17"},
+        "import dask_gpuagg.settings as s; print(s.settings().output_bytes)",
+        env={"DASK_GPUAGG__OUTPUT_BYTES": "17"},
     )
     assert ran.stdout.strip() == "17", ran.stderr
 

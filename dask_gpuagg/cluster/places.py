@@ -110,6 +110,11 @@ def seen_workers(client: Any) -> frozenset[str] | None:
     return workers if time.monotonic() - asked < GOOD_FOR else None
 
 
+def device_memory(client: Any) -> list[int]:
+    """Bytes of the GPU of each worker that was asked for it; empty if none was."""
+    return list(_device_memory.get(client, {}).values())
+
+
 def device_bytes() -> int:
     """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
     import cupy  # only such workers have it

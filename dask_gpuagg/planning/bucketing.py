@@ -14,7 +14,15 @@ from dask.dataframe.dask_expr.io import FromGraph
 from dask.system import CPU_COUNT
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cluster.places import GOOD_FOR, Place, Places, WorkerSize, ask
+from dask_gpuagg.cluster.places import (
+    GOOD_FOR,
+    Place,
+    Places,
+    WorkerSize,
+    ask,
+    device_bytes,
+    device_memory,
+)
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
@@ -193,6 +201,23 @@ def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
     """The workers that a computation would use; ``None`` if there is no cluster, or none to ask."""
     client = current_client()
     return ask(client, [], device).workers if client is not None and _may_ask(client) else None
+
+
+def gpus() -> tuple[int, int]:
+    """The number of workers, and the bytes of the smallest GPU, 0 where they cannot be asked.
+
+    Without a cluster it is this process and its GPU.
+    """
+    client = current_client()
+    if client is None:
+        return 1, device_bytes()
+    if not _may_ask(client):
+        return 1, 0
+    # planning asks for places before, and each request costs a round trip
+    memory = device_memory(client)
+    if not memory:
+        memory = [size.device_memory for size in ask(client, [], True).workers.values()]
+    return len(memory), min(memory, default=0)
 
 
 def _may_ask(client: Any) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from dask._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition
 
@@ -24,13 +23,11 @@ from dask_gpuagg.planning.nodes import (
     GroupBySelect,
     GroupByTree,
 )
+from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
 from dask_gpuagg.states import STATES
-
-# assumed of a key or value whose dtype does not say it
-_TEXT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
 
 def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> int | None:
     """Bytes of all partials: of each table those of its rows, at most as many as there are."""
-    keys = sum(_size(key.dtype) for key in plan.keys)
+    keys = sum(size_of(key.dtype) for key in plan.keys)
     found = 0
     for name in plan.tables:
         if name == "groups":
@@ -201,16 +198,8 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
             return None
         else:
             columns = plan.rows if name == "rows" else (int(name.removeprefix("pairs")),)
-            found += rows * (keys + sum(_size(plan.columns[c].dtype) for c in columns))
+            found += rows * (keys + sum(size_of(plan.columns[c].dtype) for c in columns))
     return found
-
-
-def _size(dtype: Any) -> int:
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return int(dtype.itemsize)
-    inner = getattr(dtype, "numpy_dtype", None)
-    fixed = isinstance(inner, np.dtype) and inner.kind != "O"
-    return int(inner.itemsize) + 1 if fixed and inner is not None else _TEXT_BYTES
 
 
 def _counted(number: int, noun: str) -> str:

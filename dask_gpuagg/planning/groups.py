@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.tasks.key_sample import KeySample
 
 _BOOLEAN, _BYTE = 2, 256
 
@@ -105,7 +106,61 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Gr
     pair that points to most keys counts: too many expected groups cost an exchange, too few
     the memory of a worker.
     """
+    counts, shared, groups = _overlaps(samples)
     how = f"sampled {len(samples)} of {npartitions} partitions"
+    if len(samples) == npartitions:
+        return GroupEstimate(groups, False, how)
+    most = round(sum(counts) / len(counts) * npartitions)
+    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how)
+
+
+def from_key_samples(samples: Sequence[KeySample], npartitions: int) -> GroupEstimate:
+    """Estimate the number of groups from the distinct keys of some rows of some partitions.
+
+    Parameters
+    ----------
+    samples : sequence of KeySample
+    npartitions : int
+        Number of partitions the samples were drawn from.
+
+    Returns
+    -------
+    GroupEstimate
+
+    Notes
+    -----
+    Capture and recapture, as in ``from_samples``. Where samples share no keys, a partition has as
+    many as the repetitions within its sample point to: of ``n`` keys, ``t`` rows repeat about
+    ``t * t / 2 n``. Of keys of which few have most rows, all this finds too few.
+    """
+    counts, shared, groups = _overlaps([sample.keys for sample in samples])
+    of_partitions = map(_keys_of_a_partition, counts, samples)
+    most = round(sum(of_partitions) / len(counts) * npartitions)
+    how = f"sampled rows of {len(samples)} of {npartitions} partitions"
+    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how)
+
+
+def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
+    taken, repeated = sample.taken, sample.taken - distinct
+    if sample.rows == taken or repeated >= distinct:
+        return distinct
+    return min(sample.rows, taken * taken // (2 * repeated)) if repeated else sample.rows
+
+
+def _recaptured(
+    counts: list[int], shared: dict[tuple[int, int], int], groups: int, most: int
+) -> int:
+    """The most keys to which a pair of samples points, but no more than ``most``."""
+    pairs = (
+        round(counts[a] * counts[b] / both) if both else most for (a, b), both in shared.items()
+    )
+    return max(min(most, max(pairs, default=0)), groups)
+
+
+def _overlaps(
+    samples: Sequence[Sequence[pd.Series]],
+) -> tuple[list[int], dict[tuple[int, int], int], int]:
+    """Distinct keys of each sample, of which each pair shares how many, and those of all."""
     counts = [len(sample[0]) for sample in samples]
     columns = [
         pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
@@ -115,12 +170,5 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Gr
     seen = np.zeros((len(samples), groups.n), dtype=bool)
     sample_of_row = np.repeat(np.arange(len(samples)), counts)
     seen[sample_of_row, groups.codes] = True
-    if len(samples) == npartitions:
-        return GroupEstimate(groups.n, False, how)
-    most = round(sum(counts) / len(counts) * npartitions)
-    estimated = 0
-    for a, b in combinations(range(len(samples)), 2):
-        shared = int((seen[a] & seen[b]).sum())
-        pair = round(counts[a] * counts[b] / shared) if shared else most
-        estimated = max(estimated, min(most, pair))
-    return GroupEstimate(max(estimated, groups.n), False, how)
+    pairs = combinations(range(len(samples)), 2)
+    return counts, {(a, b): int((seen[a] & seen[b]).sum()) for a, b in pairs}, groups.n

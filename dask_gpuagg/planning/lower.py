@@ -17,7 +17,7 @@ from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.planning.bucketing import DEVICE_SHARE
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.groups import dtype_bound, from_metadata
+from dask_gpuagg.planning.groups import dtype_bound
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -31,6 +31,7 @@ from dask_gpuagg.planning.nodes import (
     GroupBySelect,
     GroupByTree,
 )
+from dask_gpuagg.planning.output_size import output_size
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing, decide
@@ -62,17 +63,19 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1:
         return Routing(Route.TREE, 1, "one task takes all partitions")
-    if chunks is not None and chunks.workers == 1 and engine_name(query.meta) == DEVICE:
-        return Routing(Route.TREE, 1, "one GPU has all groups")
-    groups_per_output = settings().groups_per_output
-    bound = from_metadata([k.dtype for k in query.plan.keys], None).groups
-    if chunks is not None and engine_name(query.meta) == DEVICE:
-        if bound is not None and bound <= groups_per_output:
-            return Routing(Route.TREE, 1, "the keys' dtypes admit few groups", bound, True)
-        # for few groups an exchange is faster than a sample; for many it is needed anyway
-        reason = "an output for each GPU"
-        return Routing(Route.EXCHANGE, chunks.workers, reason)
-    return decide(estimate_groups(query), query.frame.npartitions, groups_per_output)
+    size = output_size(query, None if chunks is None else chunks.workers)
+    if chunks is None or engine_name(query.meta) != DEVICE:
+        estimate = estimate_groups(query, size.groups)
+    elif query.plan.rows:
+        return Routing(Route.EXCHANGE, chunks.workers, "whole groups are brought together")
+    else:
+        estimate = estimate_groups(query, size.groups, chunks)
+        if estimate.groups is None and chunks.workers == 1:
+            return Routing(Route.TREE, 1, f"one GPU has all groups; {estimate.how}")
+        if estimate.groups is None:
+            reason = f"an output for each GPU; {estimate.how}"
+            return Routing(Route.EXCHANGE, chunks.workers, reason)
+    return decide(estimate, query.frame.npartitions, size)
 
 
 def route(query: GroupByQuery, expr: Any) -> Routing:

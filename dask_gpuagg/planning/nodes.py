@@ -153,7 +153,7 @@ class GroupByChunks(_Quiet):
         layer: dict[Any, Any] = self.chunks.futures()
         for i in range(len(self.chunks)):
             key = (self._name, i)
-            layer[key] = _chunk_task(key, gpuagg_chunk, self.chunks, i, plan=self.plan)
+            layer[key] = chunk_task(key, gpuagg_chunk, self.chunks, i, plan=self.plan)
         return layer
 
 
@@ -191,18 +191,18 @@ class GroupByChunkDirect(_OfChunks):
         key, given = (self._name, 0), {"plan": self.plan, "meta": self.promised.sent}
         layer: dict[Any, Any] = self.chunks.futures()
         if self.outputs == 1:
-            layer[key] = _chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)
+            layer[key] = chunk_task(key, gpuagg_chunk_direct, self.chunks, 0, **given)
             return layer
         whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
         given["outputs"] = self.outputs
-        layer[whole] = _chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)
+        layer[whole] = chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)
         for j in range(self.outputs):
             key = (self._name, j)
             layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
         return layer
 
 
-def _chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
+def chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
     """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
     parts, outer = chunks.parts(index)
     refs, readers = map(TaskRef, outer), chunks.readers
@@ -271,7 +271,7 @@ class GroupByChunkExchange(_OfChunks):
         given = {"plan": self.plan, "outputs": outputs}
         for i in range(inputs):
             key = (f"gpuagg_split-{token}", i)
-            layer[key] = _chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
+            layer[key] = chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
         splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
         for j in range(outputs):
             bucket = (j, outputs)

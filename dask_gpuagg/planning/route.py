@@ -6,7 +6,10 @@ import enum
 import math
 from dataclasses import dataclass
 
+from dask.utils import format_bytes
+
 from dask_gpuagg.planning.groups import GroupEstimate
+from dask_gpuagg.planning.output_size import OutputSize
 
 # Dask's limit: up to this number of partitions it reduces by a tree
 FEW_PARTITIONS = 15
@@ -58,7 +61,7 @@ class Routing:
         return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
 
 
-def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) -> Routing:
+def decide(estimate: GroupEstimate, npartitions: int, size: OutputSize) -> Routing:
     """Choose tree or exchange for a query whose ``split_out`` the user left open.
 
     Parameters
@@ -67,8 +70,7 @@ def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) ->
         What is known about the number of groups.
     npartitions : int
         Input partitions.
-    groups_per_output : int
-        How many groups one output may hold.
+    size : OutputSize
 
     Returns
     -------
@@ -83,9 +85,11 @@ def decide(estimate: GroupEstimate, npartitions: int, groups_per_output: int) ->
             return Routing(Route.TREE, 1, reason)
         outputs = math.ceil(npartitions / FEW_PARTITIONS)
         return Routing(Route.EXCHANGE, outputs, f"many partitions; {estimate.how}")
-    outputs = min(npartitions, math.ceil(groups / groups_per_output))
+    outputs = min(npartitions, size.outputs(groups))
     bound = "at most" if estimate.bound else "about"
-    reason = f"{bound} {groups:,} groups ({estimate.how})"
     if outputs <= 1:
+        reason = f"{bound} {groups:,} groups ({estimate.how})"
         return Routing(Route.TREE, 1, reason, groups, estimate.bound)
+    nbytes, most = format_bytes(groups * size.row_bytes), format_bytes(size.most)
+    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); an output has at most {most}"
     return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import dask
 from dask._task_spec import DataNode
-from dask.base import get_scheduler
+from dask.base import get_scheduler, tokenize
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
@@ -21,13 +22,14 @@ from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.plan import Plan, StateUse
-from dask_gpuagg.planning.chunks import USER_FUNCTIONS
-from dask_gpuagg.planning.groups import GroupEstimate, from_metadata, from_samples
-from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
+from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
+from dask_gpuagg.planning.nodes import GroupByPartial, chunk_task
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS
 from dask_gpuagg.reporting.fallbacks import note_fallback
 from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.key_sample import gpuagg_sample
 from dask_gpuagg.tasks.tasks import gpuagg_partial
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
@@ -38,12 +40,18 @@ class _InputFailed(Exception):
     """The partitions of a sample could not be computed; the cause says why."""
 
 
-def estimate_groups(query: GroupByQuery) -> GroupEstimate:
+def estimate_groups(
+    query: GroupByQuery, enough: int, chunks: Chunks | None = None
+) -> GroupEstimate:
     """How many groups a query will have, as far as this is known before it runs.
 
     Parameters
     ----------
     query : GroupByQuery
+    enough : int
+        Where metadata allows no more groups than this, nothing more is asked.
+    chunks : Chunks, optional
+        Of GPUs, which a sample of rows would show whether to merge in one.
 
     Returns
     -------
@@ -51,22 +59,25 @@ def estimate_groups(query: GroupByQuery) -> GroupEstimate:
     """
     estimate = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
     npartitions = query.frame.npartitions
-    if _is_small(estimate):
+    if estimate.groups is not None and estimate.groups <= enough:
         return estimate
     # a bound beyond the limit says nothing about how many groups there are
-    if npartitions <= FEW_PARTITIONS:
+    if npartitions <= FEW_PARTITIONS and chunks is None:
         return GroupEstimate(None, False, estimate.how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
     obstacle = _obstacle(query)
+    if chunks is not None and chunks.readers:
+        obstacle = "reading keys costs more than an exchange"
     if obstacle is not None:
         return GroupEstimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
-    name = (query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    kind = "partitions" if chunks is None else "rows"
+    name = (kind, query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
     known = _recent.get(name)
     if known is None:
         try:
-            known = _sample(query)
+            known = _sample(query) if chunks is None else _sample_rows(query, chunks)
         except _InputFailed as failure:
             # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
@@ -78,11 +89,6 @@ def estimate_groups(query: GroupByQuery) -> GroupEstimate:
             return GroupEstimate(None, False, reason)
         _recent.put(name, known)
     return known
-
-
-def _is_small(estimate: GroupEstimate) -> bool:
-    limit = settings().groups_per_output
-    return estimate.groups is not None and estimate.groups <= limit
 
 
 def _identity(by: Any) -> str:
@@ -138,31 +144,63 @@ def _sample(query: GroupByQuery) -> GroupEstimate:
     if frame.ndim == 2:
         columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
         frame = Projection(frame, columns)
-    keys_only = Plan(query.plan.keys, (), (StateUse("size", ()),), (), dropna=query.plan.dropna)
     npartitions = frame.npartitions
-    chosen = sorted({0, npartitions // 2, npartitions - 1})
-    partials = Partitions(GroupByPartial(frame, keys_only, *query.by), chosen)
+    partials = Partitions(GroupByPartial(frame, _keys_only(query), *query.by), _three(npartitions))
     # not tuned: that would fuse the chosen partitions with their neighbours
     lowered = partials.simplify().lower_completely()
-    keys = lowered.__dask_keys__()
+    samples = [
+        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
+        for partial in _made(lowered.__dask_graph__(), lowered.__dask_keys__())
+    ]
+    return from_samples(samples, npartitions)
+
+
+def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
+    npartitions = int(query.frame.npartitions)
+    alone = replace(chunks, buckets=tuple((i,) for i in _three(npartitions)))
+    name = f"gpuagg_sample-{tokenize(alone)}"
+    keys = [(name, i) for i in range(len(alone))]
+    graph = {
+        key: chunk_task(key, gpuagg_sample, alone, i, plan=_keys_only(query))
+        for i, key in enumerate(keys)
+    }
+    needed = {key for task in graph.values() for key in task.dependencies}
+    futures = {key: future for key, future in alone.futures().items() if key in needed}
+    return from_key_samples(_made({**graph, **futures}, keys), npartitions)
+
+
+def _three(npartitions: int) -> list[int]:
+    return sorted({0, npartitions // 2, npartitions - 1})
+
+
+def _keys_only(query: GroupByQuery) -> Plan:
+    size = (StateUse("size", ()),)
+    return Plan(query.plan.keys, (), size, (), dropna=query.plan.dropna)
+
+
+def _made(graph: Any, keys: list[Any]) -> list[Any]:
+    """The results of tasks.
+
+    Raises
+    ------
+    _InputFailed
+        Where the input of the query fails, not a task of ours.
+    """
     get = get_scheduler() or dask.threaded.get
     try:
-        made = get(lowered.__dask_graph__(), keys)
+        made: list[Any] = get(graph, keys)
     except Exception as error:
         if _in_task_of_ours(error):
             raise
         raise _InputFailed from error
-    samples = [
-        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
-        for partial in made
-    ]
-    return from_samples(samples, npartitions)
+    return made
 
 
 def _in_task_of_ours(error: Exception) -> bool:
     # by name: errors of a worker come with a copy of their traceback
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code.co_name == gpuagg_partial.__name__ for frame, _ in frames)
+    ours = (gpuagg_partial.__name__, gpuagg_sample.__name__)
+    return any(frame.f_code.co_name in ours for frame, _ in frames)
 
 
 def _on_host(keys: Any) -> Any:

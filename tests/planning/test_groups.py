@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
-from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound, from_metadata, from_samples
+from dask_gpuagg.planning.groups import (
+    GroupEstimate,
+    dtype_bound,
+    from_key_samples,
+    from_metadata,
+    from_samples,
+)
+from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE, KeySample
 
 
 @pytest.mark.parametrize(
@@ -143,3 +150,39 @@ class TestFromSamples:
         one = [pd.Series(["a", "b"], dtype="category")]
         two = [pd.Series(["b", "c"], dtype="category")]
         assert from_samples([one, two], 2).groups == 3
+
+
+def key_samples(keys: np.ndarray, npartitions: int = 32) -> list[KeySample]:
+    """Samples of the first, middle and last of equal partitions."""
+    size = len(keys) // npartitions
+    found = []
+    for i in (0, npartitions // 2, npartitions - 1):
+        part = keys[i * size : (i + 1) * size]
+        taken = part[:: -(-size // ROWS_OF_A_SAMPLE)]
+        found.append(KeySample([pd.Series(np.unique(taken))], len(taken), size))
+    return found
+
+
+class TestFromKeySamples:
+    @pytest.mark.parametrize("groups", [1, 7, 1000, 30_000, 300_000, 3_000_000])
+    def test_keys_at_random(self, groups):
+        keys = np.random.default_rng(groups).integers(0, groups, 4_000_000)
+        found = from_key_samples(key_samples(keys), 32)
+        assert found.how == "sampled rows of 3 of 32 partitions"
+        assert not found.bound
+        assert 0.8 * len(np.unique(keys)) <= found.groups <= 1.6 * groups
+
+    @pytest.mark.parametrize("repeats", [1, 2, 20, 200, 5000])
+    def test_sorted_keys(self, repeats):
+        keys = np.arange(4_000_000) // repeats
+        found = from_key_samples(key_samples(keys), 32)
+        # of rows at equal distances nearly as many keys are found as there are, or none repeats
+        assert 0.9 * keys[-1] <= found.groups <= 4_000_000
+
+    def test_empty_partitions(self):
+        nothing = KeySample([pd.Series([], dtype="int64")], 0, 0)
+        assert from_key_samples([nothing, nothing, nothing], 9).groups == 0
+
+    def test_whole_partitions_that_share_no_key(self):
+        samples = [KeySample([pd.Series(np.arange(10) + 10 * i)], 10, 10) for i in range(3)]
+        assert from_key_samples(samples, 20).groups == 200

@@ -308,20 +308,20 @@ class TestArithmetic:
 
         return dd.from_map(part, range(40))
 
-    @pytest.mark.parametrize("groups_per_output", [1000, 10**6])
-    def test_of_one_frame(self, groups_per_output):
-        with dask.config.set({"gpuagg.groups-per-output": groups_per_output}):
+    @pytest.mark.parametrize("output_bytes", [24_000, 10**8])
+    def test_of_one_frame(self, output_bytes):
+        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
             d = self.ddf()
             got = (d.groupby("k").sum() + d.groupby("k").count()).compute()
         d = d.compute()
         same(got, d.groupby("k").sum() + d.groupby("k").count())
 
-    @pytest.mark.parametrize("groups_per_output", [1000, 4000, 10**6])
-    def test_of_frames_with_different_numbers_of_groups(self, groups_per_output):
+    @pytest.mark.parametrize("output_bytes", [16_000, 64_000, 10**8])
+    def test_of_frames_with_different_numbers_of_groups(self, output_bytes):
         def share(d):
             return d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
 
-        with dask.config.set({"gpuagg.groups-per-output": groups_per_output}):
+        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
             got = share(self.ddf()).compute()
         same(got, share(self.ddf().compute()))
 

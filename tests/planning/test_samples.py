@@ -71,7 +71,7 @@ SOURCES = {
 class TestSources:
     def test_few_groups_give_one_output_by_a_tree(self, source, tmp_path):
         ddf = SOURCES[source](few, tmp_path)
-        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+        with dask.config.set({"gpuagg.output-bytes": 16_000}):
             query = ddf.groupby("k").v.sum()
             assert ddf.npartitions > FEW_PARTITIONS
             decision = decision_of(query)
@@ -82,7 +82,7 @@ class TestSources:
 
     def test_many_groups_stay_partitioned_by_an_exchange(self, source, tmp_path):
         ddf = SOURCES[source](many, tmp_path)
-        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+        with dask.config.set({"gpuagg.output-bytes": 16_000}):
             query = ddf.groupby("k").v.sum()
             decision = decision_of(query)
             # the truth is 6,200 groups, and small samples are wide of it; too many is the safe side
@@ -177,7 +177,7 @@ class TestSampling:
         def part(i: int) -> pd.DataFrame:
             return pd.DataFrame({"k": np.arange(100) + i % 32 * 100, "v": 1.0})
 
-        with dask.config.set({"gpuagg.groups-per-output": 1000}):
+        with dask.config.set({"gpuagg.output-bytes": 16_000}):
             decision = decision_of(dd.from_map(part, range(64)).groupby("k").v.sum())
         assert decision.route is Route.EXCHANGE
 

@@ -1,0 +1,113 @@
+"""How large one output may be, and how much of a result one task merges, in bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.utils import get_default_shuffle_method
+
+from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
+from dask_gpuagg.planning.bucketing import gpus
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.settings import settings
+
+# "Partitions of around 100 MB", Dask's best practices
+BYTES_ON_HOST = 100_000_000
+# Threads merge larger results faster in pieces, whose tables fit the caches of a core: 48 MB in 4
+# pieces take 0.7 of the CPU time of one, 96 MB in 8 half of it. Two gain nothing over one. Through
+# p2p, which copies and serializes them, pieces of as much take up to twice the time of one.
+MERGED_ON_HOST = 16 << 20
+PIECES_ON_HOST = (4, 16)
+# of the memory of a GPU: one partition of a result
+DEVICE_SHARE = 32
+# What one GPU receives from the others in the time that an exchange costs in additional tasks.
+MOVED_TO_ONE_GPU = 64 << 20
+
+# assumed of a key or value whose dtype does not say it
+_TEXT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSize:
+    """The sizes that decide between one output and several.
+
+    Attributes
+    ----------
+    row_bytes : int
+        Of one group in a result.
+    most : int
+        Bytes of one output.
+    merged : int
+        Bytes of a result that one task merges; more of them are exchanged.
+    pieces : int
+        Outputs of an exchange that are made so that no task merges more, at most.
+    least : int
+        Outputs of an exchange, at least.
+    """
+
+    row_bytes: int
+    most: int
+    merged: int
+    pieces: int = 1
+    least: int = 1
+
+    @property
+    def groups(self) -> int:
+        """The most groups of a result that one task merges."""
+        return min(self.merged, self.most) // self.row_bytes
+
+    def outputs(self, groups: int) -> int:
+        """Into how many outputs a result of so many groups is divided."""
+        if groups <= self.groups:
+            return 1
+        nbytes = groups * self.row_bytes
+        for_speed = min(math.ceil(nbytes / self.merged), self.pieces)
+        return max(math.ceil(nbytes / self.most), for_speed, self.least)
+
+
+def output_size(query: GroupByQuery, workers: int | None = None) -> OutputSize:
+    """The sizes for a query.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+    workers : int, optional
+        On how many workers its input lies; by default those of the cluster.
+
+    Returns
+    -------
+    OutputSize
+    """
+    row_bytes, limit = bytes_of_a_group(query), settings().output_bytes
+    if limit is not None:
+        return OutputSize(row_bytes, limit, limit)
+    if engine_name(query.meta) != DEVICE:
+        least, pieces = PIECES_ON_HOST
+        merged = BYTES_ON_HOST if get_default_shuffle_method() == "p2p" else MERGED_ON_HOST
+        return OutputSize(row_bytes, BYTES_ON_HOST, merged, pieces, least)
+    number, memory = gpus()
+    number = number if workers is None else workers
+    most = memory // DEVICE_SHARE or BYTES_ON_HOST
+    if number <= 1:
+        return OutputSize(row_bytes, most, most)
+    return OutputSize(row_bytes, most, MOVED_TO_ONE_GPU // (number - 1), number, number)
+
+
+def bytes_of_a_group(query: GroupByQuery) -> int:
+    """Bytes of one group in the result of a query: its keys and outputs, roughly."""
+    keys = sum(size_of(key.dtype) for key in query.plan.keys)
+    meta = query.meta
+    columns = [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+    return max(keys + sum(map(size_of, columns)), 1)
+
+
+def size_of(dtype: Any) -> int:
+    """Bytes of a value, roughly."""
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return int(dtype.itemsize)
+    inner = getattr(dtype, "numpy_dtype", None)
+    fixed = isinstance(inner, np.dtype) and inner.kind != "O"
+    return int(inner.itemsize) + 1 if fixed and inner is not None else _TEXT_BYTES

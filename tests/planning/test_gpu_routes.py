@@ -1,0 +1,172 @@
+"""Tree or exchange for chunks of GPUs, with workers of pandas in their place: tasks and hops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from dask._task_spec import convert_legacy_graph
+from distributed import Client, Future
+
+import dask_gpuagg
+from dask_gpuagg.cluster import places
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning.route import Route, Routing
+from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
+from tests.planning.test_chunks import PARTITIONS, held
+
+GPU_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    with (
+        Client(
+            n_workers=request.param, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as made,
+        dask.config.set({"gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+    ):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan as for GPUs; tasks take the engine of what they are given."""
+
+    def device(data: Any) -> str | None:
+        return DEVICE if engine_name(data) else None
+
+    for module in (lower, output_size):
+        monkeypatch.setattr(module, "engine_name", device)
+    monkeypatch.setattr(places, "device_bytes", lambda: GPU_BYTES)
+    samples._recent.clear()
+
+
+def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:
+    rng = np.random.default_rng(8)
+    return pd.DataFrame({"k": rng.integers(0, groups, rows), "v": rng.random(rows)})
+
+
+def on_all(client: Client, pdf: pd.DataFrame) -> Any:
+    return held(client, pdf, list(range(len(client.scheduler_info(n_workers=-1)["workers"]))))
+
+
+def decision_of(query: Any) -> Routing:
+    (found,) = dask_gpuagg.explain(query).groupbys
+    assert found.decision is not None, found
+    return found.decision
+
+
+def tasks_and_hops(query: Any) -> tuple[int, int]:
+    """Tasks of a query's graph beside its inputs, and the most that follow each other."""
+    layers = query.optimize(fuse=False).dask
+    tasks = {key: task for key, task in layers.items() if not isinstance(task, Future)}
+    graph = convert_legacy_graph(tasks, all_keys=layers.keys())
+    depth: dict[Any, int] = {}
+
+    def of(key: Any) -> int:
+        if key not in depth:
+            depth[key] = 1 + max((of(d) for d in graph[key].dependencies if d in graph), default=0)
+        return depth[key]
+
+    return len(graph), max(map(of, graph))
+
+
+def right(query: Any, pdf: pd.DataFrame) -> None:
+    pd.testing.assert_series_equal(query.compute().sort_index(), pdf.groupby("k").v.sum())
+
+
+def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> None:
+    pdf = frame(100)
+    query = on_all(client, pdf).groupby("k").v.sum()
+    decision = decision_of(query)
+    assert (decision.route, decision.outputs) == (Route.TREE, 1)
+    assert decision.groups == 100
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    assert tasks_and_hops(query) == (workers + 1, 2)
+    right(query, pdf)
+
+
+def test_many_groups_are_exchanged_into_an_output_for_each_gpu(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_size, "MOVED_TO_ONE_GPU", 1 << 16)
+    pdf = frame(100_000)
+    query = on_all(client, pdf).groupby("k").v.sum()
+    decision = decision_of(query)
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, workers)
+    assert decision.groups is not None
+    assert 80_000 < decision.groups < 125_000
+    assert tasks_and_hops(query) == (workers + workers * workers + workers, 3)
+    right(query, pdf)
+
+
+def test_a_result_beyond_the_bound_has_more_outputs(client: Client) -> None:
+    pdf = frame(100_000)
+    with dask.config.set({"gpuagg.output-bytes": 100_000}):
+        query = on_all(client, pdf).groupby("k").v.sum()
+        assert 13 <= decision_of(query).outputs <= 20
+        right(query, pdf)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda d: d[d.k < 50].groupby("k").v.sum(), 50),
+        (lambda d: d.groupby(d.k % 7).v.sum(), 7),
+        (lambda d: d.groupby(["k", (d.v * 2).astype(int).rename("h")]).v.sum(), 200),
+    ],
+    ids=["filter", "expression", "several keys"],
+)
+def test_what_is_done_to_partitions_is_done_to_the_sample(
+    client: Client, make: Any, expected: int
+) -> None:
+    assert decision_of(make(on_all(client, frame(100)))).groups == expected
+
+
+def test_one_gpu_merges_its_chunks_as_long_as_the_result_fits(client: Client) -> None:
+    pdf = frame(50_000)
+    ddf = held(client, pdf, [0])
+    with dask.config.set({"gpuagg.chunk": 8}):
+        query = ddf.groupby("k").v.sum()
+        decision = decision_of(query)
+        assert (decision.route, decision.outputs) == (Route.TREE, 1)
+        assert tasks_and_hops(query) == (PARTITIONS // 8 + 1, 2)
+        right(query, pdf)
+        with dask.config.set({"gpuagg.output-bytes": 300_000}):
+            query = ddf.groupby("k").v.sum()
+            assert decision_of(query).outputs == 3
+            right(query, pdf)
+
+
+def test_without_a_sample_each_gpu_has_an_output(client: Client) -> None:
+    pdf = frame(100)
+    with dask.config.set({"gpuagg.sample": "never"}):
+        query = on_all(client, pdf).groupby("k").v.sum()
+        decision = decision_of(query)
+        assert decision.route is Route.EXCHANGE
+        assert decision.reason == "an output for each GPU; gpuagg.sample is 'never'"
+        right(query, pdf)
+
+
+def test_keys_that_admit_few_groups_need_no_sample(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "_made", None)
+    query = on_all(client, frame(100).astype({"k": "int8"})).groupby("k").v.sum()
+    assert (decision_of(query).route, decision_of(query).bound) == (Route.TREE, True)
+
+
+def test_sorted_rows_show_all_their_keys(client: Client) -> None:
+    pdf = frame(3000).sort_values("k", ignore_index=True)
+    decision = decision_of(on_all(client, pdf).groupby("k").v.sum())
+    assert decision.groups is not None
+    assert 2500 < decision.groups < 3500
+    assert len(pdf) // PARTITIONS < ROWS_OF_A_SAMPLE

@@ -1,0 +1,139 @@
+"""How many bytes an output may have, and into how many outputs a result is divided."""
+
+from __future__ import annotations
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_gpuagg
+from dask_gpuagg.engines import DEVICE
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.planning import output_size as module
+from dask_gpuagg.planning.output_size import (
+    BYTES_ON_HOST,
+    MERGED_ON_HOST,
+    MOVED_TO_ONE_GPU,
+    PIECES_ON_HOST,
+    OutputSize,
+    output_size,
+    size_of,
+)
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Route
+
+H200 = 150_000_000_000
+MILLION = 10**6
+
+
+def query(spec: object = "sum") -> GroupByQuery:
+    pdf = pd.DataFrame({"k": np.arange(4), "s": "x", "v": 1.0, "w": np.float32(1)})
+    grouped = dd.from_pandas(pdf, npartitions=2).groupby("k")
+    return logical.read((grouped.v.sum() if spec == "sum" else grouped.agg(spec)).expr)
+
+
+def on_gpus(monkeypatch: pytest.MonkeyPatch, number: int, memory: int = H200) -> None:
+    monkeypatch.setattr(module, "engine_name", lambda data: DEVICE)
+    monkeypatch.setattr(module, "gpus", lambda: (number, memory))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nbytes"),
+    [("int64", 8), ("float32", 4), ("bool", 1), ("Int16", 3), ("string", 16), (object, 16)],
+)
+def test_bytes_of_a_value(dtype: str, nbytes: int) -> None:
+    assert size_of(pd.Series([], dtype=dtype).dtype) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("spec", "nbytes"),
+    [("sum", 8 + 8), ({"v": ["sum", "count", "min", "max"], "w": ["mean"]}, 8 + 5 * 8)],
+)
+def test_a_group_has_the_bytes_of_its_keys_and_outputs(spec: object, nbytes: int) -> None:
+    assert output_size(query(spec)).row_bytes == nbytes
+
+
+def test_a_result_that_one_task_merges_quickly_is_one_output() -> None:
+    size = output_size(query())
+    assert size.groups == MERGED_ON_HOST // 16
+    assert size.outputs(size.groups) == 1
+    assert size.outputs(size.groups + 1) == PIECES_ON_HOST[0]
+
+
+def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound() -> None:
+    size = output_size(query())
+    assert size.outputs(8 * MILLION) == 8
+    assert size.outputs(100 * MILLION) == PIECES_ON_HOST[1]
+    assert size.outputs(1000 * MILLION) == 1000 * MILLION * 16 // BYTES_ON_HOST
+
+
+def test_one_gpu_divides_by_the_bound_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(monkeypatch, 1)
+    size = output_size(query())
+    assert size.most == H200 // 32
+    assert size.outputs(200 * MILLION) == 1
+    assert size.outputs(500 * MILLION) == 2
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_several_gpus_send_one_what_is_little(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    on_gpus(monkeypatch, 8)
+    size = output_size(query(), workers)
+    few = MOVED_TO_ONE_GPU // (workers - 1) // 16
+    assert size.outputs(few) == 1
+    assert size.outputs(few + 1) == workers
+    assert size.outputs(50 * MILLION) == workers
+    assert size.outputs(10_000 * MILLION) == 35
+
+
+def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(monkeypatch, 1, 0)
+    assert output_size(query()).most == BYTES_ON_HOST
+
+
+@pytest.mark.parametrize("workers", [None, 1, 4])
+def test_what_is_set_is_what_an_output_has(
+    monkeypatch: pytest.MonkeyPatch, workers: int | None
+) -> None:
+    on_gpus(monkeypatch, 4)
+    with dask.config.set({"gpuagg.output-bytes": "1 MiB"}):
+        size = output_size(query(), workers)
+    assert size == OutputSize(16, 1 << 20, 1 << 20)
+    assert size.outputs(1 << 16) == 1
+    assert size.outputs((1 << 16) + 1) == 2
+
+
+@given(
+    st.integers(0, 10**12),
+    st.builds(
+        OutputSize,
+        row_bytes=st.integers(1, 10**4),
+        most=st.integers(1, 10**10),
+        merged=st.integers(1, 10**10),
+        pieces=st.integers(1, 64),
+        least=st.integers(1, 64),
+    ),
+)
+def test_no_output_is_expected_to_be_larger(groups: int, size: OutputSize) -> None:
+    outputs = size.outputs(groups)
+    assert outputs >= 1
+    assert groups * size.row_bytes <= outputs * max(size.most, size.row_bytes)
+    assert size.outputs(groups + 1) >= outputs
+
+
+def test_explain_shows_the_bound_where_it_makes_several_outputs() -> None:
+    pdf = pd.DataFrame({"k": np.arange(4000), "v": 1.0})
+    ddf = dd.from_pandas(pdf, npartitions=20)
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.output-bytes": "16 kB"}):
+        (found,) = dask_gpuagg.explain(ddf.groupby("k").v.sum()).groupbys
+        assert found.decision is not None
+        assert (found.decision.route, found.decision.outputs) == (Route.EXCHANGE, 4)
+        assert "62.50 kiB" in str(found)
+        assert "an output has at most 15.62 kiB" in str(found)
+        assert len(ddf.groupby("k").v.sum().compute()) == 4000
