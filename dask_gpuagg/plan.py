@@ -187,9 +187,21 @@ class Plan:
         return _columns_of(self.outputs, Kind.WHOLE)
 
     @property
+    def sketches(self) -> tuple[tuple[str, int], ...]:
+        """Sketches that are kept: what each approximates, and of which column."""
+        found = [
+            (_record(o).name, o.column)
+            for o in self.outputs
+            if o.kind is Kind.SKETCH and o.column is not None
+        ]
+        return tuple(dict.fromkeys(found))
+
+    @property
     def grouped(self) -> bool:
         """Whether there is a table with one row per group: for states, or for bare keys."""
-        return bool(self.states and not self.states_from_rows) or not (self.pairs or self.rows)
+        return bool(self.states and not self.states_from_rows) or not (
+            self.pairs or self.rows or self.sketches
+        )
 
     @property
     def states_from_rows(self) -> bool:
@@ -210,7 +222,17 @@ class Plan:
         """Names of the tables that a partial consists of."""
         names = ["groups"] if self.grouped else []
         names += [f"pairs{c}" for c in self.pairs]
+        names += [f"sketch{i}" for i in range(len(self.sketches))]
         return tuple(names + (["rows"] if self.rows else []))
+
+    def table_of(self, output: Output) -> str:
+        """Name of the table that an output which is not mergeable is made from."""
+        if output.kind is Kind.WHOLE:
+            return "rows"
+        if output.kind is Kind.DISTINCT:
+            return f"pairs{output.column}"
+        assert output.column is not None
+        return f"sketch{self.sketches.index((output.aggregation, output.column))}"
 
     @property
     def drops_late(self) -> bool:
@@ -254,6 +276,9 @@ class Plan:
             if columns:
                 labels = [short(self.columns[c].label) for c in columns]
                 lines.append(f"{name:<8} {_listed(labels)}")
+        if self.sketches:
+            of = [f"{name} of {short(self.columns[c].label)}" for name, c in self.sketches]
+            lines.append(f"sketches {_listed(of)}")
         outputs = [self.output_label(i) for i in range(len(self.outputs))]
         lines.append(f"outputs  {_listed(outputs)}")
         return "\n".join(lines)

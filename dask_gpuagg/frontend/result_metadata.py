@@ -121,7 +121,8 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
         # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
         made = grouped.size().astype("double[pyarrow]")
     else:
-        method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
+        name = REGISTRY[request.aggregation].exact or request.aggregation
+        method: Callable[..., pd.Series] = getattr(grouped, name)
         made = method(**parameters)
     return made.iloc[:0]
 

@@ -153,7 +153,7 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
         del parameters["skipna"]
         least = _ALL
     q = parameters.get("q", 0.5)
-    if name == "quantile" and not isinstance(q, int | float):
+    if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
         raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
     return tuple(sorted(parameters.items())), least
 

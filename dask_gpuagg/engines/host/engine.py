@@ -1,9 +1,10 @@
 """The host engine: pandas partitions in, pandas results out.
 
 A *partial* is a dictionary of tables: ``groups`` with one row per group and the fields of
-every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, and ``rows``
-with whole rows. Every table carries the keys as columns ``k0``, ``k1``, … and every group
-appears in every table. Partials combine in the order of their partitions.
+every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, ``sketch<i>`` with
+the entries of a sketch, and ``rows`` with whole rows. Every table carries the keys as columns
+``k0``, ``k1``, … and every group appears in every table. Partials combine in the order of their
+partitions.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from dask_gpuagg.engines.host.found_dtypes import (
 from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     bytes_of,
     divided,
@@ -122,6 +124,9 @@ def partial(
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
+    for i, (name, c) in enumerate(plan.sketches):
+        codes, fields = SKETCHES[name].update(groups.codes, groups.n, columns[c])
+        tables[f"sketch{i}"] = _entries(groups, codes, fields)
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
@@ -151,6 +156,10 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             stacked = _table(_key_columns(groups.keys) | fields)
         elif name.startswith("pairs"):
             stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
+        elif name.startswith("sketch"):
+            groups = group(keys, dropna=False)
+            merge_entries = SKETCHES[_sketched(plan, name)].merge
+            stacked = _entries(groups, *merge_entries(groups.codes, groups.n, _fields(stacked)))
         tables[name] = stacked
     return tables
 
@@ -206,6 +215,10 @@ def finalize(
         if len(rows) < len(codes[name]):
             stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
             codes[name] = codes[name].take(rows)
+    for name in (name for name in stacked if name.startswith("sketch")):
+        merge_entries = SKETCHES[_sketched(plan, name)].merge
+        codes[name], fields = merge_entries(codes[name], n, _fields(stacked[name]))
+        stacked[name] = _table(fields)
     reducers = {name: Reducer(codes[name], n) for name in stacked}
     fields = {}
     if plan.grouped:
@@ -287,6 +300,21 @@ def _distinct(
     else:
         *arrays, array = (column.array.take(rows) for column in columns)
     return _table(_key_columns(arrays) | {"v": array})
+
+
+def _entries(groups: Groups, codes: Any, fields: Fields) -> pd.DataFrame:
+    """The table of a sketch."""
+    return _table(_key_columns(key.take(codes) for key in groups.keys) | fields)
+
+
+def _fields(table: pd.DataFrame) -> Fields:
+    """The fields of a sketch's table, without the keys."""
+    return {c: table[c].to_numpy() for c in table.columns if not c.startswith("k")}
+
+
+def _sketched(plan: Plan, table: str) -> str:
+    """What the sketch in a table approximates."""
+    return plan.sketches[int(table.removeprefix("sketch"))][0]
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
