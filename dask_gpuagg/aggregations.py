@@ -15,8 +15,8 @@ algebraic, and holistic; the second one is holistic but reducible):
 ``WHOLE``
     nothing can be computed before all rows of a group are in one place;
 ``SKETCH``
-    partitions are reduced to a bounded number of entries per group, and these merge: an
-    approximation of an aggregation of one of the two kinds before, with a known error.
+    partitions are reduced to a bounded number of entries per group, and these merge: the largest
+    values, or an approximation of an aggregation of one of the two kinds before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"
     WHOLE = "whole groups"
-    SKETCH = "sketches"
+    SKETCH = "bounded entries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class Aggregation:
     kernels : tuple of str
         For the other kinds: the dtype classes of which the device kernels make it of rows.
     exact : str
-        For ``SKETCH``: the aggregation that it approximates.
+        The aggregation that it approximates, if it does.
+    shapes : tuple of str
+        For ``SKETCH``: the parameters by which entries are kept, and not only read.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Aggregation:
     power: int | None = None
     kernels: tuple[str, ...] = ()
     exact: str = ""
+    shapes: tuple[str, ...] = ()
     accepts: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,6 +212,20 @@ def _sketch(
         parameters=parameters,
         stock_agg=False,
         exact=exact,
+    )
+
+
+def _top(name: str, summary: str) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.SKETCH,
+        _by_class((("int", "uint", "float"), ())),
+        "object",
+        "nulls are skipped; a group without values gives an empty list",
+        summary,
+        parameters=("n",),
+        stock_agg=False,
+        shapes=("n",),
     )
 
 
@@ -330,6 +347,8 @@ def _aggregations() -> tuple[Aggregation, ...]:
             "one quantile (0.5 unless q is given) of a rank within 1 % (compacted samples)",
             parameters=("q",),
         ),
+        _top("nlargest", "list of the n largest values (5 unless n is given), the largest first"),
+        _top("nsmallest", "list of the n smallest values, the smallest first"),
         _matrix(
             "cov",
             "covariance matrix of each group, from pairwise co-moments",

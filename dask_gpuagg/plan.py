@@ -95,6 +95,18 @@ class StateUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Sketched:
+    """Entries kept of a column (a position in ``Plan.columns``) for an aggregation.
+
+    ``parameters`` are those by which they are kept; outputs that differ in others share them.
+    """
+
+    aggregation: str
+    column: int
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """An output: the aggregation, its input, and the states it is finalized from.
 
@@ -187,14 +199,10 @@ class Plan:
         return _columns_of(self.outputs, Kind.WHOLE)
 
     @property
-    def sketches(self) -> tuple[tuple[str, int], ...]:
-        """Sketches that are kept: what each approximates, and of which column."""
-        found = [
-            (_record(o).name, o.column)
-            for o in self.outputs
-            if o.kind is Kind.SKETCH and o.column is not None
-        ]
-        return tuple(dict.fromkeys(found))
+    def sketches(self) -> tuple[Sketched, ...]:
+        """The distinct sketches that are kept."""
+        kept = (_sketched(output) for output in self.outputs if output.kind is Kind.SKETCH)
+        return tuple(dict.fromkeys(kept))
 
     @property
     def grouped(self) -> bool:
@@ -231,8 +239,7 @@ class Plan:
             return "rows"
         if output.kind is Kind.DISTINCT:
             return f"pairs{output.column}"
-        assert output.column is not None
-        return f"sketch{self.sketches.index((output.aggregation, output.column))}"
+        return f"sketch{self.sketches.index(_sketched(output))}"
 
     @property
     def drops_late(self) -> bool:
@@ -277,7 +284,10 @@ class Plan:
                 labels = [short(self.columns[c].label) for c in columns]
                 lines.append(f"{name:<8} {_listed(labels)}")
         if self.sketches:
-            of = [f"{name} of {short(self.columns[c].label)}" for name, c in self.sketches]
+            of = [
+                f"{kept.aggregation} of {short(self.columns[kept.column].label)}"
+                for kept in self.sketches
+            ]
             lines.append(f"sketches {_listed(of)}")
         outputs = [self.output_label(i) for i in range(len(self.outputs))]
         lines.append(f"outputs  {_listed(outputs)}")
@@ -301,6 +311,13 @@ def short(label: Hashable) -> str:
 
 def _record(output: Output) -> Any:
     return REGISTRY[output.aggregation]
+
+
+def _sketched(output: Output) -> Sketched:
+    assert output.column is not None
+    shapes = _record(output).shapes
+    parameters = tuple(p for p in output.parameters if p[0] in shapes)
+    return Sketched(output.aggregation, output.column, parameters)
 
 
 def _columns_of(outputs: Iterable[Output], kind: Kind) -> tuple[int, ...]:

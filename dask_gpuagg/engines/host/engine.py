@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows, repeated
 from dask_gpuagg.engines.host.exchange import (
@@ -39,7 +40,6 @@ from dask_gpuagg.engines.host.found_dtypes import (
 from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     bytes_of,
     divided,
@@ -50,7 +50,7 @@ from dask_gpuagg.engines.host.stacking import (
 )
 from dask_gpuagg.engines.host.unobserved import complete, expected_groups
 from dask_gpuagg.engines.host.update import update
-from dask_gpuagg.plan import Column, Plan
+from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
@@ -124,9 +124,9 @@ def partial(
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
-    for i, (name, c) in enumerate(plan.sketches):
-        codes, fields = SKETCHES[name].update(groups.codes, groups.n, columns[c])
-        tables[f"sketch{i}"] = _entries(groups, codes, fields)
+    for i, kept in enumerate(plan.sketches):
+        made = sketches.update(kept, groups.codes, groups.n, columns[kept.column])
+        tables[f"sketch{i}"] = _entries(groups, *made)
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
@@ -158,8 +158,8 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
         elif name.startswith("sketch"):
             groups = group(keys, dropna=False)
-            merge_entries = SKETCHES[_sketched(plan, name)].merge
-            stacked = _entries(groups, *merge_entries(groups.codes, groups.n, _fields(stacked)))
+            made = sketches.merge(_sketched(plan, name), groups.codes, groups.n, _fields(stacked))
+            stacked = _entries(groups, *made)
         tables[name] = stacked
     return tables
 
@@ -216,9 +216,8 @@ def finalize(
             stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
             codes[name] = codes[name].take(rows)
     for name in (name for name in stacked if name.startswith("sketch")):
-        merge_entries = SKETCHES[_sketched(plan, name)].merge
-        codes[name], fields = merge_entries(codes[name], n, _fields(stacked[name]))
-        stacked[name] = _table(fields)
+        made = sketches.merge(_sketched(plan, name), codes[name], n, _fields(stacked[name]))
+        codes[name], stacked[name] = made[0], _table(made[1])
     reducers = {name: Reducer(codes[name], n) for name in stacked}
     fields = {}
     if plan.grouped:
@@ -312,9 +311,9 @@ def _fields(table: pd.DataFrame) -> Fields:
     return {c: table[c].to_numpy() for c in table.columns if not c.startswith("k")}
 
 
-def _sketched(plan: Plan, table: str) -> str:
-    """What the sketch in a table approximates."""
-    return plan.sketches[int(table.removeprefix("sketch"))][0]
+def _sketched(plan: Plan, table: str) -> Sketched:
+    """What a table has the entries of."""
+    return plan.sketches[int(table.removeprefix("sketch"))]
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import (
     DECIMAL_DIGITS,
     categories_of,
@@ -24,7 +25,6 @@ from dask_gpuagg.engines.host.conform import (
 from dask_gpuagg.engines.host.found_dtypes import complex_objects
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.plan import Output, Plan
 
 Floats = npt.NDArray[np.float64]
@@ -212,10 +212,7 @@ def _from_table(
     table, reducer = tables[name], reducers[name]
     if output.kind is Kind.SKETCH:
         fields = {c: table[c].to_numpy() for c in table.columns}
-        made = SKETCHES[output.aggregation].finish(
-            reducer.codes, reducer.n, fields, dict(output.parameters)
-        )
-        return made
+        return sketches.finish(output, reducer.codes, reducer.n, fields)
     column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
     return _WHOLE[output.aggregation](reducer, table[column], output)
 

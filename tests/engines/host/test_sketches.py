@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import sketches
-from dask_gpuagg.engines.host.sketches import SKETCHES, hashes_of, rank_error
+from dask_gpuagg.engines.host import compacted, hyperloglog
+from dask_gpuagg.engines.host.compacted import rank_error
+from dask_gpuagg.engines.host.hyperloglog import hashes_of
+from dask_gpuagg.engines.host.sketches import SKETCHES
 
 DISTINCT, QUANTILE = SKETCHES["nunique_approx"], SKETCHES["quantile_approx"]
 GROUPS = 3
@@ -60,7 +62,7 @@ def test_registers_merge_in_any_order(parts):
 @given(PARTS)
 def test_entries_do_not_depend_on_how_many_groups_there_are(parts):
     codes, values, (_, fields) = sketched(DISTINCT, *parts[0])
-    many = 1 + sketches._DENSE // sketches.REGISTERS
+    many = 1 + hyperloglog.DENSE // hyperloglog.REGISTERS
     of_many, sparse = DISTINCT.update(codes, many, values)
     few = of_many < GROUPS
     assert sorted(sparse["v"][few].tolist()) == sorted(fields["v"].tolist())
@@ -73,7 +75,7 @@ def test_a_quantile_is_within_its_error_however_parts_merge(parts, q, by_pairs):
         codes, fields = reduce(lambda a, b: merged(QUANTILE, a, b), [part for *_, part in made])
     else:
         codes, fields = merged(QUANTILE, *(part for *_, part in made))
-    found = QUANTILE.finish(codes, GROUPS, fields, {"q": q})
+    found = QUANTILE.finish(codes, GROUPS, fields, q=q)
     rows = pd.concat([pd.Series(v.to_numpy(), index=c) for c, v, _ in made]).dropna()
     for group in range(GROUPS):
         values = np.sort(rows[rows.index == group])
@@ -102,11 +104,11 @@ def test_weights_sum_to_the_number_of_values(seed, rows):
 def test_a_sketch_of_many_values_is_small_and_right():
     values = np.random.default_rng(5).normal(size=3_000_000)
     codes, fields = QUANTILE.update(np.zeros(len(values), np.int64), 1, pd.Series(values))
-    levels = 1 + int(np.log2(len(values) / sketches.CAPACITY))
-    assert len(codes) <= (levels + 1) * sketches.CAPACITY
+    levels = 1 + int(np.log2(len(values) / compacted.CAPACITY))
+    assert len(codes) <= (levels + 1) * compacted.CAPACITY
     ordered = np.sort(values)
     for q in (0.001, 0.5, 0.999):
-        (found,) = QUANTILE.finish(codes, 1, fields, {"q": q})
+        (found,) = QUANTILE.finish(codes, 1, fields, q=q)
         assert_within(found, ordered, q)
         # far below the bound, because compactions do not all err in one direction
         off = np.searchsorted(ordered, found) - q * (len(values) - 1)
@@ -114,9 +116,9 @@ def test_a_sketch_of_many_values_is_small_and_right():
 
 
 def test_the_error_that_the_documentation_states():
-    assert rank_error(sketches.CAPACITY) == 0
+    assert rank_error(compacted.CAPACITY) == 0
     assert all(rank_error(10**n) <= 0.01 * 10**n for n in range(4, 10))
-    assert sketches.DISTINCT_ERROR < 0.0163
+    assert hyperloglog.ERROR < 0.0163
 
 
 @pytest.mark.parametrize("distinct", [1, 5, 50, 500, 5_000, 50_000])
@@ -125,17 +127,54 @@ def test_distinct_values_within_the_standard_error(distinct):
     rng = np.random.default_rng(distinct)
     codes = np.repeat(np.arange(groups), distinct)
     values = pd.Series(rng.integers(0, 2**62, groups * distinct))
-    found = DISTINCT.finish(*insert_groups(DISTINCT.update(codes, groups, values), groups), {})
+    found = DISTINCT.finish(*insert_groups(DISTINCT.update(codes, groups, values), groups))
     errors = found / distinct - 1
-    assert np.sqrt(np.mean(errors**2)) < 1.15 * sketches.DISTINCT_ERROR
+    assert np.sqrt(np.mean(errors**2)) < 1.15 * hyperloglog.ERROR
     # no bias beyond that of rounding, and what so many groups may show by chance
-    assert abs(errors.mean()) < 4 * sketches.DISTINCT_ERROR / groups**0.5 + 0.5 / distinct
-    assert abs(errors).max() < 5 * sketches.DISTINCT_ERROR
+    assert abs(errors.mean()) < 4 * hyperloglog.ERROR / groups**0.5 + 0.5 / distinct
+    assert abs(errors).max() < 5 * hyperloglog.ERROR
 
 
 def insert_groups(part, groups):
     codes, fields = part
     return codes, groups, fields
+
+
+@given(PARTS, st.sampled_from([0, 1, 3, 100]), st.sampled_from(["nlargest", "nsmallest"]))
+def test_the_first_values_merge_in_any_order(parts, n, name):
+    sketch = SKETCHES[name]
+    rows, made = [], []
+    for seed, count, kinds in parts:
+        codes, values, _ = sketched(DISTINCT, seed, count, kinds)
+        rows.append(pd.Series(values.to_numpy(), index=codes))
+        made.append(sketch.update(codes, GROUPS, values, n=n))
+
+    def merge(*some):
+        codes = np.concatenate([codes for codes, _ in some])
+        fields = {f: np.concatenate([part[1][f] for part in some]) for f in ("v", "w")}
+        return sketch.merge(codes, GROUPS, fields, n=n)
+
+    found = [
+        sketch.finish(codes, GROUPS, fields, n=n).tolist()
+        for codes, fields in (
+            merge(*made),
+            reduce(merge, made),
+            reduce(lambda a, b: merge(b, a), reversed(made)),
+        )
+    ]
+    together = pd.concat(rows)
+    for group in range(GROUPS):
+        ordered = sorted(together[together.index == group].dropna(), reverse=name == "nlargest")
+        assert [lists[group] for lists in found] == [ordered[:n]] * 3
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint8"])
+def test_the_largest_integers_keep_all_digits(dtype):
+    info = np.iinfo(dtype)
+    values = pd.Series([info.max - 1, info.min, info.max], dtype=dtype)
+    codes, fields = SKETCHES["nlargest"].update(np.zeros(3, int), 1, values, n=2)
+    (found,) = SKETCHES["nlargest"].finish(codes, 1, fields, n=2)
+    assert found == [info.max, info.max - 1]
 
 
 EQUAL = [

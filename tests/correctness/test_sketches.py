@@ -1,4 +1,4 @@
-"""Approximate aggregations through whole queries, beside the exact ones."""
+"""Aggregations of bounded entries through whole queries: approximate ones, and first values."""
 
 from __future__ import annotations
 
@@ -138,8 +138,42 @@ def test_quantiles_are_named_by_q():
         high=pd.NamedAgg("x", "quantile_approx", q=0.9),
     )
     assert "sketches quantile_approx of x\n" in str(dask_gpuagg.explain(both))
-    with pytest.raises(ValueError, match="several quantiles at once"):
+    with pytest.raises(ValueError, match="unknown aggregate") as refused:
         data["x"].agg("quantile_approx", q=[0.1, 0.9])
+    assert "several quantiles at once" in refused.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("npartitions", [1, 7])
+@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize("dtype", ["float64", "int64", "Int64", "double[pyarrow]"])
+def test_first_values(npartitions: int, split_out: int | None, dtype: str):
+    values = DATA["x"] if "double" in dtype or "float" in dtype else DATA["v"]
+    data = DATA[["k"]].assign(x=values.astype(dtype)).iloc[:3000]
+    groups = partitioned(data, npartitions).groupby("k")
+    result = groups.agg(
+        high=pd.NamedAgg("x", "nlargest", n=2),
+        low=pd.NamedAgg("x", "nsmallest", n=1),
+        five=("x", "nlargest"),
+        split_out=split_out,
+    )
+    assert list(result.dtypes) == [object] * 3
+    result = result.compute().sort_index()
+    by = data.dropna().groupby("k")["x"]
+    for name, how, n in (("high", "nlargest", 2), ("low", "nsmallest", 1), ("five", "nlargest", 5)):
+        wanted = getattr(by, how)(n).groupby(level=0).agg(lambda s: s.tolist())
+        assert result[name].tolist() == wanted.tolist()
+    exploded = groups["x"].agg("nlargest", n=2).explode().compute().sort_index(kind="stable")
+    assert exploded.tolist() == by.nlargest(2).tolist()
+
+
+def test_first_values_of_groups_without_values():
+    data = DATA.assign(x=DATA["x"].where(DATA["k"] != 2))
+    result = partitioned(data, 5).groupby("k")["x"].agg("nlargest", n=1).compute()
+    assert result[2] == []
+    assert len(result) == 6
+    with pytest.raises(ValueError, match="unknown aggregate") as refused:
+        partitioned(data, 5).groupby("k")["x"].agg("nlargest", n=-1)
+    assert "n=-1 is no number of values" in refused.value.__notes__[-1]
 
 
 def test_what_is_refused_has_a_reason():
