@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.engines.host.hyperloglog import Codes, Entries, mixed
+from dask_gpuagg.engines.host.ordered import order_within
 from dask_gpuagg.engines.host.reducer import Fields
 from dask_gpuagg.engines.host.update import floats_of
 
@@ -98,7 +99,7 @@ def _coin(ordered: npt.NDArray[np.float64], level: int) -> int:
 
 def finish(codes: Codes, n: int, fields: Fields, q: float = 0.5) -> npt.NDArray[np.float64]:
     """Values at a rank, interpolated between two ranks as pandas does."""
-    order = np.lexsort((fields["v"], codes))
+    order = order_within(codes, n, fields["v"])
     codes, values, levels = codes[order], fields["v"][order], fields["w"][order]
     weights = np.where(levels == _NOTHING, 0, np.int64(1) << np.maximum(levels, 0).astype(np.int64))
     until = np.cumsum(weights)

@@ -21,6 +21,7 @@ import pandas as pd
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import compacted, hyperloglog
 from dask_gpuagg.engines.host.hyperloglog import Codes, Entries
+from dask_gpuagg.engines.host.ordered import order_within
 from dask_gpuagg.engines.host.reducer import Fields
 from dask_gpuagg.plan import Output, Sketched
 
@@ -90,7 +91,7 @@ def _merge_top(codes: Codes, rows: int, fields: Fields, sign: int, n: int = 5) -
     codes, values = codes[some], fields["v"][some]
     # the order of the complement of an unsigned integer is the reverse one, as of the negative
     ranked = values if sign > 0 else ~values if values.dtype.kind in "iu" else -values
-    order = np.lexsort((ranked, codes))
+    order = order_within(codes, rows, ranked)
     codes, values = codes[order], values[order]
     starts = np.append(0, np.cumsum(np.bincount(codes, minlength=rows)))
     first = np.arange(len(codes)) - starts[codes] < n
