@@ -7,6 +7,7 @@
 #   make test-oldest  the tests of what touches Dask, on the oldest Dask that is supported
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
+#   make dist         source archive and wheel, into dist/
 #   make warm         compile the kernels of common queries: WARM_ARGS="--architecture sm_90"
 #   make bench        plugin against stock Dask, by benchmarks/host.py
 #
@@ -37,7 +38,7 @@ OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
   $(addprefix tests/frontend/test_,activation.py hook.py extended.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-all test-oldest lint docs warm bench clean distclean
+.PHONY: help quickstart test test-fast test-all test-oldest lint docs dist warm bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +74,11 @@ lint: $(VENV)/.stamp-test
 
 docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# the wheel is made of the checkout; tests/test_wheel.py makes it of the source archive too
+dist: $(VENV)/.stamp-test
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 # the extra `test` brings NVIDIA's compiler
 warm: $(VENV)/.stamp-test

@@ -5,15 +5,18 @@ Everything that has to know which aggregations exist reads this table and that o
 the documentation, the parameters of the tests and the list of update policies of the device
 kernels. Nothing else in the package spells out a list of aggregation names.
 
-An aggregation belongs to one of three kinds (Gray et al. 1997 call them distributive or
-algebraic, and holistic; the middle one is holistic but reducible):
+An aggregation belongs to one of four kinds (Gray et al. 1997 call them distributive or
+algebraic, and holistic; the second one is holistic but reducible):
 
 ``MERGEABLE``
     partitions are reduced to a fixed number of state fields per group, and states merge;
 ``DISTINCT``
     partitions are reduced to their distinct (key, value) pairs, and pairs merge;
 ``WHOLE``
-    nothing can be computed before all rows of a group are in one place.
+    nothing can be computed before all rows of a group are in one place;
+``SKETCH``
+    partitions are reduced to a bounded number of entries per group, and these merge: the largest
+    values, or an approximation of an aggregation of one of the two kinds before.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Kind(enum.Enum):
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"
     WHOLE = "whole groups"
+    SKETCH = "bounded entries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,10 @@ class Aggregation:
         standard error of the mean.
     kernels : tuple of str
         For the other kinds: the dtype classes of which the device kernels make it of rows.
+    exact : str
+        The aggregation that it approximates, if it does.
+    shapes : tuple of str
+        For ``SKETCH``: the parameters by which entries are kept, and not only read.
     """
 
     name: str
@@ -90,6 +98,8 @@ class Aggregation:
     of_no_rows: Any = None
     power: int | None = None
     kernels: tuple[str, ...] = ()
+    exact: str = ""
+    shapes: tuple[str, ...] = ()
     accepts: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +190,42 @@ def _quantile(
         parameters=parameters,
         stock_agg=stock_agg,
         kernels=_NUMBERS_AND_TIMES,
+    )
+
+
+def _sketch(
+    name: str,
+    exact: str,
+    classes: tuple[str, ...],
+    result: str,
+    null_rule: str,
+    summary: str,
+    parameters: tuple[str, ...] = (),
+) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.SKETCH,
+        _by_class((classes, ())),
+        result,
+        null_rule,
+        summary,
+        parameters=parameters,
+        stock_agg=False,
+        exact=exact,
+    )
+
+
+def _top(name: str, summary: str) -> Aggregation:
+    return Aggregation(
+        name,
+        Kind.SKETCH,
+        _by_class((("int", "uint", "float"), ())),
+        "object",
+        "nulls are skipped; a group without values gives an empty list",
+        summary,
+        parameters=("n",),
+        stock_agg=False,
+        shapes=("n",),
     )
 
 
@@ -284,6 +330,25 @@ def _aggregations() -> tuple[Aggregation, ...]:
             "the group's values in row order",
             order_sensitive=True,
         ),
+        _sketch(
+            "nunique_approx",
+            "nunique",
+            (*_NUMBERS_AND_TIMES, "string", "category", "date", "time", "binary"),
+            "count",
+            "nulls are not counted",
+            "number of distinct values, with a standard error of 1.6 % (HyperLogLog)",
+        ),
+        _sketch(
+            "quantile_approx",
+            "quantile",
+            ("int", "uint", "float"),
+            "float",
+            _SKIPS,
+            "one quantile (0.5 unless q is given) of a rank within 1 % (compacted samples)",
+            parameters=("q",),
+        ),
+        _top("nlargest", "list of the n largest values (5 unless n is given), the largest first"),
+        _top("nsmallest", "list of the n smallest values, the smallest first"),
         _matrix(
             "cov",
             "covariance matrix of each group, from pairwise co-moments",

@@ -95,6 +95,18 @@ class StateUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Sketched:
+    """Entries kept of a column (a position in ``Plan.columns``) for an aggregation.
+
+    ``parameters`` are those by which they are kept; outputs that differ in others share them.
+    """
+
+    aggregation: str
+    column: int
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """An output: the aggregation, its input, and the states it is finalized from.
 
@@ -187,9 +199,17 @@ class Plan:
         return _columns_of(self.outputs, Kind.WHOLE)
 
     @property
+    def sketches(self) -> tuple[Sketched, ...]:
+        """The distinct sketches that are kept."""
+        kept = (_sketched(output) for output in self.outputs if output.kind is Kind.SKETCH)
+        return tuple(dict.fromkeys(kept))
+
+    @property
     def grouped(self) -> bool:
         """Whether there is a table with one row per group: for states, or for bare keys."""
-        return bool(self.states and not self.states_from_rows) or not (self.pairs or self.rows)
+        return bool(self.states and not self.states_from_rows) or not (
+            self.pairs or self.rows or self.sketches
+        )
 
     @property
     def states_from_rows(self) -> bool:
@@ -210,7 +230,16 @@ class Plan:
         """Names of the tables that a partial consists of."""
         names = ["groups"] if self.grouped else []
         names += [f"pairs{c}" for c in self.pairs]
+        names += [f"sketch{i}" for i in range(len(self.sketches))]
         return tuple(names + (["rows"] if self.rows else []))
+
+    def table_of(self, output: Output) -> str:
+        """Name of the table that an output which is not mergeable is made from."""
+        if output.kind is Kind.WHOLE:
+            return "rows"
+        if output.kind is Kind.DISTINCT:
+            return f"pairs{output.column}"
+        return f"sketch{self.sketches.index(_sketched(output))}"
 
     @property
     def drops_late(self) -> bool:
@@ -254,6 +283,12 @@ class Plan:
             if columns:
                 labels = [short(self.columns[c].label) for c in columns]
                 lines.append(f"{name:<8} {_listed(labels)}")
+        if self.sketches:
+            of = [
+                f"{kept.aggregation} of {short(self.columns[kept.column].label)}"
+                for kept in self.sketches
+            ]
+            lines.append(f"sketches {_listed(of)}")
         outputs = [self.output_label(i) for i in range(len(self.outputs))]
         lines.append(f"outputs  {_listed(outputs)}")
         return "\n".join(lines)
@@ -276,6 +311,13 @@ def short(label: Hashable) -> str:
 
 def _record(output: Output) -> Any:
     return REGISTRY[output.aggregation]
+
+
+def _sketched(output: Output) -> Sketched:
+    assert output.column is not None
+    shapes = _record(output).shapes
+    parameters = tuple(p for p in output.parameters if p[0] in shapes)
+    return Sketched(output.aggregation, output.column, parameters)
 
 
 def _columns_of(outputs: Iterable[Output], kind: Kind) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ def flights() -> dd.DataFrame:
     """Flights from New York City in 2013, one partition per month."""
     target = DATA / "flights"
     if not target.exists():
+        print(f"writing {target}: 336,776 flights, a few seconds, once ...", flush=True)
         with _complete(target) as folder:
             _write_flights(folder)
     return dd.read_parquet(target)
@@ -42,6 +43,7 @@ def lineitem_files(scale_factor: str = SCALE_FACTOR) -> Path:
     """Folder with the Parquet files of TPC-H's lineitem at a scale."""
     target = DATA / f"tpch-sf{scale_factor}"
     if not target.exists():
+        print(f"generating {target}: TPC-H's lineitem, once ...", flush=True)
         with _complete(target) as folder:
             _generate_lineitem(folder, scale_factor)
     return target / "lineitem"

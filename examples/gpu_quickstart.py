@@ -1,8 +1,8 @@
 """Two queries of TPC-H at scale 1 on one GPU, through the plugin and by stock dask-cudf.
 
 For each query: its result, what ran and why, then the same by stock dask-cudf with the time of
-both and the difference of the results. Needs a GPU and the extra ``cu12`` or ``cu13``; run it by
-``python examples/gpu_quickstart.py``.
+both and the difference of the results. Needs a GPU and the extra ``cu12`` or ``cu13``, and says
+what is missing where there is none; run it by ``python examples/gpu_quickstart.py``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import cudf
 import dask
 import dask.dataframe as dd
 import numpy as np
-import rmm
 
 import dask_gpuagg
 import data
+import machine
 
 RUNS = 5
 TOLERANCE = 1e-9
@@ -30,6 +29,8 @@ MEANS = ["l_quantity", "l_extendedprice", "l_discount"]
 
 def lineitem() -> Any:
     """The table, in device memory."""
+    import cudf
+
     files = sorted(data.lineitem_files("1").glob("*.parquet"))
     # dask_cudf.read_parquet 26.10 refuses files with dates: "cuDF does not yet support date32"
     frame = dd.from_map(cudf.read_parquet, files, columns=data.LINEITEM)
@@ -75,6 +76,7 @@ def show(title: str, frame: Any, build: Callable[[Any], Any]) -> bool:
         return build(frame).compute()
 
     print(f"\n=== {title} ===\n{len(frame):,} rows in {frame.npartitions} partitions\n")
+    print(f"running it once each way, then {RUNS} times each way for the times ...\n", flush=True)
     ours, stock = by_plugin(), by_stock()
     print(f"{ours.head(6).to_pandas().to_string()}\n({len(ours):,} groups)\n")
     with dask_gpuagg.enabled():
@@ -98,11 +100,21 @@ def show(title: str, frame: Any, build: Callable[[Any], Any]) -> bool:
 
 
 def main() -> None:
+    missing = machine.without_gpu()
+    if missing is not None:
+        sys.exit(f"This example needs a GPU, and there is none that it can use.\n\n{missing}")
+    import cudf
+    import rmm
+
     dask_gpuagg.disable()
     dask.config.set({"gpuagg.fallback": "raise"})
     rmm.reinitialize(pool_allocator=True)
     print(
         f"dask_gpuagg {dask_gpuagg.__version__}, dask {dask.__version__}, cudf {cudf.__version__}"
+    )
+    print(
+        "reading TPC-H's lineitem at scale 1 into device memory; the first time it is made ...",
+        flush=True,
     )
     frame = lineitem()
     agreed = [

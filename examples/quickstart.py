@@ -152,13 +152,16 @@ def show(query: Query) -> bool:
     frame = query.source().persist()
     print(f"\n=== {query.title} ===")
     print(f"{len(frame):,} rows in {frame.npartitions} partitions\n")
-    print(f"running it once each way, then {RUNS} times each way for the times ...\n", flush=True)
     # The first run of each arm warms up and gives the results to compare.
-    ours, stock = query.by_plugin(frame), query.by_stock(frame)
+    print("with the plugin, for the first time: loops may be compiled, once ...", flush=True)
+    ours = query.by_plugin(frame)
+    print("by stock Dask ...\n", flush=True)
+    stock = query.by_stock(frame)
     print(f"{pd.DataFrame(ours).head(6).to_string()}\n({len(ours):,} groups)\n")
     with dask_gpuagg.enabled():
         print(dask_gpuagg.explain(query.build(frame)))
 
+    print(f"\n{RUNS} times each way, in turn, for the times ...", flush=True)
     seconds: dict[str, list[float]] = {"plugin": [], "stock": []}
     arms = [("plugin", query.by_plugin), ("stock", query.by_stock)]
     for _ in range(RUNS):
@@ -190,6 +193,7 @@ def main() -> None:
         f"{pd.__version__}, pyarrow {pa.__version__}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores"
     )
+    print(f"{len(QUERIES)} queries, each with the plugin and by stock Dask", flush=True)
     differ = [query.title for query in QUERIES if not show(query)]
     if differ:
         sys.exit(f"The two arms do not agree on: {', '.join(differ)}")

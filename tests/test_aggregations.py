@@ -11,11 +11,13 @@ from dask_gpuagg.aggregations import REGISTRY, STATES, Kind, support_table
 from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.engines.host import merge
 from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
+from dask_gpuagg.engines.host.sketches import SKETCHES
 
 PROMISED = {
     *("sum", "prod", "count", "size", "min", "max", "mean", "var", "std", "sem", "first", "last"),
     *("any", "all", "nunique", "unique", "idxmin", "idxmax", "median", "quantile", "list"),
-    *("cov", "corr", "value_counts"),
+    *("cov", "corr", "value_counts", "nunique_approx", "quantile_approx"),
+    *("nlargest", "nsmallest"),
 }
 
 
@@ -65,6 +67,19 @@ def test_order_sensitive_states_make_order_sensitive_aggregations(record):
         assert record.order_sensitive
 
 
+@pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
+def test_a_sketch_approximates_an_exact_aggregation(record):
+    if record.kind is not Kind.SKETCH:
+        assert not record.exact
+        assert not record.shapes
+    assert set(record.shapes) <= set(record.parameters)
+    if record.exact:
+        exact = REGISTRY[record.exact]
+        assert (exact.result, exact.null_rule) == (record.result, record.null_rule)
+        assert record.accepts <= exact.accepts
+        assert set(record.parameters) <= set(exact.parameters)
+
+
 def test_every_state_is_used_by_an_aggregation_or_by_users():
     used = {s for record in REGISTRY.values() for states in record.states.values() for s in states}
     assert used | {"custom"} == set(STATES)
@@ -98,7 +113,9 @@ def test_the_engine_merges_every_state():
 
 
 def test_the_engine_finishes_every_kind():
-    assert set(_WHOLE) == {a.name for a in REGISTRY.values() if a.kind is not Kind.MERGEABLE}
+    by_kind = {kind: {a.name for a in REGISTRY.values() if a.kind is kind} for kind in Kind}
+    assert set(_WHOLE) == by_kind[Kind.DISTINCT] | by_kind[Kind.WHOLE]
+    assert set(SKETCHES) == by_kind[Kind.SKETCH]
     several = {
         a.name
         for a in REGISTRY.values()
@@ -111,7 +128,9 @@ def test_the_engine_finishes_every_kind():
 
 def test_in_agg_covers_what_stock_dask_refuses():
     refused = {a.name for a in REGISTRY.values() if a.in_agg and not a.stock_agg}
-    assert refused == {"sem", "any", "all", "nunique", "idxmin", "idxmax", "quantile"}
+    not_pandas = {"nunique_approx", "quantile_approx", "nlargest", "nsmallest"}
+    exact = {"sem", "any", "all", "nunique", "idxmin", "idxmax", "quantile"}
+    assert refused == exact | not_pandas
     assert not any(a.stock_agg and not a.in_agg for a in REGISTRY.values())
 
 

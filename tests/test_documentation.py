@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dask_gpuagg
 from tests.running import ROOT
 
 PAGES = sorted(
@@ -17,6 +18,7 @@ PAGES = sorted(
 LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 # without headings of pages that are generated
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+RELEASE = re.compile(r"^## \[(?P<version>[\d.]+)\] - \d{4}-\d{2}-\d{2}$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -48,3 +50,17 @@ def test_every_folder_of_kernels_has_a_page() -> None:
     for folder in folders:
         assert (folder / "README.md").exists()
         assert f"]({folder.name}/README.md)" in map_of_kernels
+
+
+def test_the_changelog_has_the_version_that_is_released() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## .*$", changelog, re.MULTILINE)
+    assert headings[0] == "## [Unreleased]"
+    assert all(RELEASE.fullmatch(heading) for heading in headings[1:])
+    newest = RELEASE.search(changelog)
+    assert newest is not None
+    if ".dev" in dask_gpuagg.__version__:
+        # the next one
+        assert dask_gpuagg.__version__.split(".dev")[0] not in RELEASE.findall(changelog)
+    else:
+        assert dask_gpuagg.__version__ == newest["version"]

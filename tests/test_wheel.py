@@ -1,37 +1,122 @@
-"""What a wheel holds: the package, and the CUDA sources inside of it."""
+"""What is published: the source archive, the wheel made of it, and an environment that has it."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[1]
-ASK = "import dask_gpuagg; from dask_gpuagg.cuda.runtime.compiler import KERNELS; print(KERNELS)"
+import dask_gpuagg
+from tests.running import ROOT
+
+QUERY = """
+import json
+from importlib.metadata import files, version
+
+import dask.dataframe as dd
+import pandas as pd
+
+import dask_gpuagg
+from dask_gpuagg.cuda.runtime.compiler import KERNELS
+
+frame = pd.DataFrame({"k": [1, 2, 1, 2], "v": [1, 5, 2, 5], "w": [1.0, 2.0, 3.0, 4.0]})
+query = {"v": ["nunique", "median"], "w": ["mean"]}
+dask_gpuagg.enable()
+result = dd.from_pandas(frame, npartitions=2).groupby("k").agg(query).compute().sort_index()
+pd.testing.assert_frame_equal(result, frame.groupby("k").agg(query))
+print(json.dumps({
+    "version": version("dask-gpuagg"),
+    "imported": dask_gpuagg.__file__,
+    "kernels": str(KERNELS),
+    "fallbacks": len(dask_gpuagg.fallbacks().entries),
+    "files": [str(path) for path in files("dask-gpuagg")],
+}))
+"""
+
+# what a program that uses the public names looks like to a type checker
+CONSUMER = """
+from typing import assert_type
+
+import dask_gpuagg
+
+assert_type(dask_gpuagg.is_enabled(), bool)
+dask_gpuagg.enable()
+with dask_gpuagg.enabled(), dask_gpuagg.profile() as p:
+    print(p.to_json())
+assert_type(p, dask_gpuagg.profile)
+"""
+MISTAKEN = "import dask_gpuagg\nanswer: int = dask_gpuagg.is_enabled().real + 'x'\n"
 
 
-def test_a_wheel_brings_package_and_kernels(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", tmp_path, CHECKOUT], check=True, timeout=300)
-    (wheel,) = tmp_path.glob("*.whl")
-    installed = tmp_path / "installed"
-    zipfile.ZipFile(wheel).extractall(installed)
-    # some distributions leave such a file in site-packages
-    (installed / "pyproject.toml").touch()
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=environment,
-        cwd=tmp_path,
-        check=True,
+def run(*command: str | Path, cwd: Path, **options: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | options,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
+        check=False,
     )
-    kernels = Path(asked.stdout.strip())
-    assert kernels == installed / "dask_gpuagg" / "kernels"
-    expected = {p.relative_to(CHECKOUT / "kernels") for p in CHECKOUT.glob("kernels/**/*.cuh")}
-    assert expected == {p.relative_to(kernels) for p in kernels.glob("**/*.cuh")}
-    assert (installed / "dask_gpuagg" / "gpuagg.yaml").exists()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def built(kind: str, source: Path, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder, cwd=source)
+    (archive,) = folder.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[kind])
+    return archive
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    return {name: data for name, data in held.items() if not name.endswith("/RECORD")}
+
+
+def test_built_archives_install_answer_a_query_and_are_typed(tmp_path: Path) -> None:
+    archive = built("sdist", ROOT, tmp_path)
+    with tarfile.open(archive) as source:
+        source.extractall(tmp_path / "source", filter="data")
+    (unpacked,) = (tmp_path / "source").iterdir()
+    for page in ("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "SECURITY.md"):
+        assert (unpacked / page).read_bytes() == (ROOT / page).read_bytes()
+
+    wheel = built("wheel", unpacked, tmp_path)
+    assert contents(wheel) == contents(built("wheel", ROOT, tmp_path / "checkout"))
+
+    # with the dependencies that the wheel names, and nothing else
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    asked = json.loads(run(python, "-c", QUERY, cwd=tmp_path).splitlines()[-1])
+    package = Path(asked["imported"]).parent
+    assert tmp_path in package.parents
+    assert asked["version"] == dask_gpuagg.__version__
+    assert asked["fallbacks"] == 0
+    assert Path(asked["kernels"]) == package / "kernels"
+    headers = {path.relative_to(ROOT / "kernels") for path in ROOT.glob("kernels/**/*.cuh")}
+    assert headers == {path.relative_to(package / "kernels") for path in package.glob("**/*.cuh")}
+    installed = {Path(name).parts[0] for name in asked["files"]}
+    assert {name for name in installed if name not in ("..", "dask_gpuagg")} == {
+        f"dask_gpuagg-{dask_gpuagg.__version__}.dist-info"
+    }
+    for notice in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f"licenses/{notice}") for name in asked["files"])
+
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    (tmp_path / "mistaken.py").write_text(MISTAKEN)
+    check = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python]
+    check += ["--cache-dir", tmp_path / "types", "--follow-imports", "silent"]
+    assert "no issues found" in run(*check, "consumer.py", cwd=tmp_path)
+    refused = subprocess.run(
+        [*map(str, check), "mistaken.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1, refused.stdout
+    assert "Unsupported operand types" in refused.stdout

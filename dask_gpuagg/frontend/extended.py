@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase
 from dask.dataframe.dask_expr._repartition import Repartition
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend.device_metadata import numeric_labels
 from dask_gpuagg.frontend.functions import Parameters
@@ -226,7 +228,16 @@ def extend(
     labels = {r.label for r in spec.requested}
     if device and len(labels) < len(spec.requested):
         raise Unsupported("cuDF has no two columns of one label")
+    if device:
+        spec = replace(spec, requested=tuple(exact_of(request) for request in spec.requested))
     return _node(groupby, spec, flags, stock)
+
+
+def exact_of(request: Requested) -> Requested:
+    """The exact aggregation for an approximate one: the device engine has no sketches."""
+    record = REGISTRY.get(request.aggregation)
+    exact = record.exact if record is not None else ""
+    return replace(request, aggregation=exact) if exact else request
 
 
 def extend_method(

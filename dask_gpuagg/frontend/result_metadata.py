@@ -114,14 +114,17 @@ def _meta_of(grouped: Any, request: Requested) -> pd.Series:
     if grouped.obj.dtype == object and request.aggregation in ("sum", "min", "max"):
         # the objects of Dask's non-empty metadata can be neither added nor compared
         return grouped.first().iloc[:0]
-    if request.aggregation == "list":
+    if REGISTRY[request.aggregation].shapes:  # lists of the values that are kept
+        made = pd.Series([], index=grouped.size().index[:0], dtype=object)
+    elif request.aggregation == "list":
         index = grouped.size().index[:0]
         made = pd.Series([], index=index, dtype=list_dtype(grouped.obj.dtype))
     elif dtype_class(grouped.obj.dtype) == "decimal" and _keeps_moments(request.aggregation):
         # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
         made = grouped.size().astype("double[pyarrow]")
     else:
-        method: Callable[..., pd.Series] = getattr(grouped, request.aggregation)
+        name = REGISTRY[request.aggregation].exact or request.aggregation
+        method: Callable[..., pd.Series] = getattr(grouped, name)
         made = method(**parameters)
     return made.iloc[:0]
 

@@ -153,9 +153,16 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
         del parameters["skipna"]
         least = _ALL
     q = parameters.get("q", 0.5)
-    if name == "quantile" and not isinstance(q, int | float):
+    if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
         raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
+    n = parameters.get("n", 0)
+    if name in REGISTRY and "n" in REGISTRY[name].parameters and not _is_count(n):
+        raise Unsupported(f"n={n!r} is no number of values", name)
     return tuple(sorted(parameters.items())), least
+
+
+def _is_count(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n >= 0
 
 
 def needs_extension(groupby: Any, arg: Any, named: dict[str, Any]) -> bool:

@@ -197,9 +197,16 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
         elif rows is None:
             return None
         else:
-            columns = plan.rows if name == "rows" else (int(name.removeprefix("pairs")),)
-            found += rows * (keys + sum(size_of(plan.columns[c].dtype) for c in columns))
+            found += rows * (keys + _bytes_of_row(plan, name))
     return found
+
+
+def _bytes_of_row(plan: Plan, table: str) -> int:
+    """Bytes of a row of a table of pairs, entries or rows, without the keys."""
+    if table.startswith("sketch"):
+        return 9  # at most: a float64 and a level
+    columns = plan.rows if table == "rows" else (int(table.removeprefix("pairs")),)
+    return sum(size_of(plan.columns[c].dtype) for c in columns)
 
 
 def _counted(number: int, noun: str) -> str:

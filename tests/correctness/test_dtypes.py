@@ -1,4 +1,4 @@
-"""Every aggregation of the registry on every dtype that it accepts."""
+"""Every aggregation of the registry that pandas has, on every dtype that it accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import DTYPE_CLASSES, dtype_class
 from tests.comparison import compare, pandas_answers
 from tests.data import ROWS, VALUES, partitioned
@@ -28,7 +28,7 @@ ADMITTED = [
     (dtype, name)
     for dtype, cls in CLASSES.items()
     for name, record in REGISTRY.items()
-    if cls in record.accepts
+    if cls in record.accepts and record.kind is not Kind.SKETCH
 ]
 # float16 and float32 results are pandas' where it accumulates in the narrow type
 ABSOLUTE = {"float16": 1e-2, "float32": 1e-5, "Float32": 1e-5, "float[pyarrow]": 1e-5}

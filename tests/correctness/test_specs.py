@@ -25,7 +25,11 @@ DATA = pd.DataFrame(
         "y": _rng.integers(-9, 9, _N),
     }
 )
-IN_AGG = [name for name, record in REGISTRY.items() if record.in_agg and name != "size"]
+IN_AGG = [
+    n
+    for n, record in REGISTRY.items()
+    if record.in_agg and n != "size" and record.kind is not Kind.SKETCH
+]
 FORMS: dict[str, Any] = {
     "one name": "sum",
     "names": ["sum", "nunique", "sem"],

@@ -214,3 +214,13 @@ def test_explain_and_runs() -> None:
     query.compute()
     run = dask_gpuagg.last_runs()[-1]
     assert run.groups == 50
+
+
+def test_approximate_aggregations_are_exact_here() -> None:
+    lazy = collection(frame())
+    spec = {"f": ["quantile_approx"], "i": ["nunique_approx"]}
+    found = lazy.groupby("k").agg(spec).compute()
+    wanted = lazy.groupby("k").agg({"f": ["quantile"], "i": ["nunique"]}).compute()
+    assert list(found.columns) == [("f", "quantile_approx"), ("i", "nunique_approx")]
+    wanted.columns = found.columns
+    pd.testing.assert_frame_equal(host(found), host(wanted))

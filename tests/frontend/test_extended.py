@@ -17,9 +17,18 @@ from dask.dataframe.dask_expr._collection import new_collection
 import dask_gpuagg
 from dask_gpuagg.frontend import calls, hook
 from dask_gpuagg.frontend.device_metadata import cudf_dtype
-from dask_gpuagg.frontend.extended import Stock, extend
+from dask_gpuagg.frontend.extended import Stock, exact_of, extend
 from dask_gpuagg.plan import Requested
 from tests.comparison import assert_same
+
+
+def test_the_device_is_asked_for_exact_answers() -> None:
+    q = (("q", 0.9),)
+    approximate = Requested("a", "quantile_approx", "x", q)
+    assert exact_of(approximate) == Requested("a", "quantile", "x", q)
+    assert exact_of(Requested("b", "nunique_approx", "x")) == Requested("b", "nunique", "x")
+    for kept in (Requested("c", "sum", "x"), Requested("d", "custom", "x")):
+        assert exact_of(kept) is kept
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
     if cls == "string":
         return _of_array(values.to_numpy(dtype=object))
     if cls in ("datetime", "timedelta"):
-        unit, ticks = _ticks(values)
+        unit, ticks = ticks_with_unit(values)
         return _of_ticks(ticks, TICKS[unit], promised)
     if cls == "date":
         days = pc.cast(pc.cast(pa.array(values.array), pa.date32()), pa.int32())
@@ -173,7 +173,7 @@ def _text_of_number(number: float) -> str:
     return str(int(number)) if math.isfinite(number) and number == int(number) else repr(number)
 
 
-def _ticks(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
+def ticks_with_unit(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
     """Unit and integers of datetimes and durations; instants for those in a time zone."""
     if isinstance(values.dtype, pd.ArrowDtype):
         kind = values.dtype.pyarrow_dtype

@@ -47,7 +47,7 @@ def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
         return None
     row = meta_nonempty(pd.Series([], dtype=dtype)).iloc[:1]
     try:
-        method = getattr(row.groupby([0]), output.aggregation)
+        method = getattr(row.groupby([0]), REGISTRY[output.aggregation].exact or output.aggregation)
         return method(**dict(output.parameters)).dtype
     except (TypeError, NotImplementedError, ArithmeticError):  # what pandas refuses by dtype
         return None

@@ -1,9 +1,10 @@
 """The host engine: pandas partitions in, pandas results out.
 
 A *partial* is a dictionary of tables: ``groups`` with one row per group and the fields of
-every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, and ``rows``
-with whole rows. Every table carries the keys as columns ``k0``, ``k1``, … and every group
-appears in every table. Partials combine in the order of their partitions.
+every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, ``sketch<i>`` with
+the entries of a sketch, and ``rows`` with whole rows. Every table carries the keys as columns
+``k0``, ``k1``, … and every group appears in every table. Partials combine in the order of their
+partitions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows, repeated
 from dask_gpuagg.engines.host.exchange import (
@@ -48,7 +50,7 @@ from dask_gpuagg.engines.host.stacking import (
 )
 from dask_gpuagg.engines.host.unobserved import complete, expected_groups
 from dask_gpuagg.engines.host.update import update
-from dask_gpuagg.plan import Column, Plan
+from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
@@ -122,6 +124,9 @@ def partial(
         tables["groups"] = _table(_key_columns(groups.keys) | fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
+    for i, kept in enumerate(plan.sketches):
+        made = sketches.update(kept, groups.codes, groups.n, columns[kept.column])
+        tables[f"sketch{i}"] = _entries(groups, *made)
     if plan.rows:
         whole = {f"v{c}": columns[c].array for c in plan.rows}
         rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
@@ -151,6 +156,10 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             stacked = _table(_key_columns(groups.keys) | fields)
         elif name.startswith("pairs"):
             stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
+        elif name.startswith("sketch"):
+            groups = group(keys, dropna=False)
+            made = sketches.merge(_sketched(plan, name), groups.codes, groups.n, _fields(stacked))
+            stacked = _entries(groups, *made)
         tables[name] = stacked
     return tables
 
@@ -206,6 +215,9 @@ def finalize(
         if len(rows) < len(codes[name]):
             stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
             codes[name] = codes[name].take(rows)
+    for name in (name for name in stacked if name.startswith("sketch")):
+        made = sketches.merge(_sketched(plan, name), codes[name], n, _fields(stacked[name]))
+        codes[name], stacked[name] = made[0], _table(made[1])
     reducers = {name: Reducer(codes[name], n) for name in stacked}
     fields = {}
     if plan.grouped:
@@ -287,6 +299,21 @@ def _distinct(
     else:
         *arrays, array = (column.array.take(rows) for column in columns)
     return _table(_key_columns(arrays) | {"v": array})
+
+
+def _entries(groups: Groups, codes: Any, fields: Fields) -> pd.DataFrame:
+    """The table of a sketch."""
+    return _table(_key_columns(key.take(codes) for key in groups.keys) | fields)
+
+
+def _fields(table: pd.DataFrame) -> Fields:
+    """The fields of a sketch's table, without the keys."""
+    return {c: table[c].to_numpy() for c in table.columns if not c.startswith("k")}
+
+
+def _sketched(plan: Plan, table: str) -> Sketched:
+    """What a table has the entries of."""
+    return plan.sketches[int(table.removeprefix("sketch"))]
 
 
 def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import (
     DECIMAL_DIGITS,
     categories_of,
@@ -65,9 +66,7 @@ def finish_groups(
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, of_states, index)
         else:
-            name = "rows" if output.kind is Kind.WHOLE else f"pairs{output.column}"
-            column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
-            values = _WHOLE[output.aggregation](reducers[name], tables[name][column], output)
+            values = _from_table(output, tables, reducers, plan)
         if output.column in plan.found:
             found = plan.columns[output.column].dtype
             if _is_nothing(values, found, dtype):
@@ -203,6 +202,19 @@ def _from_states(output: Output, of_states: dict[str, Fields], index: pd.Index) 
     for state in states:
         merged |= state
     return finish(merged, dict(output.parameters))
+
+
+def _from_table(
+    output: Output, tables: dict[str, pd.DataFrame], reducers: dict[str, Reducer], plan: Plan
+) -> Any:
+    """An output of pairs, of a sketch, or of whole rows."""
+    name = plan.table_of(output)
+    table, reducer = tables[name], reducers[name]
+    if output.kind is Kind.SKETCH:
+        fields = {c: table[c].to_numpy() for c in table.columns}
+        return sketches.finish(output, reducer.codes, reducer.n, fields)
+    column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
+    return _WHOLE[output.aggregation](reducer, table[column], output)
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:

@@ -88,3 +88,26 @@ def _median(run: Array) -> Any:
     k = len(run) // 2
     run.partition(k)
     return run[k] if len(run) % 2 else (run[k] + run[:k].max()) / 2
+
+
+def order_within(codes: Array, n: int, values: Array) -> Array:
+    """The order of rows by their groups, and by their values in each.
+
+    Parameters
+    ----------
+    codes : ndarray of int in ``range(n)``, shape (rows,)
+    n : int
+        Number of groups.
+    values : ndarray of numbers, shape (rows,)
+        NaN comes last. The order of equal values is not specified.
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+    """
+    # NumPy sorts numbers by vector instructions, and integers of 16 bits by radix
+    order = np.argsort(values)
+    for shift in range(0, max(n - 1, 1).bit_length(), 16):
+        digits = ((codes[order] >> shift) & 0xFFFF).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order

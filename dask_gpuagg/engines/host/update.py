@@ -45,7 +45,7 @@ def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Inde
     if state in ("idxmin", "idxmax"):
         return _update_extreme(reducer, state, values[0], index)
     if state == "comoments":
-        return _update_comoments(reducer, _floats(values[0]), _floats(values[1]))
+        return _update_comoments(reducer, floats_of(values[0]), floats_of(values[1]))
     return UPDATES[state](reducer, values[0])
 
 
@@ -60,7 +60,7 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
     return pd.Series(values.to_numpy(dtype=wide, na_value=fill))
 
 
-def _floats(values: pd.Series) -> npt.NDArray[np.float64]:
+def floats_of(values: pd.Series) -> npt.NDArray[np.float64]:
     """The values in float64, nulls as NaN; of complex ones the real parts, as pandas warns."""
     if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
         return np.asarray(values.to_numpy(dtype=np.float64))
@@ -126,7 +126,7 @@ def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
 
 def _float_series(values: pd.Series) -> pd.Series:
     """The values in float64, nulls as NaN; the column itself if it can be."""
-    return values if values.dtype == np.float64 else pd.Series(_floats(values))
+    return values if values.dtype == np.float64 else pd.Series(floats_of(values))
 
 
 def _filled(values: pd.Series, null: float) -> pd.Series | None:
@@ -163,7 +163,7 @@ def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
     filled = _filled(values, 1.0)
     if filled is not None:
         return {"prod": products(reducer, filled, skipna=False)}
-    return {"prod": products(reducer, pd.Series(_floats(values)))}
+    return {"prod": products(reducer, pd.Series(floats_of(values)))}
 
 
 def products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.NDArray[Any]:
@@ -216,8 +216,8 @@ def _truth(function: str) -> Callable[[Reducer, pd.Series], Fields]:
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     if is_complex(values.dtype):
-        values = pd.Series(_floats(values))
-    floats = values if fused.reads(values.dtype) else pd.Series(_floats(values))
+        values = pd.Series(floats_of(values))
+    floats = values if fused.reads(values.dtype) else pd.Series(floats_of(values))
     n = _count(reducer, values)["n"]
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = _fsum(reducer, values)["sum"] / n

@@ -86,3 +86,14 @@ def test_other_tables_are_not_taken():
     assert not ordered.takes(whole.assign(v0="text"))
     assert not ordered.takes(whole.assign(v0=np.zeros(rows, "i2")))
     assert not ordered.takes(whole.assign(v0=pd.array(np.arange(rows), "Int64")))
+
+
+@given(rows=ROWS, stride=st.sampled_from([1, 70_000]))
+def test_rows_are_ordered_within_their_groups(rows, stride):
+    codes = np.array([code * stride for code, _ in rows], np.int64)
+    values = np.array([value for _, value in rows], np.float64)
+    order = ordered.order_within(codes, 5 * stride + 1, values)
+    expected = np.lexsort((values, codes))
+    assert sorted(order) == list(range(len(rows)))
+    np.testing.assert_array_equal(codes[order], codes[expected])
+    np.testing.assert_array_equal(values[order], values[expected])
