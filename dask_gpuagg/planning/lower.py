@@ -15,6 +15,7 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
+from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import DEVICE_SHARE
 from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.planning.groups import dtype_bound, from_metadata
@@ -36,6 +37,7 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
+from dask_gpuagg.streaming.support import refusal
 from dask_gpuagg.tasks.tasks import PARTITION
 
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
@@ -187,7 +189,13 @@ def chunks_of(query: GroupByQuery) -> Chunks | None:
     if columns is not None and (apart or plan.shape == "values"):
         columns += [key.label for key in plan.keys]  # keys of rows, not of groups
     ordered, shared = plan.order_sensitive, query.shared
-    return chunked(query.frame, query.by, ordered, device, shared, columns, apart)
+    streamed = not device and is_streamed(plan)
+    return chunked(query.frame, query.by, ordered, device, shared, columns, apart, streamed)
+
+
+def is_streamed(plan: Plan) -> bool:
+    """Whether workers with a GPU stream the host partitions of a plan through it."""
+    return settings().engine == "device" and refusal(plan) is None
 
 
 def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
@@ -18,6 +19,7 @@ from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
+from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
 from dask_gpuagg.tasks.unify import DTYPES, differing, unify
 
 Partial = dict[str, Any]
@@ -75,6 +77,8 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
 
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
+    if goes_to_device(parts[0].keys[0], plan):
+        return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
     made: list[Partial] = []
     for run in _stackable(parts, plan, engine):
@@ -101,12 +105,22 @@ def partials_of_stream(
     made: list[Partial] = []
     waiting: list[Inputs] = []
     left = size = 0
-    for frame, by in frames:
-        waiting.append(inputs_of(frame, by, plan))
-        nbytes = engine_of(frame).bytes_of(waiting[-1])
-        saw(engine_name(frame), len(waiting[-1]), nbytes=nbytes)
-        size += nbytes
-        del frame, by
+
+    def inputs() -> Iterator[Inputs]:
+        for frame, by in frames:
+            part = inputs_of(frame, by, plan)
+            saw(engine_for(frame, plan), len(part), nbytes=engine_of(frame).bytes_of(part))
+            del frame, by
+            yield part
+
+    parts = inputs()
+    first = next(parts)
+    if goes_to_device(first.keys[0], plan):
+        return streamed_partials(chain([first], parts), plan, lambda part: _by_host(part, plan))
+    for part in chain([first], parts):
+        waiting.append(part)
+        size += engine_of(part.keys[0]).bytes_of(part)
+        del part
         if size < _BYTES_OF_A_CALL:
             continue
         made += partials_of(waiting, plan)
@@ -117,6 +131,15 @@ def partials_of_stream(
             made = [combined(made, plan)]
             left = _rows(made[0])
     return [*made, *(partials_of(waiting, plan) if waiting else [])]
+
+
+def engine_for(data: Any, plan: Plan) -> str | None:
+    """Which engine groups a frame or a column: see ``gpuagg.engine``."""
+    return DEVICE if goes_to_device(data, plan) else engine_name(data)
+
+
+def _by_host(part: Inputs, plan: Plan) -> Partial:
+    return partial_of(part, plan, engine_of(part.keys[0]))
 
 
 def _rows(partial: Partial) -> int:

@@ -21,11 +21,11 @@ from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
     combined,
+    engine_for,
     finalized,
     finished_of,
     inputs_of,
     labelled,
-    partial_of,
     partials_of,
     partials_of_stream,
     rows_of,
@@ -55,8 +55,8 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = partial_of(part, plan, engine_of(frame))
-        _read(done, [part])
+        made = combined(partials_of([part], plan), plan)
+        _read(done, [part], plan)
         done.groups = rows_of(made)
         return made
 
@@ -66,7 +66,7 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
         made = finished_of([part], plan, shape)
-        _read(done, [part])
+        _read(done, [part], plan)
         done.groups = len(made)
         return made
 
@@ -93,7 +93,7 @@ def gpuagg_chunk(
         if not readers:
             found = _there(parts, keys, values, plan)
             made = combined(partials_of(found, plan), plan)
-            _read(done, found)
+            _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = combined(partials_of_stream(frames, plan, done.saw), plan)
@@ -123,7 +123,7 @@ def gpuagg_chunk_direct(
         if not readers:
             found = _there(parts, keys, values, plan)
             made = finished_of(found, plan, meta)
-            _read(done, found)
+            _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = finalized(partials_of_stream(frames, plan, done.saw), plan, meta)
@@ -233,11 +233,11 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
         return made
 
 
-def _read(done: Task, parts: Sequence[Inputs]) -> None:
+def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     engine = engine_of(parts[0].keys[0])
     rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
-    done.saw(engine_name(parts[0].keys[0]), rows, nbytes=nbytes)
+    done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
 
 
 def _bytes_of(table: Any) -> int:

@@ -340,6 +340,7 @@ def _admits_runs(query: Query) -> bool:
 
 
 def in_global(case: Case, why: str) -> Lphga:
+    """A roomy table in global memory."""
     slots = safe_slots(case.rows)
     if case.estimate is not None:
         slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
