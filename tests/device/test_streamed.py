@@ -15,6 +15,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.reporting.runs import forget
 from tests.comparison import assert_same
+from tests.device.failing import failing, numbers
 
 ROWS = 40_000
 ASKED = {
@@ -159,44 +160,23 @@ def limited() -> Callable[[int], Any]:
     return at_most
 
 
+@pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("key", ["k", "text"])
-def test_each_failed_allocation_costs_no_answer(key: str) -> None:
-    """The n-th allocation fails, and all behind it or it alone: the groups are pandas'."""
-    import rmm
-
+def test_each_failed_allocation_costs_no_answer(key: str, once: bool) -> None:
+    """The n-th allocation fails, alone or with all behind it: the groups are pandas'."""
     rng = np.random.default_rng(6)
     rows = 300_000
     whole = pd.DataFrame({"k": rng.integers(0, 70_000, rows), "x": rng.normal(size=rows)})
     whole["text"] = whole["k"].astype(str)
     collection = dd.from_pandas(whole, npartitions=2).persist()
-    expected = whole.groupby(key).x.agg(["sum", "count"])
-    before = rmm.mr.get_current_device_resource()
-    for once in (True, False):
-        n = 0
-        while True:
-            seen = 0
-
-            def allocate(size: int, stream: Any, n: int = n, once: bool = once) -> int:
-                nonlocal seen
-                seen += 1
-                if seen == n + 1 or (seen > n and not once):
-                    raise MemoryError(f"injected; Requested bytes {size}")
-                return int(before.allocate(size, stream))
-
-            def deallocate(pointer: int, size: int, stream: Any) -> None:
-                before.deallocate(pointer, size, stream)
-
-            counted = rmm.mr.StatisticsResourceAdaptor(
-                rmm.mr.CallbackMemoryResource(allocate, deallocate)
-            )
-            rmm.mr.set_current_device_resource(counted)
-            try:
-                ours = collection.groupby(key).x.agg(["sum", "count"]).compute()
-            finally:
-                rmm.mr.set_current_device_resource(before)
-            assert counted.allocation_counts.current_bytes == 0
-            assert_same(ours.sort_index(), expected.sort_index(), rtol=1e-9, atol=1e-9)
-            if seen <= n:
-                break
-            n += 1 if n < 60 else 7
-        assert n > 5
+    expected = whole.groupby(key).x.agg(["sum", "count"]).sort_index()
+    query = collection.groupby(key).x.agg(["sum", "count"])
+    query.compute()
+    for n in numbers():
+        with failing(n, once) as memory:
+            ours = query.compute()
+        assert memory.held() == 0
+        assert_same(ours.sort_index(), expected, rtol=1e-9, atol=1e-9)
+        if memory.allocations <= n:
+            break
+    assert n > 5

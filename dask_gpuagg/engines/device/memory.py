@@ -15,10 +15,13 @@ last step.
 from __future__ import annotations
 
 import gc
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -110,6 +113,55 @@ def free_cached() -> None:
     manager = spilling.get_global_manager() if spilling is not None else None
     if manager is not None:
         manager.spill_device_memory(nbytes=sys.maxsize)
+
+
+@dataclass(frozen=True)
+class Spilled(Generic[T]):
+    """Tables of the device in host memory.
+
+    Attributes
+    ----------
+    data : bytes
+        Their description.
+    buffers : tuple
+        Their columns.
+    """
+
+    data: bytes
+    buffers: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, tables: T) -> Spilled[T]:
+        """The same tables in host memory; those of the device are not released by it."""
+        buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps(tables, protocol=5, buffer_callback=buffers.append)
+        return cls(data, tuple(buffers))
+
+    def restored(self) -> T:
+        """The tables in device memory again."""
+        made: T = pickle.loads(self.data, buffers=self.buffers)
+        return made
+
+
+def after_free(step: Callable[[], T]) -> Callable[[], T]:
+    """The same step once cached memory is given back."""
+
+    def again() -> T:
+        free_cached()
+        return step()
+
+    return again
+
+
+def tried_twice(what: str, step: Callable[[], T]) -> T:
+    """The result of a step that cannot be divided.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        With ``what`` was to be made.
+    """
+    return first_that_fits([step, after_free(step)], partial(out_of_memory, what))
 
 
 def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], MemoryError]) -> T:
