@@ -20,7 +20,7 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
-from dask_gpuagg.engines.device.groups import array_of, like, present, view
+from dask_gpuagg.engines.device.groups import like, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.engines.device.operations import (
@@ -46,6 +46,7 @@ from dask_gpuagg.streaming.columns import (
     restored,
     restored_text,
 )
+from dask_gpuagg.streaming.download import on_host, text_on_host
 from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
@@ -204,25 +205,15 @@ def _text_type(text: pa.Array) -> pa.DataType:
 def _to_host(column: Any, dtype: Any) -> Any:
     """A column of groups in a host dtype."""
     if isinstance(dtype, pd.StringDtype):
-        return restored_text(column.to_arrow(), dtype)
-    return restored(*_values(column), dtype)
-
-
-def _values(column: Any) -> tuple[Any, Any]:
-    """Values and which of them are not null, as NumPy arrays; times as ticks."""
-    own = view(column)
-    valid = cp.asnumpy(present(own)) if own.null_count() else None
-    if column.dtype.kind in "mM":
-        own = plc.unary.bit_cast(own, INT64)
-    return cp.asnumpy(array_of(own, null=False if own.type() == BOOL8 else 0)), valid
+        return restored_text(text_on_host(view(column)), dtype)
+    return restored(*on_host(view(column)), dtype)
 
 
 def _field(column: Any, state: str, empty: Any, of: Any) -> Any:
     """A field of a state as the host engine has it."""
-    own_dtype = state in ("min", "max", "first", "last", "osum")
-    if own_dtype:
-        return restored(*_values(column), of)
-    values, valid = _values(column)
+    values, valid = on_host(view(column))
+    if state in ("min", "max", "first", "last", "osum"):
+        return restored(values, valid, of)
     if valid is None:
         return values
     return np.where(valid, values, np.nan if empty is None else values.dtype.type(empty))

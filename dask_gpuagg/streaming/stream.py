@@ -86,6 +86,7 @@ class Stream:
         del loaded
         if table is None:
             self.sizes.refused()
+            self.device.release()
             self._step_down(batch)
             return
         self._add(batch, table)
@@ -134,7 +135,6 @@ class Stream:
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         self.spill()
-        self.device.release()
         table = self._grouped(lambda: self.device.load(batch))
         if table is not None:
             self._add(batch, table)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_made: list[Failing] = []
+
 
 class Failing:
     """Counts allocations and refuses some of them.
@@ -55,6 +57,8 @@ def failing(n: int, once: bool) -> Iterator[Failing]:
     made = Failing(n, once)
     before = rmm.mr.get_current_device_resource()
     rmm.mr.set_current_device_resource(made.resource)
+    # whatever it has allocated is given back to it, cycles that are found later included
+    _made.append(made)
     try:
         yield made
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def frame(rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
 def check(collection: Any, whole: pd.DataFrame, keys: list[str], asked: Any, **flags: Any) -> None:
     ours = collection.groupby(keys, sort=True, observed=True, **flags).agg(asked).compute()
     theirs = whole.groupby(keys, sort=True, observed=True, **flags).agg(asked)
-    assert_same(ours, theirs, rtol=1e-6, atol=1e-9)
+    # pandas adds float32 in float32
+    assert_same(ours, theirs, rtol=1e-5, atol=1e-4)
     assert any(run.decision.kernel != "host" for run in dask_gpuagg.last_runs())
 
 
@@ -175,7 +177,8 @@ def test_each_failed_allocation_costs_no_answer(key: str, once: bool) -> None:
     for n in numbers():
         with failing(n, once) as memory:
             ours = query.compute()
-        assert memory.held() == 0
+        gc.collect()
+        assert memory.held() == 0, n
         assert_same(ours.sort_index(), expected, rtol=1e-9, atol=1e-9)
         if memory.allocations <= n:
             break
