@@ -9,6 +9,7 @@
 #   make docs         documentation, into docs/_build/html
 #   make dist         source archive and wheel, into dist/
 #   make warm         compile the kernels of common queries: WARM_ARGS="--architecture sm_90"
+#   make sanitize     every kernel under compute-sanitizer: needs a GPU, cuDF and the CUDA toolkit
 #   make bench        plugin against stock Dask, by benchmarks/host.py
 #
 # PYTHON picks the interpreter of a new environment (make PYTHON=python3.12 quickstart), JOBS the
@@ -20,6 +21,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 WARM_ARGS ?=
+SANITIZE_ARGS ?=
 
 BIN := $(VENV)/bin
 
@@ -38,7 +40,7 @@ OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
   $(addprefix tests/frontend/test_,activation.py hook.py extended.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-all test-oldest lint docs dist warm bench clean distclean
+.PHONY: help quickstart test test-fast test-all test-oldest lint docs dist warm sanitize bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,6 +85,10 @@ dist: $(VENV)/.stamp-test
 # the extra `test` brings NVIDIA's compiler
 warm: $(VENV)/.stamp-test
 	$(BIN)/python -m dask_gpuagg warm $(WARM_ARGS)
+
+# in an environment that has RAPIDS: PYTHON=... names its interpreter; SANITIZE_ARGS="memcheck" one tool
+sanitize:
+	$(PYTHON) -m tests.sanitize $(SANITIZE_ARGS)
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python -m benchmarks.host $(BENCH_ARGS)

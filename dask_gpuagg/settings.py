@@ -21,6 +21,7 @@ CHOICES = {
     "sample": ("auto", "never"),
     "kernel": ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
     "compile": ("background", "wait"),
+    "engine": ("auto", "device"),
 }
 
 
@@ -51,6 +52,7 @@ class Settings:
     # as it was given: one that is no directory costs time, and no query its result
     kernel_cache: Any
     pool: str | int | None
+    engine: str
 
 
 # the section as last read, and its settings

@@ -26,11 +26,14 @@ class TaskSettings:
         ``warn``, ``silent`` or ``raise``: what happens where kernels cannot run.
     compile : str
         ``background`` or ``wait``: what happens while kernels are being compiled.
+    engine : str
+        ``device`` where host partitions are grouped on the GPU.
     """
 
     kernel: str
     fallback: str
     compile: str = "background"
+    engine: str = "auto"
 
 
 _used: ContextVar[TaskSettings | None] = ContextVar("_used", default=None)
@@ -39,7 +42,7 @@ _used: ContextVar[TaskSettings | None] = ContextVar("_used", default=None)
 def configured() -> TaskSettings:
     """The settings of this process."""
     here = settings()
-    return TaskSettings(here.kernel, here.fallback, here.compile)
+    return TaskSettings(here.kernel, here.fallback, here.compile, here.engine)
 
 
 def current() -> TaskSettings:

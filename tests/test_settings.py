@@ -24,6 +24,7 @@ BAD = {
     "sample": ["always", False, 3],
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
+    "engine": ["gpu", "host", None, True],
     # what is no directory costs a warning and time: tests/cuda/runtime/test_disk_cache.py
     "kernel-cache": [],
     "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
@@ -48,6 +49,7 @@ GOOD = {
     "sample": [("auto", "auto"), ("never", "never")],
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
+    "engine": [("auto", "auto"), ("device", "device")],
     "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (["/x", "/y"], ["/x", "/y"]), (3, 3)],
     "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
 }
@@ -61,7 +63,7 @@ def test_the_defaults_are_those_of_the_file():
     )
     ran = run_python("-c", code)
     expected = Settings(
-        None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None
+        None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None, "auto"
     )
     assert ran.stdout.strip() == str(expected), ran.stderr
 
@@ -112,7 +114,17 @@ def test_a_section_that_is_none_is_refused(section):
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
         assert settings() == Settings(
-            None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None
+            None,
+            "warn",
+            ChunkLimit(),
+            "auto",
+            None,
+            "auto",
+            "auto",
+            "background",
+            None,
+            None,
+            "auto",
         )
 
 

@@ -31,7 +31,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
     SpEga,
 )
-from dask_gpuagg.cuda.choice.partitions import copies_bytes
+from dask_gpuagg.cuda.choice.memory import with_less_memory
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import (
     make_words,
@@ -85,11 +85,11 @@ class Attempt:
         Whether all rows go to a table in global memory that grows, because the kernel of the
         decision did not take them.
     spares_memory : bool
-        Whether another attempt follows where device memory does not suffice for this one.
+        Whether another attempt may follow where device memory does not suffice for this one.
     doubted : bool
         Whether it took all rows, but some word may stand for several keys, or for none.
-    without_memory : bool
-        Whether device memory did not suffice.
+    refused : str, optional
+        What the allocator said where device memory did not suffice.
     """
 
     call: Call
@@ -99,7 +99,7 @@ class Attempt:
     rehashed: bool = False
     spares_memory: bool = False
     doubted: bool = False
-    without_memory: bool = False
+    refused: str | None = None
 
     def run(self) -> Done | None:
         """The groups; None, and nothing left of the attempt, if it cannot take all rows.
@@ -116,10 +116,11 @@ class Attempt:
         done = None
         try:
             done = algorithm(call, self.decision)
-        except MemoryError:
+        except MemoryError as error:
             if not self.spares_memory:
                 raise
-            self.without_memory = True
+            # not the error itself, whose traceback keeps the attempt's buffers
+            self.refused = str(error)
         finally:
             # it refers to the call, which would live until the garbage collector runs
             call.check = None
@@ -327,13 +328,12 @@ def _decided(
     """The decision, then others where the rows or the memory do not admit it."""
     query, costs = call.query, known(call.device).costs
     while True:
-        copies = isinstance(decision, Partitioned) and forced == "auto"
-        attempt = Attempt(call, decision, remember, spares_memory=copies)
+        attempt = Attempt(call, decision, remember, spares_memory=forced == "auto")
         yield attempt
         if attempt.doubted:
             return
-        if attempt.without_memory and isinstance(decision, Partitioned):
-            decision = _with_less_memory(call, decision)
+        if attempt.refused is not None:
+            decision = _with_less_memory(call, decision, attempt.refused)
         elif isinstance(decision, Sgb | Direct):
             decision = choose.decide_again(
                 query, call.rows, decision, call.device, forced, costs, call.values
@@ -343,13 +343,18 @@ def _decided(
     yield Attempt(call, decision, remember, rehashed=True)
 
 
-def _with_less_memory(call: Call, decision: Partitioned) -> Decision:
-    """The best kernel of those that need less memory than a decision's copies of the rows."""
-    memory = copies_bytes(call.query, decision) - 1
+def _with_less_memory(call: Call, decision: Decision, refused: str) -> Decision:
+    """The best kernel of those that need less memory than one that did not get what it needs.
+
+    Raises
+    ------
+    MemoryError
+        With the allocator's message, where no kernel needs less.
+    """
     costs = known(call.device).costs
-    made = choose.decide(
-        call.query, call.rows, decision.estimate, call.device, "auto", costs, call.values, memory
-    )
+    made = with_less_memory(call.query, call.rows, decision, call.device, costs, call.values)
+    if made is None:
+        raise MemoryError(refused)
     why = f"{made.why}; device memory has no room for {decision.kernel}"
     return replace(made, why=why)
 

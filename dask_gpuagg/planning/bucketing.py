@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -123,7 +124,11 @@ def _together(found: Sequence[Place | None]) -> Place | None:
 
 
 def buckets_of(
-    held: Sequence[Place | None], places: Places, in_order: bool, device: bool
+    held: Sequence[Place | None],
+    places: Places,
+    in_order: bool,
+    device: bool,
+    streamed: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
     """Divide partitions into chunks, each of partitions that one worker holds.
 
@@ -135,6 +140,8 @@ def buckets_of(
     in_order : bool
         Whether a chunk may only have partitions that follow each other.
     device : bool
+    streamed : bool
+        Whether partitions of the host are streamed through a GPU, which one task keeps busy.
 
     Returns
     -------
@@ -148,18 +155,20 @@ def buckets_of(
             of_worker.setdefault(place.worker, []).append(i)
     for worker, partitions in of_worker.items():
         sizes = {i: place.nbytes for i in partitions if (place := held[i]) is not None}
-        most, least = _bounds(places, worker, device)
+        most, least = _bounds(places, worker, device, streamed)
         runs = _runs(partitions) if in_order else [partitions]
         for run in runs:
             buckets += _divided(run, sizes, most, min(least, len(run)))
     return tuple(sorted(map(tuple, buckets)))
 
 
-def _bounds(places: Places, worker: str, device: bool) -> tuple[int, int]:
+def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[int, int]:
     """The most bytes of a chunk of a worker, and the least number of its chunks."""
     limit, size = settings().chunk, places.workers[worker]
     if limit.nbytes is not None:
         return limit.nbytes, 1
+    if streamed:
+        return sys.maxsize, 1
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
         return max(size.device_memory // DEVICE_SHARE, 1), 1

@@ -255,6 +255,7 @@ def chunked(
     shared: bool,
     columns: Sequence[Any] | None = None,
     apart: bool = False,
+    streamed: bool = False,
 ) -> Chunks | None:
     """The chunks of an input, or ``None`` where each partition is a task by itself.
 
@@ -274,6 +275,8 @@ def chunked(
         Whose values are read, row by row; ``None`` where partitions must be as Dask makes them.
     apart : bool
         Whether partials are as large as partitions: they hold rows, or distinct pairs.
+    streamed : bool
+        Whether partitions of the host are streamed through a GPU.
 
     Returns
     -------
@@ -288,8 +291,8 @@ def chunked(
     if not outside:
         if shared:
             return None
-        if device or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device)
+        if device or streamed or settings().chunk.partitions is not None:
+            return _of_readers(frame, by, inside, device, READERS_OF_A_TASK if streamed else 0)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
     found = _places(outside, device, read)
@@ -297,7 +300,7 @@ def chunked(
         return None
     sources, places = found
     held = held_by(sources, places, int(frame.npartitions))
-    buckets = buckets_of(held, places, in_order, device)
+    buckets = buckets_of(held, places, in_order, device, streamed)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
@@ -316,7 +319,7 @@ def _places(
 
 
 def _of_readers(
-    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool, readers: int = 0
 ) -> Chunks | None:
     """The chunks of an input that is read by the tasks that group it."""
     if not any(isinstance(node, READERS) for node in inside):
@@ -326,7 +329,8 @@ def _of_readers(
     buckets = runs_of_partitions(int(frame.npartitions), number)
     if len(buckets) == frame.npartitions:
         return None
-    return Chunks(frame, tuple(by), buckets, number, READERS_OF_A_TASK if device else 1)
+    readers = readers or (READERS_OF_A_TASK if device else 1)
+    return Chunks(frame, tuple(by), buckets, number, readers)
 
 
 def _of_files(

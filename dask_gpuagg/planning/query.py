@@ -11,6 +11,8 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, chunked
+from dask_gpuagg.settings import settings
+from dask_gpuagg.streaming.support import refusal
 
 
 @dataclass(frozen=True)
@@ -52,4 +54,10 @@ class GroupByQuery:
             columns += [key.label for key in plan.keys]  # keys of rows, not of groups
         device = engine_name(self.meta) == DEVICE
         ordered, shared = plan.order_sensitive, self.shared
-        return chunked(self.frame, self.by, ordered, device, shared, columns, apart)
+        streamed = not device and _is_streamed(plan)
+        return chunked(self.frame, self.by, ordered, device, shared, columns, apart, streamed)
+
+
+def _is_streamed(plan: Plan) -> bool:
+    """Whether workers with a GPU stream the host partitions of a plan through it."""
+    return settings().engine == "device" and refusal(plan) is None

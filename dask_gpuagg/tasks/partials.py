@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
@@ -15,10 +17,13 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tasks.unify import DTYPES, differing, unify
+from dask_gpuagg.tasks.merging import combined, finalized, labelled
+from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
+from dask_gpuagg.tasks.unify import DTYPES, differing
 
 Partial = dict[str, Any]
 
@@ -44,6 +49,13 @@ class Inputs:
 
     def __len__(self) -> int:
         return len(self.keys[0])
+
+    def rows(self, start: int, stop: int) -> Inputs:
+        """Some of the rows, not copied."""
+        span = slice(start, stop)
+        keys = [key.iloc[span] for key in self.keys]
+        columns = [column.iloc[span] for column in self.columns]
+        return Inputs(keys, columns, self.index[span], self.dtypes)
 
 
 def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
@@ -75,6 +87,8 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
 
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
+    if goes_to_device(parts[0].keys[0], plan):
+        return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
     made: list[Partial] = []
     for run in _stackable(parts, plan, engine):
@@ -101,12 +115,22 @@ def partials_of_stream(
     made: list[Partial] = []
     waiting: list[Inputs] = []
     left = size = 0
-    for frame, by in frames:
-        waiting.append(inputs_of(frame, by, plan))
-        nbytes = engine_of(frame).bytes_of(waiting[-1])
-        saw(engine_name(frame), len(waiting[-1]), nbytes=nbytes)
-        size += nbytes
-        del frame, by
+
+    def inputs() -> Iterator[Inputs]:
+        for frame, by in frames:
+            part = inputs_of(frame, by, plan)
+            saw(engine_for(frame, plan), len(part), nbytes=engine_of(frame).bytes_of(part))
+            del frame, by
+            yield part
+
+    parts = inputs()
+    first = next(parts)
+    if goes_to_device(first.keys[0], plan):
+        return streamed_partials(chain([first], parts), plan, lambda part: _by_host(part, plan))
+    for part in chain([first], parts):
+        waiting.append(part)
+        size += engine_of(part.keys[0]).bytes_of(part)
+        del part
         if size < _BYTES_OF_A_CALL:
             continue
         made += partials_of(waiting, plan)
@@ -117,6 +141,15 @@ def partials_of_stream(
             made = [combined(made, plan)]
             left = _rows(made[0])
     return [*made, *(partials_of(waiting, plan) if waiting else [])]
+
+
+def engine_for(data: Any, plan: Plan) -> str | None:
+    """Which engine groups a frame or a column: see ``gpuagg.engine``."""
+    return DEVICE if goes_to_device(data, plan) else engine_name(data)
+
+
+def _by_host(part: Inputs, plan: Plan) -> Partial:
+    return partial_of(part, plan, engine_of(part.keys[0]))
 
 
 def _rows(partial: Partial) -> int:
@@ -130,6 +163,8 @@ def rows_of(partial: Partial) -> int:
 
 # of partitions that are collected before they are reduced; stacking holds them twice
 _BYTES_OF_A_CALL = 128 << 20
+# Rows below which a partition is not halved where memory lacks.
+_ROWS_TO_HALVE = 1 << 17
 # of partials that are merged at the end only
 _FEW_ROWS = 1 << 22
 
@@ -159,14 +194,33 @@ def _is_alike(dtype: Any, other: Any) -> bool:
 
 
 def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
-    try:
+    """The partials of stacked partitions: one, or more where memory does not suffice for that."""
+
+    def at_once() -> list[Partial]:
         return [partial_of(stacked(run, engine, plan), plan, engine)]
-    except MemoryError:
-        if len(run) == 1:
-            raise
-    # outside of the handler, in which the error keeps the attempt's allocations alive
-    half = len(run) // 2
-    return [*_of_run(run[:half], plan, engine), *_of_run(run[half:], plan, engine)]
+
+    steps = [at_once]
+    device = engine_name(run[0].keys[0]) == DEVICE
+    if device:
+        steps.append(after_free(at_once))
+    halves = _halves(run, plan)
+    if halves:
+        steps.append(lambda: [p for half in halves for p in _of_run(half, plan, engine)])
+    what = f"{sum(map(len, run)):,} rows"
+    return first_that_fits(steps, partial(out_of_memory, what) if device else MemoryError)
+
+
+def _halves(run: Sequence[Inputs], plan: Plan) -> list[Sequence[Inputs]]:
+    """Two runs, of the partitions or of the rows of the only one; none of what stays together."""
+    if len(run) > 1:
+        half = len(run) // 2
+        return [run[:half], run[half:]]
+    (part,) = run
+    apart = any(STATES[use.state].by_partition for use in plan.states)
+    if apart or len(part) < _ROWS_TO_HALVE:
+        return []
+    half = len(part) // 2
+    return [[part.rows(0, half)], [part.rows(half, len(part))]]
 
 
 def stacked(run: Sequence[Inputs], engine: Any, plan: Plan) -> Inputs:
@@ -194,36 +248,12 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
 
 def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | None:
     """The output of partitions in one pass; None, and nothing kept, where memory lacks for all."""
-    try:
+
+    def at_once() -> Any:
         whole = stacked(run, engine, plan)
         return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
-    except MemoryError:
-        if len(run) == 1:
-            raise
-    return None
 
-
-def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
-    """Several partials as one."""
-    if len(partials) == 1:
-        return partials[0]
-    engine = engine_of(partials[0])
-    tables, together, dtypes = unify(partials, plan, engine)
-    return labelled(engine.combine(tables, together), dtypes)
-
-
-def finalized(
-    partials: Sequence[Partial], plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
-) -> Any:
-    """The output of all partials of its groups."""
-    engine = engine_of(partials[0])
-    tables, together, _ = unify(partials, plan, engine)
-    return engine.finalize(tables, together, meta, bucket)
-
-
-def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
-    """A partial with the dtypes of its columns, where they are not as the plan has them."""
-    return tables if dtypes is None else tables | {DTYPES: dtypes}
+    return first_that_fits([at_once, after_free(at_once), lambda: None], MemoryError)
 
 
 def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:

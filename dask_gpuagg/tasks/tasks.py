@@ -6,7 +6,7 @@ Their names are the prefixes of the task keys that a dashboard shows.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,17 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import column_of, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines.device.memory import tried_twice
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
+from dask_gpuagg.tasks.merging import combined, finalized, labelled
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
-    combined,
-    finalized,
+    engine_for,
     finished_of,
     inputs_of,
-    labelled,
-    partial_of,
     partials_of,
     partials_of_stream,
     rows_of,
@@ -55,8 +54,8 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = partial_of(part, plan, engine_of(frame))
-        _read(done, [part])
+        made = combined(partials_of([part], plan), plan)
+        _read(done, [part], plan)
         done.groups = rows_of(made)
         return made
 
@@ -66,7 +65,7 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
         made = finished_of([part], plan, shape)
-        _read(done, [part])
+        _read(done, [part], plan)
         done.groups = len(made)
         return made
 
@@ -93,7 +92,7 @@ def gpuagg_chunk(
         if not readers:
             found = _there(parts, keys, values, plan)
             made = combined(partials_of(found, plan), plan)
-            _read(done, found)
+            _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = combined(partials_of_stream(frames, plan, done.saw), plan)
@@ -123,7 +122,7 @@ def gpuagg_chunk_direct(
         if not readers:
             found = _there(parts, keys, values, plan)
             made = finished_of(found, plan, meta)
-            _read(done, found)
+            _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = finalized(partials_of_stream(frames, plan, done.saw), plan, meta)
@@ -143,7 +142,11 @@ def gpuagg_chunk_outputs(
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
     whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
     with task(plan, "divide") as done:
-        divided: list[Any] = engine_of(whole).divided_outputs(whole, plan, outputs)
+        divided: list[Any] = _tried(
+            whole,
+            "dividing an output",
+            lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
+        )
         done.saw(engine_name(whole), len(whole), len(whole))
         return divided
 
@@ -180,7 +183,9 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
         tables = {name: table for name, table in partial.items() if name != DTYPES}
-        pieces = engine_of(partial).split(tables, plan, buckets)
+        pieces = _tried(
+            partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
+        )
         rows = rows_of(partial)
         done.saw(engine_name(partial), rows, rows, sum(map(_bytes_of, tables.values())))
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
@@ -222,22 +227,36 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     with task(plan, "gather") as done:
         rows = sum(map(len, outputs))
         done.saw(engine_name(outputs[0]), rows, rows)
-        return engine_of(outputs[0]).concatenated_outputs(outputs, plan, meta)
+        engine = engine_of(outputs[0])
+        return _tried(
+            outputs[0],
+            "gathering outputs",
+            lambda: engine.concatenated_outputs(outputs, plan, meta),
+        )
 
 
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
     with task(plan, "divide") as done:
-        made = engine_of(whole).output_of_bucket(whole, plan, bucket)
+        made = _tried(
+            whole,
+            "dividing an output",
+            lambda: engine_of(whole).output_of_bucket(whole, plan, bucket),
+        )
         done.saw(engine_name(whole), len(whole), len(made))
         return made
 
 
-def _read(done: Task, parts: Sequence[Inputs]) -> None:
+def _tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
+    """The result of a step; of one on the device after a second try where memory lacks."""
+    return tried_twice(what, step) if engine_name(data) == DEVICE else step()
+
+
+def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     engine = engine_of(parts[0].keys[0])
     rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
-    done.saw(engine_name(parts[0].keys[0]), rows, nbytes=nbytes)
+    done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
 
 
 def _bytes_of(table: Any) -> int:

@@ -90,14 +90,20 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
         }
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) found[j] = look(index, slot[j]);
-        // every word has a place
+        // Every word has a place, before the first empty slot of its probe: half of the slots are
+        // empty. Only if the columns were changed meanwhile there is none.
 #pragma unroll
-        for (u32 j = 0; j < UNROLL; ++j)
-            if (probe[j].kind == Kind::key)
-                while (found[j].word != probe[j].word) {
-                    if (++slot[j] == index.slots) slot[j] = 0;
-                    found[j] = look(index, slot[j]);
-                }
+        for (u32 j = 0; j < UNROLL; ++j) {
+            if (probe[j].kind != Kind::key) continue;
+            while (found[j].word != probe[j].word && found[j].word != EMPTY) {
+                if (++slot[j] == index.slots) slot[j] = 0;
+                found[j] = look(index, slot[j]);
+            }
+            if (found[j].word != probe[j].word) {
+                sure = false;
+                probe[j].kind = Kind::drop;
+            }
+        }
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) {
             const i64 i = static_cast<i64>(base + j * blockDim.x);

@@ -16,6 +16,7 @@ from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
+from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -112,7 +113,7 @@ def test_memory_errors_are_raised_unless_another_attempt_follows(
     call.held.clear()
     attempt = Attempt(call, PARTS, spares_memory=True)
     assert attempt.run() is None
-    assert attempt.without_memory
+    assert attempt.refused == "std::bad_alloc"
     assert call.held == []
 
 
@@ -154,6 +155,31 @@ def test_sp_ega_takes_rows_whose_copies_exceed_memory(
     assert len(made.call.held) == 1
     with pytest.raises(MemoryError):
         attempts.group(columns, SUM, "pgb", False, decision)
+
+
+@pytest.mark.parametrize("groups", [2_000_000, 90_000_000])
+def test_the_kernel_that_needs_least_memory_follows_each(
+    groups: int, run_by: Callable[[Algorithm], None]
+) -> None:
+    """Until none needs less: then the allocator's message is raised."""
+    tried: list[Decision] = []
+
+    def fail(call: Any, decision: Decision) -> Any:
+        tried.append(decision)
+        call.allocate(8)
+        raise MemoryError("std::bad_alloc")
+
+    run_by(fail)
+    estimate = KeySummary(groups, groups, 0.0, 0.0)
+    columns: Any = Columns()
+    with pytest.raises(MemoryError, match="std::bad_alloc"):
+        attempts.group(columns, SUM, "auto", False, choose.decide(SUM, ROWS, estimate, H200))
+    needed = [needed_bytes(SUM, ROWS, decision) for decision in tried]
+    assert len(tried) >= 2
+    assert needed[-1] == min(needed[1:])
+    assert len(set(needed)) == len(needed)
+    # buffers of earlier attempts are released, those of the last one go with the call
+    assert len(columns.calls[-1].held) <= 2
 
 
 # ---- the loop ------------------------------------------------------------------------------------

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
+from tests.device.failing import failing, numbers
 from tests.device.test_kernels import KERNELS, WANTED, aggregated, columns_of, values
 
 
@@ -75,3 +79,79 @@ def test_many_calls_leave_nothing_allocated() -> None:
         assert counted.allocation_counts.current_bytes == 0
     finally:
         rmm.mr.set_current_device_resource(before)
+
+
+def lists(name: str) -> Callable[[Any], Any]:
+    """A query of two columns ``k`` and ``v``."""
+    return {
+        "few groups": lambda ddf: ddf.groupby("few").v.agg(["sum", "mean", "max"]),
+        "many groups": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"]),
+        "text": lambda ddf: ddf.groupby("text").v.agg(["sum", "min"]),
+        "exchange": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"], split_out=2),
+        "whole groups": lambda ddf: ddf.groupby("k").v.agg(["median", "nunique"]),
+        "spread": lambda ddf: ddf.groupby(["few", "k"]).v.agg(["var", "first"]),
+    }[name]
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    "name", ["few groups", "many groups", "text", "exchange", "whole groups", "spread"]
+)
+@pytest.mark.usefixtures("raising")
+def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool) -> None:
+    """The n-th allocation fails, alone or with all behind it.
+
+    The answer is right, or the error says what was asked; what was taken is given back.
+    """
+    import dask_cudf
+
+    from dask_gpuagg.cuda.sampling import repeat
+
+    rng = np.random.default_rng(15)
+    rows = 300_000
+    frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
+    frame["few"] = rng.integers(0, 50, rows)
+    frame["text"] = frame["k"].astype(str)
+    ddf = dask_cudf.from_cudf(cudf_of(frame), npartitions=2)
+    query = lists(name)(ddf)
+    expected = sorted_rows(query.compute())
+    errors = []
+    for n in numbers():
+        repeat.forget()
+        with failing(n, once) as memory:
+            found, error = outcome(query)
+            asked = memory.allocations
+            memory.disarm()
+            if error is None:
+                got = sorted_rows(found.compute())
+                pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
+            else:
+                errors.append(error)
+            del found, error
+            gc.collect()
+            assert memory.held() == 0, n
+        if asked <= n:
+            break
+    assert all(error.asked and "asked" in str(error) for error in errors)
+    # one failure alone never costs the answer
+    assert not (once and errors)
+    assert n > 5
+
+
+def outcome(query: Any) -> tuple[Any, OutOfDeviceMemory | None]:
+    """The partitions of a result, or the error."""
+    try:
+        return query.persist(), None
+    except OutOfDeviceMemory as error:
+        return None, error.with_traceback(None)
+
+
+def cudf_of(frame: pd.DataFrame) -> Any:
+    import cudf
+
+    return cudf.DataFrame(frame)
+
+
+def sorted_rows(found: Any) -> pd.DataFrame:
+    result: pd.DataFrame = found.to_pandas().sort_index()
+    return result

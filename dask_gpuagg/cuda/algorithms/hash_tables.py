@@ -69,6 +69,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     args, threads = call.args, call.query.threads
     restarted = not isinstance(decision, Lphga)
     slots = decision.global_slots if isinstance(decision, Lphga) else safe_slots(call.rows)
+    held = len(call.held)
     while True:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None
@@ -80,6 +81,9 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         counters = collect_early(call)
         if not counters.homeless:
             return run_of(call, decision, counters, restarted=restarted), counters
+        # the failed table is released before the larger one is taken
+        call.early = None
+        del call.held[held:]
         # half empty by construction, and searched to its end: keys that all want one slot are
         # slow, but they find a place
         slots = args.probes = safe_slots(call.rows)

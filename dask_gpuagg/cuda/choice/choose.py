@@ -123,7 +123,7 @@ def decide(
     if forced != "auto":
         return _forced(case, forced)
     if estimate is None:
-        return _in_global(case, f"{rows:,} rows are few")
+        return in_global(case, f"{rows:,} rows are few")
     fits = margin(estimate.groups) <= shared_capacity(query, device)
     if estimate.ascending and not fits and _admits_runs(query):
         return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
@@ -136,7 +136,7 @@ def _forced(case: Case, kernel: str) -> Decision:
     refusal = "forced"
     match kernel:
         case "sp_ega":
-            made = _sp_ega(case, "forced")
+            made = in_full_table(case, "forced")
         case "sgb":
             refusal = "the keys have no word that orders as they do"
             if _admits_runs(case.query):
@@ -152,7 +152,7 @@ def _forced(case: Case, kernel: str) -> Decision:
             refusal = "a group's states exceed shared memory"
             if shared_capacity(case.query, case.device) > 0:
                 made = _in_shared(case, "forced")
-    return made or _in_global(case, refusal)
+    return made or in_global(case, refusal)
 
 
 def _by_number(case: Case) -> Case:
@@ -183,7 +183,7 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
         candidates.append(in_partitions(case, False, True))
 
     if memory is not None:
-        candidates = [c for c in candidates if c and _global_bytes(query, c) <= memory]
+        candidates = [c for c in candidates if c and global_bytes(query, c) <= memory]
 
     def timed(decisions: Sequence[Decision | None]) -> list[tuple[float, Decision]]:
         return [(expected_ms(query, rows, device, costs, d), d) for d in decisions if d is not None]
@@ -195,10 +195,10 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
         why = f"{expected:,} groups exceed shared memory"
         candidates = []
         if capacity > 0 and rows >= PARTITIONED_FROM:
-            candidates.append(_sp_ega(case, why))
+            candidates.append(in_full_table(case, why))
         # its table does not grow where skew makes estimates too low, and is larger
         if not (found or candidates) or not (estimate.skewed or memory is not None):
-            candidates.append(_in_global(case, why))
+            candidates.append(in_global(case, why))
         found += timed(candidates)
 
     def compared(i: int) -> float:
@@ -210,7 +210,7 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
     return replace(chosen, why=f"{chosen.why}: {', '.join(times)}", expected_ms=ms)
 
 
-def _global_bytes(query: Query, decision: Decision) -> int:
+def global_bytes(query: Query, decision: Decision) -> int:
     """Device memory for copies of rows, or for the table that holds the groups."""
     match decision:
         case Partitioned():
@@ -339,14 +339,15 @@ def _admits_runs(query: Query) -> bool:
     return query.family == "Packed" and not null_slot(query)
 
 
-def _in_global(case: Case, why: str) -> Lphga:
+def in_global(case: Case, why: str) -> Lphga:
+    """A roomy table in global memory."""
     slots = safe_slots(case.rows)
     if case.estimate is not None:
         slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
     return Lphga(why=why, estimate=case.estimate, global_slots=slots)
 
 
-def _sp_ega(case: Case, why: str) -> SpEga:
+def in_full_table(case: Case, why: str) -> SpEga:
     """A table as large as the groups, which grows where they are more."""
     slots = case.rows
     if case.estimate is not None:

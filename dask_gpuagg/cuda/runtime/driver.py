@@ -66,6 +66,13 @@ def current_device() -> Device:
     return _device(ordinal)
 
 
+def use_device(ordinal: int) -> None:
+    """Make a device the calling thread's own."""
+    from cuda.bindings import runtime
+
+    _runtime(runtime.cudaSetDevice(ordinal))
+
+
 @cache
 def _device(ordinal: int) -> Device:
     from cuda.bindings import runtime

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows, repeated
@@ -64,6 +64,8 @@ Partial = dict[str, pd.DataFrame]
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
+# Classes of keys and fields that no merge changes.
+_PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
 # To find the distinct pairs of a partition pays where so many of its rows repeat one.
 _LEAST_REPEATED = 0.3
 
@@ -187,6 +189,8 @@ def finalize(
     -------
     DataFrame or Series
     """
+    if len(partials) == 1 and _is_plain(partials[0], plan):
+        return _finished_alone(partials[0]["groups"], plan, meta)
     stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
@@ -230,6 +234,29 @@ def finalize(
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
+
+
+def _is_plain(partial: Partial, plan: Plan) -> bool:
+    """Whether a partial is groups alone, of numbers, times, categories and text of Arrow."""
+    if plan.tables != ("groups",) or plan.shape != "groups" or not plan.observed or plan.found:
+        return False
+    promised = [key.dtype for key in plan.keys]
+    table = partial["groups"]
+    if [table[f"k{i}"].dtype for i in range(len(promised))] != promised:
+        return False
+    return not any(use.custom for use in plan.states) and all(
+        dtype_class(dtype) in _PLAIN for dtype in {*promised, *table.dtypes}
+    )
+
+
+def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any) -> Any:
+    """The output of one partial, each of whose rows is a group: nothing is merged."""
+    arrays = {
+        name: table[name].to_numpy() if is_plain(table[name].dtype) else table[name].array
+        for name in table.columns
+    }
+    keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
+    return finish_groups(keys, arrays, {}, {}, plan, meta)
 
 
 def _states(

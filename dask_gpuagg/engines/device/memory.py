@@ -1,0 +1,192 @@
+"""Device memory that does not suffice: what is done about it, step by step.
+
+A task that runs out of device memory takes these steps, each only where those before have failed:
+
+1. the kernel that needs the least memory for its rows (``cuda/attempts.py``, below this module);
+2. the same again, once cached memory is given back;
+3. its rows in halves, down to few;
+4. finished tables leave for the host, and return when they are merged;
+5. ``OutOfDeviceMemory``, with sizes.
+
+Rows that come from the host can go back there: ``streaming/stream.py`` has the host engine as its
+last step.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+class OutOfDeviceMemory(MemoryError):
+    """Device memory did not suffice for the smallest step of a task.
+
+    Attributes
+    ----------
+    asked : int or None
+        Bytes of the allocation that failed, where the allocator says it.
+    free, total : int or None
+        Bytes of the device that no process has taken, and all of them.
+    held : int
+        Bytes of the finished tables of the task.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        asked: int | None = None,
+        free: int | None = None,
+        total: int | None = None,
+        held: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.asked, self.free, self.total, self.held = asked, free, total, held
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OutOfDeviceMemory, (str(self), self.asked, self.free, self.total, self.held)
+
+
+def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
+    """The error where no step is left.
+
+    Parameters
+    ----------
+    what : str
+        What was to be made.
+    refused : str
+        The allocator's message.
+    held : int
+        Bytes of the finished tables of the task.
+    """
+    free, total = free_and_total()
+    asked = asked_bytes(refused)
+    sizes = [] if asked is None else [f"{_shown(asked)} asked"]
+    sizes += [] if free is None or total is None else [f"{_shown(free)} of {_shown(total)} free"]
+    sizes.append(f"{_shown(held)} held by finished tables of this task")
+    message = f"device memory does not suffice for {what}: {', '.join(sizes)} ({refused})"
+    return OutOfDeviceMemory(message, asked, free, total, held)
+
+
+def asked_bytes(message: str) -> int | None:
+    """Bytes of the allocation that failed, by an allocator's message; None if it has none."""
+    found = re.search(r"[Rr]equested (?:bytes |size[: ]+)?(\d+(?:\.\d+)?)\s*([KMGT]iB|B)?", message)
+    found = found or re.search(r"allocat\w* (\d+(?:\.\d+)?)\s*([KMGT]iB|B|bytes)", message)
+    if found is None:
+        return None
+    return int(float(found[1]) * _UNITS.get(found[2] or "B", 1))
+
+
+def free_and_total() -> tuple[int | None, int | None]:
+    """Bytes of the device that are free, and all; None without a device."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return None, None
+    free, total = cupy.cuda.Device().mem_info
+    return int(free), int(total)
+
+
+def _shown(size: int) -> str:
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size >= _UNITS[unit]:
+            return f"{size / _UNITS[unit]:,.1f} {unit}"
+    return f"{size} B"
+
+
+def free_cached() -> None:
+    """Give back device memory that is kept for later: by cycles, by CuPy, by cuDF."""
+    # cycles keep what their objects have allocated
+    gc.collect()
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.get_default_memory_pool().free_all_blocks()
+    spilling = sys.modules.get("cudf.core.buffer.spill_manager")
+    manager = spilling.get_global_manager() if spilling is not None else None
+    if manager is not None:
+        manager.spill_device_memory(nbytes=sys.maxsize)
+
+
+@dataclass(frozen=True)
+class Spilled(Generic[T]):
+    """Tables of the device in host memory.
+
+    Attributes
+    ----------
+    data : bytes
+        Their description.
+    buffers : tuple
+        Their columns.
+    """
+
+    data: bytes
+    buffers: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, tables: T) -> Spilled[T]:
+        """The same tables in host memory; those of the device are not released by it."""
+        buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps(tables, protocol=5, buffer_callback=buffers.append)
+        return cls(data, tuple(buffers))
+
+    def restored(self) -> T:
+        """The tables in device memory again."""
+        made: T = pickle.loads(self.data, buffers=self.buffers)
+        return made
+
+
+def after_free(step: Callable[[], T]) -> Callable[[], T]:
+    """The same step once cached memory is given back."""
+
+    def again() -> T:
+        free_cached()
+        return step()
+
+    return again
+
+
+def tried_twice(what: str, step: Callable[[], T]) -> T:
+    """The result of a step that cannot be divided.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        With ``what`` was to be made.
+    """
+    return first_that_fits([step, after_free(step)], partial(out_of_memory, what))
+
+
+def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], MemoryError]) -> T:
+    """The result of the first step for which device memory suffices.
+
+    Parameters
+    ----------
+    steps : iterable of callable
+        Asked for one by one, when all before have failed.
+    fails : callable
+        Makes the error of the allocator's first message where no step is left.
+
+    Raises
+    ------
+    MemoryError
+        Of ``fails``; that of a step which knows its sizes, as it is.
+    """
+    refused, known = "", None
+    for step in steps:
+        try:
+            return step()
+        except OutOfDeviceMemory as error:
+            # without its traceback, which keeps the step's buffers
+            known = error.with_traceback(None)
+            known.__context__ = None
+        except MemoryError as error:
+            refused = refused or str(error)
+    raise known if known is not None else fails(refused)

@@ -1,0 +1,47 @@
+"""Whether the GPU groups host partitions: where it is asked to, can, and makes the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+
+from dask_gpuagg.cuda.runtime.driver import unavailable
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.fallbacks import Fallback, UnsupportedGroupBy, tally, warn_user
+from dask_gpuagg.streaming.support import refusal
+
+
+def streams(plan: Plan) -> bool:
+    """Whether the GPU groups the host partitions of a plan.
+
+    Where it was asked to and does not, the reason is counted, and warned of once in each process.
+
+    Raises
+    ------
+    UnsupportedGroupBy
+        In place of the warning under ``gpuagg.fallback: raise``.
+    """
+    settings = plan.settings
+    if settings is None or settings.engine != "device":
+        return False
+    reason = refusal(plan) or _obstacle()
+    if reason is None:
+        return True
+    if settings.fallback == "raise":
+        raise UnsupportedGroupBy(f"gpuagg.engine is 'device', but {reason}")
+    tally.count(Fallback("a group-by of host partitions", "runs on the host", reason))
+    if settings.fallback == "warn":
+        _warn(reason)
+    return False
+
+
+@lru_cache(1)
+def _obstacle() -> str | None:
+    if importlib.util.find_spec("cudf") is None:
+        return "cuDF is not installed"
+    return unavailable()
+
+
+@lru_cache(1000)
+def _warn(reason: str) -> None:
+    warn_user(f"gpuagg.engine is 'device', but a group-by runs on the host: {reason}")

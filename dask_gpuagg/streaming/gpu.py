@@ -1,0 +1,219 @@
+"""The device of a stream: cuDF's columns of host memory, our kernels, and the way back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, NamedTuple
+
+import cudf
+import cupy as cp
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pylibcudf as plc
+import rmm
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.utils import _get_stream
+from rmm.pylibrmm.stream import Stream as RmmStream
+
+from dask_gpuagg.cuda.runtime.driver import current_device, use_device
+from dask_gpuagg.engines.device.groups import like, view
+from dask_gpuagg.engines.device.layout import BOOL8, INT64
+from dask_gpuagg.engines.device.memory import free_cached
+from dask_gpuagg.engines.device.operations import (
+    binary,
+    keep_where,
+    nans_to_nulls,
+    reinterpreted,
+    scalar,
+)
+from dask_gpuagg.engines.device.passes import keys_of, merged, states_of_rows
+from dask_gpuagg.engines.device.stacking import bytes_of, stack
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.states import STATES
+from dask_gpuagg.streaming.batches import Batch, Sizes
+from dask_gpuagg.streaming.columns import (
+    CODES,
+    FLOAT,
+    NAT,
+    TEXT,
+    TICKS,
+    Image,
+    image_of,
+    restored,
+    restored_text,
+)
+from dask_gpuagg.streaming.download import on_host, text_on_host
+from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
+
+# Two batches, the table and the copies of the rows of one, and the groups found: each at most so
+# small a part of the device's memory.
+_SHARE_OF_A_BATCH = 12
+
+# One stream keeps the link to the device busy, and its batches are sized for the whole memory.
+_busy = Lock()
+# by the number of the device
+_gpus: dict[int, Gpu] = {}
+
+
+# The images of each column, and its buffer in device memory.
+Loaded = tuple[list[list[Image]], list[Any]]
+
+
+class _Columns(NamedTuple):
+    """The columns of a table, for ``bytes_of``."""
+
+    keys: list[Any]
+    columns: list[Any]
+
+
+class Gpu:
+    """The current GPU, as ``stream.Device`` has it."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._copying = RmmStream()
+        self._handle = self._copying.__cuda_stream__()[1]
+        self._pinned = Pinned(self._handle, self.begin)
+
+    def sizes(self) -> Sizes:
+        """Of batches that fit the memory."""
+        return Sizes.of_memory(int(cp.cuda.Device().mem_info[1]), _SHARE_OF_A_BATCH)
+
+    def begin(self) -> None:
+        """Make the device the thread's own."""
+        use_device(self._ordinal)
+
+    def load(self, batch: Batch) -> Loaded:
+        """Start the copies of a batch; the images of each column, and its buffer.
+
+        Returns
+        -------
+        images, buffers : list
+            A column of text has no buffer: it is copied when the columns are made.
+        """
+        part = batch[0].part
+        columns = range(len(part.keys) + len(part.columns))
+        images = [
+            [_image((*each.part.keys, *each.part.columns)[c], each) for each in batch]
+            for c in columns
+        ]
+        buffers: list[Any] = []
+        copies: list[Copy] = []
+        for pieces in images:
+            if pieces[0].kind == TEXT:
+                buffers.append(None)
+                continue
+            sources = [piece.values.view(np.uint8) for piece in pieces if len(piece)]
+            buffer = rmm.DeviceBuffer(size=sum(map(len, sources)), stream=self._copying)
+            ends = itertools.accumulate(map(len, sources), initial=0)
+            copies += [Copy(source, buffer.ptr + at) for source, at in zip(sources, ends)]  # noqa: B905
+            buffers.append(buffer)
+        self._pinned.copy(copies)
+        return images, buffers
+
+    def partial(self, loaded: Loaded, plan: Plan) -> Any:
+        """The groups of loaded rows; the copied columns are released."""
+        images, buffers = loaded
+        stream = _get_stream().__cuda_stream__()[1]
+        wait_for(stream, self._handle)
+        try:
+            columns = [_column(*pair) for pair in zip(images, buffers, strict=True)]
+            keys, values = columns[: len(plan.keys)], columns[len(plan.keys) :]
+            del columns
+            dropna = plan.dropna and not plan.drops_late
+            return states_of_rows(keys, dict(enumerate(values)), None, plan, not dropna)
+        finally:
+            # the buffers return to the copying stream, which must not fill them before
+            wait_for(self._handle, stream)
+
+    def merged(self, tables: list[Any], plan: Plan) -> Any:
+        """The groups of several tables."""
+        return merged(stack(tables), plan)
+
+    def rows(self, table: Any) -> int:
+        """Groups of a table."""
+        return len(table)
+
+    def nbytes(self, table: Any) -> int:
+        """Bytes of a table."""
+        return bytes_of(_Columns([], [table[name] for name in table.columns]))
+
+    def to_host(self, table: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
+        """A table as a partial of the host engine."""
+        part = like_[0].part
+        found: dict[str, Any] = {}
+        for i, (key, known) in enumerate(zip(keys_of(table), part.keys, strict=True)):
+            found[f"k{i}"] = _to_host(key, known.dtype)
+        for i, use in enumerate(plan.states):
+            record = STATES[use.state]
+            for field, empty in zip(record.fields, record.identity, strict=True):
+                name = f"s{i}.{field}"
+                of = part.columns[use.columns[0]].dtype if use.columns else None
+                found[name] = _field(table[name], use.state, empty, of)
+        return {"groups": pd.DataFrame(found, copy=False)}
+
+    def release(self) -> None:
+        """Give back what is cached."""
+        free_cached()
+
+
+@contextmanager
+def exclusive() -> Iterator[Gpu]:
+    """The current GPU, for one stream of this process at a time.
+
+    Its pinned buffers are kept: to make them takes longer than a short query.
+    """
+    with _busy:
+        ordinal = current_device().ordinal
+        if ordinal not in _gpus:
+            _gpus[ordinal] = Gpu(ordinal)
+        yield _gpus[ordinal]
+
+
+def _image(column: Any, rows: Any) -> Image:
+    return image_of(column).rows(rows.start, rows.stop)
+
+
+def _column(pieces: Sequence[Image], buffer: Any) -> Any:
+    """A Series of what was copied."""
+    kind, dtype = pieces[0].kind, pieces[0].dtype
+    if kind == TEXT:
+        chunks = [chunk for piece in pieces for chunk in piece.values.chunks]
+        text = pa.chunked_array(chunks, pieces[0].values.type).combine_chunks()
+        return cudf.Series.from_arrow(text.cast(_text_type(text)))
+    rows = sum(map(len, pieces))
+    if kind == TICKS:
+        ticks = plc.Column(INT64, rows, buffer, None, 0, 0, [])
+        known = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
+        return like(reinterpreted(known, dtype_to_pylibcudf_type(dtype)), dtype)
+    column = plc.Column(dtype_to_pylibcudf_type(dtype), rows, buffer, None, 0, 0, [])
+    if kind == FLOAT:
+        column = nans_to_nulls(column)
+    elif kind == CODES:
+        column = keep_where(column, binary("NOT_EQUAL", column, scalar(-1, column), BOOL8))
+    return like(column, dtype)
+
+
+def _text_type(text: pa.Array) -> pa.DataType:
+    return pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
+
+
+def _to_host(column: Any, dtype: Any) -> Any:
+    """A column of groups in a host dtype."""
+    if isinstance(dtype, pd.StringDtype):
+        return restored_text(text_on_host(view(column)), dtype)
+    return restored(*on_host(view(column)), dtype)
+
+
+def _field(column: Any, state: str, empty: Any, of: Any) -> Any:
+    """A field of a state as the host engine has it."""
+    values, valid = on_host(view(column))
+    if state in ("min", "max", "first", "last", "osum"):
+        return restored(values, valid, of)
+    if valid is None:
+        return values
+    return np.where(valid, values, np.nan if empty is None else values.dtype.type(empty))

@@ -1,0 +1,218 @@
+"""Host partitions to partials of the host engine, grouped by a GPU batch by batch.
+
+Batches are copied ahead of the kernels. The groups of several batches are merged on the device as
+they grow. Where device memory does not suffice, groups leave for the host, batches are halved, and
+what is then still too large is grouped by the host engine: its partials have the same layout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dask_gpuagg.engines.host import engine as host
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
+
+# Of groups that are merged at the end only.
+_FEW_ROWS = 1 << 22
+# A batch of fewer rows is not halved any more.
+_LEAST_ROWS = 1 << 16
+
+
+class Device(Protocol):
+    """What a stream asks of the device; tests have another one."""
+
+    def sizes(self) -> Sizes:
+        """Of the batches that the device takes."""
+
+    def begin(self) -> None:
+        """Called once by the thread that copies."""
+
+    def load(self, batch: Batch) -> Any:
+        """The columns of a batch, in device memory."""
+
+    def partial(self, columns: Any, plan: Plan) -> Any:
+        """The groups of loaded rows, in device memory."""
+
+    def merged(self, tables: list[Any], plan: Plan) -> Any:
+        """The groups of several tables, in the order of their rows."""
+
+    def rows(self, table: Any) -> int:
+        """Groups of a table."""
+
+    def nbytes(self, table: Any) -> int:
+        """Device memory of a table."""
+
+    def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
+        """A table as a partial of the host engine."""
+
+    def release(self) -> None:
+        """Give back what is cached."""
+
+
+@dataclass
+class Stream:
+    """The groups of the batches until now.
+
+    Attributes
+    ----------
+    plan : Plan
+    device : Device
+    sizes : Sizes
+    by_host : int
+        Rows that the host engine grouped.
+    """
+
+    plan: Plan
+    device: Device
+    sizes: Sizes
+    by_host: int = 0
+    # in the order of their rows: partials of the host
+    finished: list[Any] = field(default_factory=list)
+    # behind those, tables of the device, and the rows of the first after its merge
+    tables: list[Any] = field(default_factory=list)
+    merged_rows: int = 0
+    # a batch of the rows that the tables are of: its dtypes are theirs
+    like: Batch = ()
+
+    def take(self, batch: Batch, loaded: Future[Any]) -> None:
+        """Group a batch."""
+        table = self._grouped(loaded.result)
+        # the future keeps what it has loaded
+        del loaded
+        if table is None:
+            self.sizes.refused()
+            self.device.release()
+            self._step_down(batch)
+            return
+        self._add(batch, table)
+
+    def _add(self, batch: Batch, table: Any) -> None:
+        if self.like and _dtypes_of(self.like) != _dtypes_of(batch):
+            self.spill()
+        rows, groups = sum(map(len, batch)), self.device.rows(table)
+        self.sizes.grouped(rows, groups)
+        self.tables.append(table)
+        self.like = batch[:1]
+        held = sum(map(self.device.rows, self.tables))
+        if len(self.tables) > 1 and held > max(_FEW_ROWS, 2 * self.merged_rows):
+            self.merge()
+
+    def merge(self) -> None:
+        """Merge the tables of the device into one; where that does not fit, they leave."""
+        if len(self.tables) < 2:
+            return
+        made = self._attempt(lambda: self.device.merged(self.tables, self.plan))
+        if made is None:
+            self.spill()
+            return
+        self.tables, self.merged_rows = [made], self.device.rows(made)
+        if self.device.nbytes(made) > self.sizes.most:
+            self.spill()
+
+    def spill(self) -> None:
+        """Move the tables of the device to the host."""
+        tables, self.tables, self.merged_rows = self.tables, [], 0
+        tables.reverse()
+        while tables:
+            self.finished.append(self.device.to_host(tables.pop(), self.plan, self.like))
+        self.like = ()
+
+    def _grouped(self, load: Callable[[], Any]) -> Any | None:
+        """The groups of what a call loads; None where device memory does not suffice."""
+        return self._attempt(lambda: self.device.partial(load(), self.plan))
+
+    def _attempt(self, make: Callable[[], Any]) -> Any | None:
+        try:
+            return make()
+        except MemoryError:
+            return None
+
+    def _step_down(self, batch: Batch) -> None:
+        """Group a batch for which device memory did not suffice: with less and less of it."""
+        self.spill()
+        table = self._grouped(lambda: self.device.load(batch))
+        if table is not None:
+            self._add(batch, table)
+            return
+        if sum(map(len, batch)) > _LEAST_ROWS:
+            for half in halves(batch):
+                self._step_down(half)
+            return
+        self.spill()
+        for each in batch:
+            self.by_host += len(each)
+            self.finished.append(by_host(each, self.plan))
+
+
+def by_host(rows: Slice, plan: Plan) -> Any:
+    """The partial that the host engine makes of some rows."""
+    part, span = rows.part, slice(rows.start, rows.stop)
+    keys = [key.iloc[span] for key in part.keys]
+    columns = [column.iloc[span] for column in part.columns]
+    return host.partial(keys, columns, part.index[span], plan)
+
+
+def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
+    """The partials of host partitions, in their order.
+
+    Parameters
+    ----------
+    parts : iterator of parts
+        With ``keys``, ``columns`` and ``index``, of the dtypes of the plan.
+    plan : Plan
+        That ``support.refusal`` admits.
+    device : Device
+
+    Returns
+    -------
+    list of dict of str to DataFrame
+        As the host engine makes them; one, where device memory suffices.
+    """
+    sizes = device.sizes()
+    stream = Stream(plan, device, sizes)
+    waiting: deque[tuple[Batch, Future[Any]]] = deque()
+    last: list[Any] = []
+
+    def seen() -> Iterator[Any]:
+        for part in parts:
+            last[:] = [part]
+            yield part
+
+    with ThreadPoolExecutor(1, "gpuagg-copy", device.begin) as copier:
+        for batch in batches(seen(), sizes, host.bytes_of, _are_alike):
+            waiting.append((batch, copier.submit(device.load, batch)))
+            if len(waiting) > 1:
+                stream.take(*waiting.popleft())
+        while waiting:
+            stream.take(*waiting.popleft())
+        stream.merge()
+        stream.spill()
+    made = [partial for partial in stream.finished if len(partial["groups"])]
+    if not made:
+        # dtypes of no groups are the host engine's matter: these rows have none either
+        made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
+    return made
+
+
+def _are_alike(part: Any, other: Any) -> bool:
+    pairs = zip((*part.keys, *part.columns), (*other.keys, *other.columns), strict=True)
+    return all(a.dtype is b.dtype or _is_same(a.dtype, b.dtype) for a, b in pairs)
+
+
+def _is_same(dtype: Any, other: Any) -> bool:
+    # equal categories may be in another order, which their codes show
+    categories = getattr(dtype, "categories", None)
+    if categories is None:
+        return bool(dtype == other)
+    others = getattr(other, "categories", None)
+    return others is not None and bool(categories.equals(others)) and dtype == other
+
+
+def _dtypes_of(batch: Batch) -> list[Any]:
+    part = batch[0].part
+    return [column.dtype for column in (*part.keys, *part.columns)]

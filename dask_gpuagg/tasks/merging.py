@@ -1,0 +1,100 @@
+"""Partials to one partial or to an output; part by part where device memory does not suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from dask_gpuagg.engines import DEVICE, engine_name, engine_of
+from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
+from dask_gpuagg.plan import Plan
+from dask_gpuagg.tasks.unify import DTYPES, unify
+
+T = TypeVar("T")
+Partial = dict[str, Any]
+
+# Parts by key hash, each of which needs so small a share of the memory.
+_PARTS = 16
+
+
+def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
+    """Several partials as one."""
+    if len(partials) == 1:
+        return partials[0]
+    engine = engine_of(partials[0])
+    tables, together, dtypes = unify(partials, plan, engine)
+    made = _merged(
+        lambda: engine.combine(tables, together),
+        lambda: combined_in_parts(tables, together, engine, _PARTS),
+        tables,
+        together,
+    )
+    return labelled(made, dtypes)
+
+
+def finalized(
+    partials: Sequence[Partial], plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
+) -> Any:
+    """The output of all partials of its groups."""
+    engine = engine_of(partials[0])
+    tables, together, _ = unify(partials, plan, engine)
+    return _merged(
+        lambda: engine.finalize(tables, together, meta, bucket),
+        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS),
+        tables,
+        together,
+    )
+
+
+def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
+    """A partial with the dtypes of its columns, where they are not as the plan has them."""
+    return tables if dtypes is None else tables | {DTYPES: dtypes}
+
+
+def _merged(
+    at_once: Callable[[], T], in_parts: Callable[[], T], tables: Sequence[Partial], plan: Plan
+) -> T:
+    """What merges partials, by the first way for which memory suffices."""
+    if engine_name(tables[0]) != DEVICE:
+        return at_once()
+    steps = [at_once, after_free(at_once)]
+    if plan.observed and plan.shape == "groups":
+        steps.append(in_parts)
+    rows = sum(len(next(iter(t.values()))) for t in tables)
+    what = f"merging {len(tables):,} partials of {rows:,} rows"
+    return first_that_fits(steps, lambda refused: out_of_memory(what, refused))
+
+
+def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts: int) -> Partial:
+    """Partials combined one part of the key hashes after the other, the others on the host."""
+    made = []
+    for pieces in _parts_on_host(tables, plan, engine, parts):
+        made.append(Spilled.of(engine.combine(pieces(), plan)))
+    found = [each.restored() for each in made]
+    return {name: engine.stack([tables[name] for tables in found]) for name in plan.tables}
+
+
+def finalized_in_parts(
+    tables: Sequence[Partial], plan: Plan, meta: Any, engine: Any, parts: int
+) -> Any:
+    """The output of partials, made one part of the key hashes after the other."""
+    made = []
+    for pieces in _parts_on_host(tables, plan, engine, parts):
+        made.append(Spilled.of(engine.finalize(pieces(), plan, meta)))
+    outputs = [each.restored() for each in made]
+    return engine.concatenated_outputs(outputs, plan, meta)
+
+
+def _parts_on_host(
+    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int
+) -> list[Callable[[], list[Partial]]]:
+    """For each part a call that brings its pieces back, in the order of the partials."""
+    spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
+    for each in tables:
+        for of_part, piece in zip(spilled, engine.split(each, plan, parts), strict=True):
+            of_part.append(Spilled.of(piece))
+
+    def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:
+        return lambda: [piece.restored() for piece in pieces]
+
+    return [bring(pieces) for pieces in spilled]

@@ -1,0 +1,40 @@
+"""One table in global memory, without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_gpuagg.cuda.algorithms import hash_tables
+from dask_gpuagg.cuda.call.call import Args, Counters, Table
+from dask_gpuagg.cuda.choice.decision import Lphga, safe_slots
+from tests.cuda.choice.test_window import SUM
+
+
+def test_a_failed_table_is_released_before_the_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = ["words"]
+    seen: list[tuple[int, list[Any], Any]] = []
+    call: Any = SimpleNamespace(
+        args=Args(), query=SUM, rows=1_000, held=held, early=["columns"],
+        spread=lambda *_: 1, launch=lambda *_, **__: None, over=lambda args: [(args, None, 1_000)],
+    )  # fmt: skip
+
+    def table_of(of: Any, slots: int) -> Table:
+        seen.append((slots, list(held), of.early))
+        held.append(f"table of {slots}")
+        return Table(None, None, slots, slots)
+
+    def collect_early(of: Any) -> Counters:
+        held.append("order")
+        of.early = ["columns"]
+        return Counters(homeless=1 if len(seen) == 1 else 0, groups=900)
+
+    monkeypatch.setattr(hash_tables, "table_of", table_of)
+    monkeypatch.setattr(hash_tables, "collect_early", collect_early)
+    monkeypatch.setattr(hash_tables, "run_of", lambda *_, **more: more)
+    run, _ = hash_tables.lphga(call, Lphga(why="", global_slots=64))
+    assert run == {"restarted": True}
+    assert seen[1:] == [(safe_slots(1_000), ["words"], None)]
+    assert held == ["words", f"table of {safe_slots(1_000)}", "order"]

@@ -1,0 +1,185 @@
+"""Collections of pandas through the GPU: pandas' groups, also where memory lacks."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.reporting.runs import forget
+from tests.comparison import assert_same
+from tests.device.failing import failing, numbers
+
+ROWS = 40_000
+ASKED = {
+    "f": ["sum", "mean", "min", "max", "var", "std", "count", "prod", "any", "all"],
+    "g": ["sum", "mean", "first", "last", "sem"],
+    "i": ["sum", "mean", "min", "max", "first", "last", "count", "var"],
+    "u": ["sum", "max", "prod"],
+    "b": ["sum", "any", "all", "min"],
+    "t": ["min", "max", "first", "last", "count", "mean"],
+    "d": ["sum", "min", "max", "mean"],
+}
+
+
+@pytest.fixture(autouse=True)
+def streaming() -> Iterator[None]:
+    given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask.config.set(given), dask_gpuagg.enabled():
+        forget()
+        yield
+
+
+def frame(rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
+    """Values of every exact dtype, some null, and keys of many."""
+    rng = np.random.default_rng(seed)
+
+    def holes(values: Any, nothing: Any) -> Any:
+        values[rng.random(rows) < 0.1] = nothing
+        return values
+
+    days = np.datetime64("2020-01-01", "ns") + rng.integers(0, 10**15, rows)
+    made = pd.DataFrame({
+        "k": rng.integers(0, 300, rows),
+        "k8": rng.integers(-5, 5, rows).astype("int8"),
+        "kf": holes(rng.integers(0, 50, rows).astype("float64"), np.nan),
+        "kb": rng.random(rows) < 0.5,
+        "kt": pd.Series(days).dt.floor("D"),
+        "f": holes(rng.normal(size=rows), np.nan),
+        "g": holes(rng.normal(size=rows).astype("float32"), np.nan),
+        "i": rng.integers(-1000, 1000, rows).astype("int32"),
+        "u": rng.integers(0, 3, rows).astype("uint8"),
+        "b": rng.random(rows) < 0.9,
+        "t": holes(days, np.datetime64("NaT")),
+        "d": holes(rng.integers(-(10**9), 10**9, rows).astype("m8[us]"), np.timedelta64("NaT")),
+    })  # fmt: skip
+    made["ks"] = pd.Series(rng.choice(["one", "two", "", "dreiundzwanzig"], rows)).astype("str")
+    made.loc[rng.random(rows) < 0.05, "ks"] = None
+    made["kc"] = pd.Categorical.from_codes(
+        holes(rng.integers(0, 3, rows), -1), categories=["x", "y", "z"]
+    )
+    made["kz"] = made["kt"].dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")
+    return made
+
+
+def check(collection: Any, whole: pd.DataFrame, keys: list[str], asked: Any, **flags: Any) -> None:
+    ours = collection.groupby(keys, sort=True, observed=True, **flags).agg(asked).compute()
+    theirs = whole.groupby(keys, sort=True, observed=True, **flags).agg(asked)
+    # pandas adds float32 in float32
+    assert_same(ours, theirs, rtol=1e-5, atol=1e-4)
+    assert any(run.decision.kernel != "host" for run in dask_gpuagg.last_runs())
+
+
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize(
+    "keys",
+    [["k"], ["k8"], ["kf"], ["kb"], ["kt"], ["ks"], ["kc"], ["kz"], ["k", "kf"], ["ks", "kc"]],
+)
+def test_every_key_and_value(keys: list[str], dropna: bool) -> None:
+    whole = frame()
+    check(dd.from_pandas(whole, npartitions=3), whole, keys, ASKED, dropna=dropna)
+
+
+@pytest.mark.parametrize("how", ["persisted", "files", "filtered"])
+def test_every_kind_of_collection(how: str, tmp_path: Path) -> None:
+    whole = frame()
+    collection = dd.from_pandas(whole, npartitions=5)
+    if how == "persisted":
+        collection = collection.persist()
+    elif how == "files":
+        collection.to_parquet(tmp_path)
+        collection = dd.read_parquet(tmp_path)
+        whole = pd.read_parquet(tmp_path)
+    else:
+        collection, whole = collection[collection.i > 0], whole[whole.i > 0]
+    asked = {c: ASKED[c] for c in ("f", "g", "i", "b")}
+    check(collection, whole, ["k", "k8"], asked)
+
+
+def test_many_groups_in_several_outputs() -> None:
+    rng = np.random.default_rng(3)
+    whole = pd.DataFrame({"k": rng.integers(0, 90_000, 200_000), "x": rng.normal(size=200_000)})
+    collection = dd.from_pandas(whole, npartitions=4).persist()
+    ours = collection.groupby("k").x.agg(["sum", "max"], split_out=3).compute().sort_index()
+    assert_same(ours, whole.groupby("k").x.agg(["sum", "max"]), rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_the_host_engines_says_so() -> None:
+    whole = frame(1_000)
+    collection = dd.from_pandas(whole, npartitions=2)
+    with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="whole groups"):
+        collection.groupby("k").f.median().compute()
+
+
+@pytest.mark.parametrize("batch", [1 << 12, 1 << 16, 1 << 20])
+def test_batches_of_any_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.streaming import batches
+
+    monkeypatch.setattr(batches, "LEAST_BYTES", batch)
+    whole = frame()
+    asked = {c: ASKED[c] for c in ("f", "i", "t")}
+    check(dd.from_pandas(whole, npartitions=3).persist(), whole, ["ks", "k8"], asked)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 1.0])
+def test_less_memory_than_rows_need(share: float, limited: Callable[[int], Any]) -> None:
+    rng = np.random.default_rng(5)
+    rows = 2_000_000
+    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
+    collection = dd.from_pandas(whole, npartitions=4).persist()
+    with limited(int(share * 16 * rows)) as counted:
+        ours = collection.groupby("k").x.agg(["sum", "count", "min"]).compute()
+        assert counted.allocation_counts.current_bytes == 0
+    expected = whole.groupby("k").x.agg(["sum", "count", "min"])
+    assert_same(ours.sort_index(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture
+def limited() -> Callable[[int], Any]:
+    """A context with so much device memory, which counts what is held."""
+    from contextlib import contextmanager
+
+    import rmm
+
+    @contextmanager
+    def at_most(limit: int) -> Iterator[Any]:
+        before = rmm.mr.get_current_device_resource()
+        counted = rmm.mr.StatisticsResourceAdaptor(before)
+        rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(counted, limit))
+        try:
+            yield counted
+        finally:
+            rmm.mr.set_current_device_resource(before)
+
+    return at_most
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("key", ["k", "text"])
+def test_each_failed_allocation_costs_no_answer(key: str, once: bool) -> None:
+    """The n-th allocation fails, alone or with all behind it: the groups are pandas'."""
+    rng = np.random.default_rng(6)
+    rows = 300_000
+    whole = pd.DataFrame({"k": rng.integers(0, 70_000, rows), "x": rng.normal(size=rows)})
+    whole["text"] = whole["k"].astype(str)
+    collection = dd.from_pandas(whole, npartitions=2).persist()
+    expected = whole.groupby(key).x.agg(["sum", "count"]).sort_index()
+    query = collection.groupby(key).x.agg(["sum", "count"])
+    query.compute()
+    for n in numbers():
+        with failing(n, once) as memory:
+            ours = query.compute()
+        gc.collect()
+        assert memory.held() == 0, n
+        assert_same(ours.sort_index(), expected, rtol=1e-9, atol=1e-9)
+        if memory.allocations <= n:
+            break
+    assert n > 5

@@ -1,0 +1,105 @@
+"""The steps where device memory does not suffice, without a GPU."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg.engines.device.memory import (
+    OutOfDeviceMemory,
+    Spilled,
+    asked_bytes,
+    first_that_fits,
+    free_cached,
+    out_of_memory,
+)
+
+
+class Buffer:
+    """Something that a step has allocated."""
+
+
+def failing(message: str, seen: list[weakref.ref[Buffer]]) -> int:
+    held = Buffer()
+    seen.append(weakref.ref(held))
+    raise MemoryError(message)
+
+
+def test_steps_are_taken_until_one_fits_and_those_before_hold_nothing() -> None:
+    seen: list[weakref.ref[Buffer]] = []
+
+    def last() -> int:
+        assert [of() for of in seen] == [None, None]
+        return 7
+
+    steps = [lambda: failing("first", seen), lambda: failing("second", seen), last, int]
+    gc.disable()
+    try:
+        assert first_that_fits(steps, MemoryError) == 7
+    finally:
+        gc.enable()
+
+
+def test_the_first_message_is_the_errors() -> None:
+    seen: list[weakref.ref[Buffer]] = []
+    steps = [lambda: failing("first", seen), lambda: failing("second", seen)]
+    with pytest.raises(OutOfDeviceMemory, match=r"does not suffice for 9 rows: .*first") as caught:
+        first_that_fits(steps, lambda refused: out_of_memory("9 rows", refused, held=3 << 30))
+    assert caught.value.held == 3 << 30
+    assert "3.0 GiB held by finished tables" in str(caught.value)
+    assert [of() for of in seen] == [None, None]
+
+
+def test_an_error_that_knows_its_sizes_is_raised_as_it_is() -> None:
+    known = out_of_memory("4 rows", "Requested bytes 512")
+
+    def inner() -> int:
+        raise known
+
+    with pytest.raises(OutOfDeviceMemory) as caught:
+        first_that_fits([lambda: failing("whole", []), inner], MemoryError)
+    assert caught.value is known
+    assert caught.value.asked == 512
+
+
+def test_other_errors_are_raised_at_once() -> None:
+    def broken() -> int:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        first_that_fits([broken, int], MemoryError)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Exceeded memory limit 4096; failed at: ...; Requested bytes 8192", 8192),
+        ("maximum pool size exceeded (failed to allocate 2.5 GiB): out of memory", 5 << 29),
+        ("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 512 bytes) at: x", 512),
+        ("std::bad_alloc", None),
+    ],
+)  # fmt: skip
+def test_bytes_of_the_allocation_by_its_message(message: str, expected: int | None) -> None:
+    assert asked_bytes(message) == expected
+
+
+def test_the_error_travels_between_workers() -> None:
+    error = out_of_memory("9 rows", "Requested bytes 512", held=10)
+    other = pickle.loads(pickle.dumps(error))
+    assert (str(other), other.asked, other.held) == (str(error), 512, 10)
+
+
+def test_tables_come_back_as_they_left() -> None:
+    tables = {"groups": pd.DataFrame({"k0": np.arange(5), "s0.sum": np.linspace(0, 1, 5)})}
+    spilled = Spilled.of(tables)
+    assert sum(memoryview(buffer).nbytes for buffer in spilled.buffers) >= 80
+    pd.testing.assert_frame_equal(spilled.restored()["groups"], tables["groups"])
+
+
+def test_without_a_device_nothing_is_cached() -> None:
+    assert free_cached() is None

@@ -1,0 +1,130 @@
+"""One query of every kernel under compute-sanitizer: ``python -m tests.sanitize [tool ...]``.
+
+The tools are memcheck, racecheck, initcheck and synccheck; by default all. Needs a GPU, cuDF and
+``compute-sanitizer``, of the CUDA toolkit, on the path or in ``$CUDA_HOME/bin``. Only our kernels
+are checked. The exit status is 0 if no tool has found anything and all answers are right.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# Our kernels are in this namespace, which is a part of their names.
+NAMESPACE = "gpuagg"
+FOUND = 9
+# Under a tool a kernel takes a thousand times as long. From 16,384 rows on keys are sampled.
+ROWS = 20_000
+
+
+def command_of(sanitizer: str, tool: str, python: Sequence[str]) -> list[str]:
+    """The command that runs the queries under a tool."""
+    given = ["--tool", tool, "--error-exitcode", str(FOUND), "--kernel-regex", f"kns={NAMESPACE}"]
+    if tool == "memcheck":
+        given += ["--leak-check", "no"]
+    return [sanitizer, *given, *python, "-m", "tests.sanitize", "--queries"]
+
+
+def sanitizer_of(environment: dict[str, str]) -> str | None:
+    """The path of compute-sanitizer; None if it is not installed."""
+    found = shutil.which("compute-sanitizer", path=environment.get("PATH"))
+    home = environment.get("CUDA_HOME")
+    if found is None and home:
+        found = shutil.which("compute-sanitizer", path=str(Path(home) / "bin"))
+    return found
+
+
+def frame() -> pd.DataFrame:
+    """Keys of one word, of two columns, and text; values with nulls."""
+    rng = np.random.default_rng(1)
+    made = pd.DataFrame({"k": rng.integers(0, 3_000, ROWS) * 7, "few": rng.integers(0, 40, ROWS)})
+    made["wide"] = rng.integers(-(2**62), 2**62, 500)[rng.integers(0, 500, ROWS)]
+    made["text"] = made["k"].astype(str).str.zfill(12)
+    made["i"] = rng.integers(-(2**40), 2**40, ROWS)
+    made["f"] = rng.normal(1.0, 1.0, ROWS)
+    made["n"] = pd.array(rng.integers(0, 9, ROWS), dtype="Int64")
+    made.loc[rng.random(ROWS) < 0.2, "n"] = pd.NA
+    return made
+
+
+def queries(rows: pd.DataFrame) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Names, and calls that raise where an answer is wrong."""
+    import dask
+    import dask_cudf
+
+    import dask_gpuagg
+    from dask_gpuagg.cuda.choice import choose
+    from tests.device.test_kernels import aggregated, assert_equal, by_pandas
+
+    wanted = {"i": ["sum", "min", "max", "size"], "f": ["sum", "min", "var"], "n": ["sum", "count"]}
+
+    def kernel(name: str, keys: list[str]) -> None:
+        assert_equal(aggregated(rows, keys, wanted, name)[0], by_pandas(rows, keys, wanted))
+
+    for name in ("auto", *choose.KERNELS):
+        for keys in (["k"], ["few"], ["few", "wide"], ["text"]):
+            yield f"{name} by {', '.join(keys)}", lambda n=name, k=keys: kernel(n, k)
+
+    def whole(partitions: int) -> None:
+        import cudf
+
+        collection = dask_cudf.from_cudf(cudf.DataFrame(rows[["k", "f", "i"]]), partitions)
+        with dask_gpuagg.enabled(), dask.config.set({"scheduler": "synchronous"}):
+            made: Any = collection.groupby("k").f.agg(["median", "nunique", "first"]).compute()
+        theirs = rows.groupby("k").f.agg(["median", "nunique", "first"])
+        pd.testing.assert_frame_equal(made.to_pandas().sort_index(), theirs, check_dtype=False)
+
+    yield "whole groups of one partition", lambda: whole(1)
+    yield "whole groups of three partitions", lambda: whole(3)
+
+
+def run_queries() -> None:
+    """Run each query once."""
+    import dask
+
+    rows = frame()
+    with dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"}):
+        for name, run in queries(rows):
+            run()
+            print("right:", name, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the queries, or each tool over them; the exit status."""
+    if list(arguments) == ["--queries"]:
+        run_queries()
+        return 0
+    unknown = set(arguments) - set(TOOLS)
+    if unknown:
+        print(f"there is no tool {', '.join(sorted(unknown))}: {', '.join(TOOLS)}", file=sys.stderr)
+        return 2
+    sanitizer = sanitizer_of(dict(os.environ))
+    if sanitizer is None:
+        print(
+            "compute-sanitizer is not installed: it is a part of the CUDA toolkit", file=sys.stderr
+        )
+        return 2
+    # without the tool first: what is compiled is cached then
+    commands = {"no tool": [sys.executable, "-m", "tests.sanitize", "--queries"]}
+    for tool in arguments or TOOLS:
+        commands[tool] = command_of(sanitizer, tool, [sys.executable])
+    failed = []
+    for tool, command in commands.items():
+        print(f"== {tool}", flush=True)
+        if subprocess.run(command, check=False).returncode:
+            failed.append(tool)
+    print("found by: " + ", ".join(failed) if failed else "nothing found")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""Rows of partitions in batches, and in halves of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.streaming.batches import Sizes, Slice, batches, halves
+from dask_gpuagg.streaming.upload import Copy, pieces_of
+
+PARTS = st.lists(st.lists(st.integers(), max_size=50), min_size=1, max_size=8)
+
+
+@given(parts=PARTS, nbytes=st.integers(1, 900), kinds=st.lists(st.booleans(), min_size=8))
+def test_each_row_is_in_one_batch_in_order(
+    parts: list[list[int]], nbytes: int, kinds: list[bool]
+) -> None:
+    numbered = list(zip(parts, kinds, strict=False))
+
+    class Part(list[int]):
+        kind = False
+
+    made = []
+    for rows, kind in numbered:
+        part = Part(rows)
+        part.kind = kind
+        made.append(part)
+    found = list(
+        batches(iter(made), Sizes(nbytes, 900), lambda p: 8 * len(p), lambda a, b: a.kind == b.kind)
+    )
+    rows = [row for batch in found for each in batch for row in each.part[each.start : each.stop]]
+    assert rows == [row for part in parts for row in part]
+    for batch in found:
+        assert len({each.part.kind for each in batch}) == 1
+        assert all(len(each) > 0 for each in batch)
+        assert sum(map(len, batch)) <= max(nbytes // 8, 1)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6).filter(lambda n: sum(n) > 1))
+def test_halves(lengths: list[int]) -> None:
+    batch = [Slice(list(range(n)), 0, n) for n in lengths]
+    first, second = halves(batch)
+    assert sum(map(len, first)) == sum(lengths) // 2
+    both = [each.part[row] for each in (*first, *second) for row in range(each.start, each.stop)]
+    assert both == [row for each in batch for row in each.part]
+
+
+def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
+    sizes = Sizes.of_memory(120 << 30, 12)
+    assert (sizes.nbytes, sizes.most) == (256 << 20, 10 << 30)
+    sizes.grouped(rows=1_000, groups=10)
+    assert sizes.nbytes == 256 << 20
+    for _ in range(9):
+        sizes.grouped(rows=1_000, groups=900)
+    assert sizes.nbytes == sizes.most
+    sizes.refused()
+    assert sizes.nbytes == sizes.most == 5 << 30
+    sizes.grouped(rows=1_000, groups=900)
+    assert sizes.nbytes == 5 << 30
+
+
+@given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
+def test_copies_in_pieces(lengths: list[int], size: int) -> None:
+    memory = np.zeros(1_000, np.uint8)
+    copies, at = [], 0
+    for i, n in enumerate(lengths):
+        copies.append(Copy(np.full(n, i + 1, np.uint8), at))
+        at += n + 3
+    expected = memory.copy()
+    for copy in copies:
+        expected[copy.target : copy.target + len(copy.source)] = copy.source
+    for piece in pieces_of(copies, size):
+        assert 0 < len(piece.source) <= size
+        memory[piece.target : piece.target + len(piece.source)] = piece.source
+    assert np.array_equal(memory, expected)

@@ -1,0 +1,138 @@
+"""Batches, merges and the steps down where device memory lacks, without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.engines.host import engine as host
+from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.streaming import stream
+from dask_gpuagg.streaming.batches import Sizes
+from dask_gpuagg.streaming.stream import partials_of
+from dask_gpuagg.tasks.partials import inputs_of
+from tests.streaming.fake import FakeDevice
+
+ASKED = ("sum", "count", "min", "max", "first", "last", "var", "mean", "size")
+
+
+def frame(rows: int, groups: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=rows)
+    values[rng.random(rows) < 0.1] = np.nan
+    return pd.DataFrame({"k": rng.integers(0, max(groups, 1), rows), "x": values})
+
+
+def plan_of(rows: pd.DataFrame) -> Plan:
+    keys = [Column("k", rows["k"].dtype)]
+    columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
+    asked = [Requested(name, name, None if name == "size" else "x") for name in ASKED]
+    return make_plan(keys, columns, asked, dropna=True, observed=True, sort=True)
+
+
+def expected(whole: pd.DataFrame) -> pd.DataFrame:
+    by = whole.groupby("k").x
+    return pd.DataFrame({name: getattr(by, name)() for name in ASKED})
+
+
+def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFrame:
+    meta = expected(whole).iloc[:0]
+    made: pd.DataFrame = host.finalize(partials, plan, meta)
+    return made
+
+
+@given(
+    lengths=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    groups=st.integers(1, 40),
+    nbytes=st.integers(1, 2_000),
+    limit=st.integers(0, 80),
+)
+def test_every_way_down_gives_the_same_groups(
+    lengths: list[int], groups: int, nbytes: int, limit: int
+) -> None:
+    pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
+    whole = pd.concat(pieces, ignore_index=True)
+    plan = plan_of(whole)
+    device = FakeDevice(Sizes(nbytes, 4_000), limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "_LEAST_ROWS", 8)
+        patch.setattr(stream, "_FEW_ROWS", 16)
+        made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+
+
+def test_tables_are_merged_on_the_device_and_leave_once() -> None:
+    pieces = [frame(1_000, 10, seed) for seed in range(5)]
+    plan = plan_of(pieces[0])
+    device = FakeDevice(Sizes(16_000, 1 << 20))
+    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert len(made["groups"]) == 10
+    assert device.log.count("leave") == 1
+    assert device.log[0] == "begin"
+    assert device.log[-2:] == ["merge 5", "leave"]
+
+
+def test_copies_run_ahead_of_the_kernels() -> None:
+    """The next batch is copied before the groups of the one before are asked for."""
+    pieces = [frame(1_000, 10, seed) for seed in range(3)]
+    plan = plan_of(pieces[0])
+    order: list[str] = []
+
+    class Watched(FakeDevice):
+        def load(self, batch: Any) -> Any:
+            order.append("copy")
+            return super().load(batch)
+
+        def partial(self, columns: Any, plan: Plan) -> Any:
+            order.append("group")
+            return super().partial(columns, plan)
+
+    parts = [inputs_of(piece, ["k"], plan) for piece in pieces]
+
+    def ask() -> Any:
+        for part in parts:
+            order.append("read")
+            yield part
+
+    partials_of(ask(), plan, Watched(Sizes(16_000, 1 << 20)))
+    assert order.index("group") > [i for i, what in enumerate(order) if what == "read"][1]
+
+
+def test_rows_without_memory_are_halved_and_then_the_host_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "_LEAST_ROWS", 100)
+    whole = frame(1_000, 10)
+    plan = plan_of(whole)
+    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=50)
+    made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
+    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+    tried = [line for line in device.log if line.startswith("no memory for batch")]
+    assert [line.split()[-1] for line in tried[:5]] == ["1000", "1000", "500", "250", "125"]
+    assert "release" in device.log
+
+
+def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host() -> None:
+    whole = frame(3_000, 700)
+    plan = plan_of(whole)
+    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=0)
+    made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
+    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+
+
+def test_errors_of_reading_are_raised() -> None:
+    whole = frame(100, 7)
+    plan = plan_of(whole)
+
+    def parts() -> Any:
+        yield inputs_of(whole, ["k"], plan)
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        partials_of(parts(), plan, FakeDevice(Sizes(1 << 20, 1 << 20)))

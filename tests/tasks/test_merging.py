@@ -1,0 +1,124 @@
+"""Partials merged part by part give the groups that merging them at once gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
+from dask_gpuagg.engines.host import engine as host
+from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.tasks import merging, partials
+from dask_gpuagg.tasks.merging import combined_in_parts, finalized_in_parts
+from dask_gpuagg.tasks.partials import inputs_of, partial_of, partials_of
+
+ASKED = ("sum", "first", "last", "nunique", "median")
+
+
+def frame(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 20, rows).astype("float64")
+    keys[rng.random(rows) < 0.1] = np.nan
+    return pd.DataFrame({"k": keys, "x": rng.integers(0, 5, rows)})
+
+
+def plan_of(asked: Any, sort: bool, dropna: bool) -> Any:
+    columns = [Column("k", np.dtype("float64")), Column("x", np.dtype("int64"))]
+    requested = [Requested(name, name, "x") for name in asked]
+    return make_plan(columns[:1], columns, requested, dropna=dropna, observed=True, sort=sort)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=2, max_size=4),
+    parts=st.integers(1, 7),
+    asked=st.lists(st.sampled_from(ASKED), min_size=1, max_size=5, unique=True),
+    sort=st.booleans(),
+    dropna=st.booleans(),
+)
+def test_in_parts_as_at_once(
+    lengths: list[int], parts: int, asked: list[str], sort: bool, dropna: bool
+) -> None:
+    plan = plan_of(asked, sort, dropna)
+    pieces = [frame(rows, seed) for seed, rows in enumerate(lengths)]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    meta = pd.concat(pieces).groupby("k").x.agg(asked).iloc[:0]
+    at_once = host.finalize(tables, plan, meta).sort_index()
+    ours = finalized_in_parts(tables, plan, meta, host, parts)
+    if sort:
+        assert ours.index.is_monotonic_increasing or ours.index.hasnans
+    pd.testing.assert_frame_equal(ours.sort_index(), at_once)
+    twice = host.finalize([combined_in_parts(tables, plan, host, parts)], plan, meta)
+    pd.testing.assert_frame_equal(twice.sort_index(), at_once)
+
+
+class Short:
+    """The host engine as a device that has memory for so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.tried: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(host, name)
+
+    def partial(self, keys: Any, *rest: Any) -> Any:
+        self.tried.append(len(keys[0]))
+        if len(keys[0]) > self.rows:
+            raise MemoryError(f"Requested bytes {8 * len(keys[0])}")
+        return host.partial(keys, *rest)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Short:
+    engine = Short(300)
+    monkeypatch.setattr(partials, "engine_of", lambda _: engine)
+    monkeypatch.setattr(partials, "engine_name", lambda _: "device")
+    monkeypatch.setattr(merging, "engine_of", lambda _: engine)
+    monkeypatch.setattr(partials, "_ROWS_TO_HALVE", 200)
+    return engine
+
+
+def test_partitions_and_then_rows_are_halved(short: Short) -> None:
+    plan = plan_of(("sum", "first", "last"), True, True)
+    pieces = [frame(rows, seed) for seed, rows in enumerate((100, 1_000, 150))]
+    made = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    # all, all again, the first, the others twice, the second twice, its halves twice, ...
+    assert short.tried[:8] == [1_250, 1_250, 100, 1_150, 1_150, 1_000, 1_000, 500]
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
+    pd.testing.assert_frame_equal(host.finalize(made, plan, whole.iloc[:0]), whole)
+
+
+def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
+    short.rows = 10
+    plan = plan_of(("sum",), False, True)
+    with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
+        partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
+    assert caught.value.asked == 8 * 125
+
+
+def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(("sum", "median"), True, True)
+    pieces = [frame(400, seed) for seed in range(3)]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    tried: list[int] = []
+
+    class Merging(Short):
+        def finalize(self, tables: Any, *rest: Any) -> Any:
+            tried.append(sum(len(table["rows"]) for table in tables))
+            if tried[-1] > 300:
+                raise MemoryError("Requested bytes 1")
+            return host.finalize(tables, *rest)
+
+    monkeypatch.setattr(merging, "engine_of", lambda _: Merging(0))
+    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "median"])
+    made = merging.finalized(tables, plan, whole.iloc[:0])
+    pd.testing.assert_frame_equal(made, whole)
+    assert tried[0] == tried[1] > 300
+    assert len(tried) == 2 + merging._PARTS
