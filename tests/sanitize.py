@@ -1,8 +1,8 @@
 """One query of every kernel under compute-sanitizer: ``python -m tests.sanitize [tool ...]``.
 
 The tools are memcheck, racecheck, initcheck and synccheck; by default all. Needs a GPU, cuDF and
-``compute-sanitizer``, of the CUDA toolkit, on the path or in ``$CUDA_HOME/bin``. Only our kernels are
-checked. The exit status is 0 if no tool has found anything and all answers are right.
+``compute-sanitizer``, of the CUDA toolkit, on the path or in ``$CUDA_HOME/bin``. Only our kernels
+are checked. The exit status is 0 if no tool has found anything and all answers are right.
 """
 
 from __future__ import annotations
