@@ -198,6 +198,15 @@ def is_streamed(plan: Plan) -> bool:
     return settings().engine == "device" and refusal(plan) is None
 
 
+def where_it_runs(query: GroupByQuery) -> str | None:
+    """The engine of a query, as ``explain()`` names it."""
+    engine = engine_name(query.meta)
+    if engine == DEVICE or settings().engine != "device":
+        return engine
+    reason = refusal(query.plan)
+    return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
+
+
 def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
     if chunks is None:
         return GroupByPartial(query.frame, query.plan, *query.by)
