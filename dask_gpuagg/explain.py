@@ -10,7 +10,7 @@ from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
-from dask_gpuagg.engines import DEVICE, HOST, engine_name
+from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
 from dask_gpuagg.frontend.hook import Planned, plans_of
@@ -18,6 +18,7 @@ from dask_gpuagg.markup import size_text, time_text
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
+from dask_gpuagg.planning.lower import where_it_runs
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.fallbacks import Reason
@@ -235,7 +236,7 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     if refused or isinstance(found, str):
         return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refused)))
     query = found.query
-    engine = engine_name(query.meta) or "stock Dask"
+    engine = where_it_runs(query) or "stock Dask"
     physical = described(query, found.decision, found.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)

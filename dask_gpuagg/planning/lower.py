@@ -37,6 +37,7 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
+from dask_gpuagg.streaming.support import refusal
 from dask_gpuagg.tasks.tasks import PARTITION
 
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
@@ -177,6 +178,15 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
 
 def _fewer(result: Expr, outputs: int) -> Expr:
     return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
+
+
+def where_it_runs(query: GroupByQuery) -> str | None:
+    """The engine of a query, as ``explain()`` names it."""
+    engine = engine_name(query.meta)
+    if engine == DEVICE or settings().engine != "device":
+        return engine
+    reason = refusal(query.plan)
+    return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
 
 
 def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:

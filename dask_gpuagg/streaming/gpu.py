@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
-from dask_gpuagg.engines.device.groups import like, view
+from dask_gpuagg.engines.device.exchange import split
+from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.engines.device.operations import (
@@ -39,6 +41,7 @@ from dask_gpuagg.streaming.columns import (
     CODES,
     FLOAT,
     NAT,
+    PLAIN,
     TEXT,
     TICKS,
     Image,
@@ -52,6 +55,9 @@ from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
 # small a part of the device's memory.
 _SHARE_OF_A_BATCH = 12
+
+# States that are values, in the dtype of their column.
+_OF_VALUES = ("min", "max", "first", "last", "osum")
 
 # One stream keeps the link to the device busy, and its batches are sized for the whole memory.
 _busy = Lock()
@@ -101,6 +107,10 @@ class Gpu:
             [_image((*each.part.keys, *each.part.columns)[c], each) for each in batch]
             for c in columns
         ]
+        return self._started(images)
+
+    def _started(self, images: list[list[Image]]) -> Loaded:
+        """The images of columns, whose copies have begun, and their buffers."""
         buffers: list[Any] = []
         copies: list[Copy] = []
         for pieces in images:
@@ -134,27 +144,56 @@ class Gpu:
         """The groups of several tables."""
         return merged(stack(tables), plan)
 
-    def rows(self, table: Any) -> int:
+    def rows(self, groups: Any) -> int:
         """Groups of a table."""
-        return len(table)
+        return len(groups)
 
-    def nbytes(self, table: Any) -> int:
+    def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of(_Columns([], [table[name] for name in table.columns]))
+        return bytes_of(_Columns([], [groups[name] for name in groups.columns]))
 
-    def to_host(self, table: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
+    def to_host(self, groups: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """A table as a partial of the host engine."""
         part = like_[0].part
         found: dict[str, Any] = {}
-        for i, (key, known) in enumerate(zip(keys_of(table), part.keys, strict=True)):
+        for i, (key, known) in enumerate(zip(keys_of(groups), part.keys, strict=True)):
             found[f"k{i}"] = _to_host(key, known.dtype)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
             for field, empty in zip(record.fields, record.identity, strict=True):
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
-                found[name] = _field(table[name], use.state, empty, of)
+                found[name] = _field(groups[name], use.state, empty, of)
         return {"groups": pd.DataFrame(found, copy=False)}
+
+    def from_host(self, partial: dict[str, pd.DataFrame], plan: Plan) -> Any:
+        """A partial of ``to_host`` as a table again."""
+        groups = partial["groups"]
+        # NaN is null in keys and values, and a result in sums and moments
+        nullable = [name for name in groups.columns if name[0] == "k"]
+        nullable += [
+            f"s{i}.{field}"
+            for i, use in enumerate(plan.states)
+            if use.state in _OF_VALUES
+            for field in STATES[use.state].fields
+        ]
+        images = {name: image_of(groups[name]) for name in groups.columns}
+        images = {
+            name: image if name in nullable or image.kind != FLOAT else replace(image, kind=PLAIN)
+            for name, image in images.items()
+        }
+        loaded = self._started([[image] for image in images.values()])
+        stream = _get_stream().__cuda_stream__()[1]
+        wait_for(stream, self._handle)
+        try:
+            columns = [_column(*pair) for pair in zip(*loaded, strict=True)]
+            return table(dict(zip(images, columns, strict=True)))
+        finally:
+            wait_for(self._handle, stream)
+
+    def split(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
+        """A table divided by key hash."""
+        return [piece["groups"] for piece in split({"groups": groups}, plan, parts)]
 
     def release(self) -> None:
         """Give back what is cached."""
@@ -212,7 +251,7 @@ def _to_host(column: Any, dtype: Any) -> Any:
 def _field(column: Any, state: str, empty: Any, of: Any) -> Any:
     """A field of a state as the host engine has it."""
     values, valid = on_host(view(column))
-    if state in ("min", "max", "first", "last", "osum"):
+    if state in _OF_VALUES:
         return restored(values, valid, of)
     if valid is None:
         return values

@@ -13,14 +13,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pandas as pd
+
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
+from dask_gpuagg.streaming.parts import loads, parts_of
 
 # Of groups that are merged at the end only.
 _FEW_ROWS = 1 << 22
 # A batch of fewer rows is not halved any more.
 _LEAST_ROWS = 1 << 16
+# Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
+# parts are loaded together.
+_GROWTH = 16
 
 
 class Device(Protocol):
@@ -50,6 +56,12 @@ class Device(Protocol):
     def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
         """A table as a partial of the host engine."""
 
+    def from_host(self, partial: Any, plan: Plan) -> Any:
+        """A partial of ``to_host`` as a table again."""
+
+    def split(self, table: Any, plan: Plan, parts: int) -> list[Any]:
+        """A table divided by key hash."""
+
     def release(self) -> None:
         """Give back what is cached."""
 
@@ -78,6 +90,11 @@ class Stream:
     merged_rows: int = 0
     # a batch of the rows that the tables are of: its dtypes are theirs
     like: Batch = ()
+    # of tables that were too large: partials of the host, by part and in order
+    parts: list[list[Any]] = field(default_factory=list)
+    part_dtypes: list[Any] = field(default_factory=list)
+    part_like: Batch = ()
+    part_capacity: int = 0
 
     def take(self, batch: Batch, loaded: Future[Any]) -> None:
         """Group a batch."""
@@ -112,7 +129,7 @@ class Stream:
             return
         self.tables, self.merged_rows = [made], self.device.rows(made)
         if self.device.nbytes(made) > self.sizes.most:
-            self.spill()
+            self.leave()
 
     def spill(self) -> None:
         """Move the tables of the device to the host."""
@@ -121,6 +138,78 @@ class Stream:
         while tables:
             self.finished.append(self.device.to_host(tables.pop(), self.plan, self.like))
         self.like = ()
+
+    def leave(self) -> None:
+        """Move the only table of the device to the host, divided by key hash if that can be.
+
+        So what is to be merged later can be merged part by part on the device.
+        """
+        dtypes, divided = _dtypes_of(self.like), None
+        if not self.plan.order_sensitive and (not self.parts or dtypes == self.part_dtypes):
+            rows, self.part_capacity = self.device.rows(self.tables[0]), self.capacity
+            number = len(self.parts) or max(2, parts_of(_GROWTH * rows, self.part_capacity))
+            divided = self._attempt(lambda: self.device.split(self.tables[0], self.plan, number))
+        if divided is None:
+            self.spill()
+            return
+        self.parts = self.parts or [[] for _ in divided]
+        self.part_dtypes, self.part_like = dtypes, self.like
+        self.tables, self.merged_rows = [], 0
+        divided.reverse()
+        for part in self.parts:
+            part.append(self.device.to_host(divided.pop(), self.plan, self.like))
+        self.like = ()
+
+    @property
+    def capacity(self) -> int:
+        """Groups that a table of the device may have, by the bytes of those it has."""
+        (table,) = self.tables
+        row_bytes = self.device.nbytes(table) / max(self.device.rows(table), 1)
+        return max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
+
+    def finish(self) -> list[Any]:
+        """The partials of all rows."""
+        self.merge()
+        if self.parts and len(self.tables) == 1:
+            self.leave()
+        self.spill()
+        if self.parts:
+            self._finish_parts()
+        return [partial for partial in self.finished if len(partial["groups"])]
+
+    def _finish_parts(self) -> None:
+        """Merge the parts, as many at a time as the device takes; no two share a group."""
+        made, most = [], self.part_capacity
+        for numbers in loads([_rows_of(part) for part in self.parts], most):
+            pieces = [piece for number in numbers for piece in self.parts[number]]
+            if len(pieces) > 1:
+                pieces = [self._merged_part(pieces, at_once=_rows_of(pieces) <= most)]
+            made += pieces
+            for number in numbers:
+                self.parts[number] = []
+        groups = pd.concat([piece["groups"] for piece in made], ignore_index=True)
+        self.finished.append({"groups": groups})
+        self.parts = []
+
+    def _merged_part(self, pieces: list[Any], at_once: bool) -> Any:
+        """The groups of some partials of the host, by the device if they fit there."""
+
+        def load(piece: Any) -> Any:
+            return self.device.from_host(piece, self.plan)
+
+        def on_device() -> Any:
+            if at_once:
+                return self.device.merged([load(piece) for piece in pieces], self.plan)
+            # the groups may fit though the pieces do not
+            table = load(pieces[0])
+            for piece in pieces[1:]:
+                table = self.device.merged([table, load(piece)], self.plan)
+            return table
+
+        table = self._attempt(on_device)
+        if table is None:
+            return host.combine(pieces, self.plan)
+        return self.device.to_host(table, self.plan, self.part_like)
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
         """The groups of what a call loads; None where device memory does not suffice."""
@@ -190,9 +279,7 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
                 stream.take(*waiting.popleft())
         while waiting:
             stream.take(*waiting.popleft())
-        stream.merge()
-        stream.spill()
-    made = [partial for partial in stream.finished if len(partial["groups"])]
+        made = stream.finish()
     if not made:
         # dtypes of no groups are the host engine's matter: these rows have none either
         made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
@@ -211,6 +298,10 @@ def _is_same(dtype: Any, other: Any) -> bool:
         return bool(dtype == other)
     others = getattr(other, "categories", None)
     return others is not None and bool(categories.equals(others)) and dtype == other
+
+
+def _rows_of(partials: list[Any]) -> int:
+    return sum(len(partial["groups"]) for partial in partials)
 
 
 def _dtypes_of(batch: Batch) -> list[Any]:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from dask_gpuagg.cuda.runtime.driver import bindings, checked
 
-# Bytes of a pinned buffer: a copy takes under a millisecond, and starting it a few microseconds.
-_BUFFER_BYTES = 16 << 20
-_THREADS = 8
+# Bytes of a pinned buffer: to fill it takes half a millisecond, and to start a copy microseconds.
+_BUFFER_BYTES = 4 << 20
+_THREADS = 16
 # Buffers for each thread: one is filled while another is copied.
 _BUFFERS_OF_A_THREAD = 2
 

@@ -129,6 +129,36 @@ def test_batches_of_any_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
     check(dd.from_pandas(whole, npartitions=3).persist(), whole, ["ks", "k8"], asked)
 
 
+@pytest.mark.parametrize("key", ["k", "text", "kf"])
+def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.streaming import stream
+    from dask_gpuagg.streaming.batches import Sizes
+    from dask_gpuagg.streaming.gpu import Gpu
+
+    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 22, 1 << 23))
+    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 18)
+    divided: list[int] = []
+    split = Gpu.split
+
+    def counted(self: Gpu, groups: Any, plan: Any, parts: int) -> list[Any]:
+        divided.append(parts)
+        return split(self, groups, plan, parts)
+
+    monkeypatch.setattr(Gpu, "split", counted)
+    rng = np.random.default_rng(8)
+    rows = 2_000_000
+    whole = pd.DataFrame({"k": rng.integers(0, 900_000, rows), "x": rng.normal(size=rows)})
+    whole["kf"] = whole["k"].where(whole["k"] > 9).astype("float64")
+    whole["text"] = whole["k"].astype("str")
+    whole.loc[rng.random(rows) < 0.3, "x"] = np.nan
+    collection = dd.from_pandas(whole, npartitions=3).persist()
+    asked = ["sum", "count", "min", "var"]
+    ours = collection.groupby(key).x.agg(asked).compute().sort_index()
+    assert_same(ours, whole.groupby(key).x.agg(asked), rtol=1e-7, atol=1e-9)
+    assert len(divided) > 1
+    assert len(set(divided)) == 1
+
+
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 1.0])
 def test_less_memory_than_rows_need(share: float, limited: Callable[[int], Any]) -> None:
     rng = np.random.default_rng(5)

@@ -29,10 +29,10 @@ def frame(rows: int, groups: int, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, max(groups, 1), rows), "x": values})
 
 
-def plan_of(rows: pd.DataFrame) -> Plan:
+def plan_of(rows: pd.DataFrame, names: Any = ASKED) -> Plan:
     keys = [Column("k", rows["k"].dtype)]
     columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
-    asked = [Requested(name, name, None if name == "size" else "x") for name in ASKED]
+    asked = [Requested(name, name, None if name == "size" else "x") for name in names]
     return make_plan(keys, columns, asked, dropna=True, observed=True, sort=True)
 
 
@@ -51,20 +51,46 @@ def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFra
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     groups=st.integers(1, 40),
     nbytes=st.integers(1, 2_000),
-    limit=st.integers(0, 80),
+    limit=st.integers(0, 200),
+    most=st.integers(100, 4_000),
+    ordered=st.booleans(),
 )
 def test_every_way_down_gives_the_same_groups(
-    lengths: list[int], groups: int, nbytes: int, limit: int
+    lengths: list[int], groups: int, nbytes: int, limit: int, most: int, ordered: bool
 ) -> None:
     pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
     whole = pd.concat(pieces, ignore_index=True)
-    plan = plan_of(whole)
-    device = FakeDevice(Sizes(nbytes, 4_000), limit)
+    asked = ASKED if ordered else [name for name in ASKED if name not in ("first", "last")]
+    plan = plan_of(whole, asked)
+    device = FakeDevice(Sizes(nbytes, most), limit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "_LEAST_ROWS", 8)
         patch.setattr(stream, "_FEW_ROWS", 16)
         made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+    theirs = expected(whole)[list(asked)]
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+
+
+@pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first")])
+def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
+    asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose states have an order leave whole, and the host merges them."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    pieces = [frame(1_000, 3_000, seed) for seed in range(8)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, asked)
+    device = FakeDevice(Sizes(16_000, 40_000), limit=20_000)
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in asked})
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+    splits = [line for line in device.log if line.startswith("split")]
+    assert bool(splits) == ("first" not in asked)
+    if splits:
+        assert len(made) == 1
+        assert len(made[0]["groups"]) == len(theirs)
+        assert len(set(splits)) == 1
 
 
 def test_tables_are_merged_on_the_device_and_leave_once() -> None:
