@@ -107,7 +107,11 @@ def show_progress() -> None:
     module = sys.modules.get("distributed.worker")
     state = getattr(module.thread_state, "execution_state", None) if module is not None else None
     if state is not None:
-        state["worker"].metrics.setdefault(ROWS_DONE, _rows_done)
+        worker = state["worker"]
+        if ROWS_DONE not in worker.metrics:
+            # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
+            # whose heartbeat fails closes
+            worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done}
 
 
 def _rows_done(worker: Any) -> int:

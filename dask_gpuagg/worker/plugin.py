@@ -55,7 +55,8 @@ class GpuWorker(WorkerPlugin):
         """Called by the worker."""
         self._closing = threading.Event()
         report = setup_device(self.pool)
-        worker.metrics["dask_gpuagg"] = lambda _: report
+        # in a new mapping: a heartbeat may be reading this one
+        worker.metrics = {**worker.metrics, "dask_gpuagg": lambda _: report}
         if "device" in report and self.examples:
             report["kernels"] = "being made ready"
             # in the background: queries that arrive earlier compile what they need themselves

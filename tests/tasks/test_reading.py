@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -22,7 +24,7 @@ from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
-from dask_gpuagg.tasks.reading import reading
+from dask_gpuagg.tasks.reading import ROWS_DONE, reading, show_progress
 from tests.planning.test_chunks import QUERIES, frame, nodes, same
 
 FILES = 9
@@ -193,6 +195,20 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     got = merged["groups"].set_index("k0")["s0.sum"]
     same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
     assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows
+
+
+def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = SimpleNamespace(metrics={"a": 1, "b": 2})
+    state = SimpleNamespace(execution_state={"worker": worker, "key": "x"})
+    monkeypatch.setattr(sys.modules["distributed.worker"], "thread_state", state)
+    reads = iter(worker.metrics.items())
+    assert next(reads) == ("a", 1)
+    show_progress()
+    assert list(reads) == [("b", 2)]
+    assert list(worker.metrics) == ["a", "b", ROWS_DONE]
+    shown = worker.metrics
+    show_progress()
+    assert worker.metrics is shown
 
 
 def test_chunks_of_a_cluster(folder: Path) -> None:

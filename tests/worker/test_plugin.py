@@ -30,6 +30,16 @@ def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPa
     assert report == {"version": dask_gpuagg.__version__, "unavailable": "no CUDA device"}
 
 
+def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "unavailable", lambda: "no CUDA device")
+    fake = SimpleNamespace(metrics={"a": 1, "b": 2})
+    reads = iter(fake.metrics)
+    assert next(reads) == "a"
+    worker.GpuWorker().setup(fake)
+    assert list(reads) == ["b"]
+    assert list(fake.metrics) == ["a", "b", "dask_gpuagg"]
+
+
 def test_it_pickles_and_takes_the_configured_pool() -> None:
     import dask
 
