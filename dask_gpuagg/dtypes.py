@@ -41,6 +41,8 @@ def dtype_class(dtype: Any) -> str:
         One of ``DTYPE_CLASSES``, or ``other`` for what no aggregation of the
         registry accepts (interval, sparse, complex, nested Arrow types).
     """
+    if isinstance(dtype, np.dtype):
+        return _NUMPY_KINDS.get(dtype.kind, "other")
     if isinstance(dtype, pd.CategoricalDtype):
         return "category"
     if type(dtype).__module__.startswith("cudf."):
@@ -51,8 +53,6 @@ def dtype_class(dtype: Any) -> str:
         return "datetime"
     if isinstance(dtype, pd.ArrowDtype):
         return _arrow_class(dtype.pyarrow_dtype)
-    if isinstance(dtype, np.dtype):
-        return _NUMPY_KINDS.get(dtype.kind, "other")
     if isinstance(dtype, pd.PeriodDtype):
         return "period"
     if isinstance(dtype, pd.SparseDtype):

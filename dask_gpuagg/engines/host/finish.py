@@ -218,6 +218,8 @@ def _from_table(
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    if isinstance(state["sum"], np.ndarray) and state["sum"].dtype.kind in "biufc":
+        return state["sum"]
     sums = series_of(state["sum"])
     nothing = _OF_NOTHING.get(dtype_class(sums.dtype))
     return (sums if nothing is None else sums.where(sums.notna(), nothing)).array

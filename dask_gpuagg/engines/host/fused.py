@@ -6,7 +6,7 @@ column. Once loaded they are faster at any number of rows; loading them is what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ _MOST = np.iinfo(np.int32).max
 # accumulators of a group where its rows follow each other
 _LANES = 4
 _SAMPLE = 1 << 10
+# columns that are summed together: those of loops.COLUMNS, which is not imported before it is used
+SUMMED = 4
+# rows of a group from which on that is faster
+_ROWS_OF_SUMMED = 16
 
 FIELDS = {
     "count": ("count",),
@@ -174,6 +178,44 @@ def _floats(
     if "count" in fields:
         fields["count"] = fields["count"].astype(np.int64)
     return fields
+
+
+def sums_pay(rows: int, n: int) -> bool:
+    """Whether columns are summed faster together: accumulators of many groups are far apart."""
+    return n * _ROWS_OF_SUMMED <= rows
+
+
+def sums(
+    codes: Array, n: int, columns: Sequence[Array], counts: bool, skipna: bool, lanes: int
+) -> list[dict[str, Array]]:
+    """Sums of several columns, bit for bit as ``reduce`` makes them one by one.
+
+    Parameters
+    ----------
+    codes, n, skipna, lanes
+        As of ``reduce``.
+    columns : sequence of ``SUMMED`` ndarrays of float64
+    counts : bool
+        Whether the values are counted too.
+
+    Returns
+    -------
+    list of dict of str to ndarray of shape (n,)
+    """
+    from dask_gpuagg.engines.host import loops
+
+    acc = np.zeros((n * lanes, loops.COLUMNS, loops.SUM + 1))
+    read = tuple(frozen(values, np.float64) for values in columns)
+    loops.sum_columns(codes, read, acc, lanes, skipna, counts)
+    made = []
+    for j in range(loops.COLUMNS):
+        fields = acc[:, j]
+        if lanes > 1:
+            fields = _folded(fields.reshape(n, lanes, loops.SUM + 1), True, False, False)
+        made.append({"sum": fields[:, loops.SUM].copy()})
+        if counts:
+            made[-1]["count"] = fields[:, loops.COUNT].astype(np.int64)
+    return made
 
 
 def _folded(acc: Array, sums: bool, extremes: bool, spread: bool) -> Array:

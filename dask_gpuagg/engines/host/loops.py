@@ -87,6 +87,35 @@ def reduce_floats(
             acc[g, M2] += deviation * (x - mean)
 
 
+# columns that sum_columns reads at a time
+COLUMNS = 4
+
+
+@compiled
+def sum_columns(
+    codes: Array, columns: Any, acc: Array, lanes: int, skipna: bool, counts: bool
+) -> None:
+    """Sum ``COLUMNS`` columns, and count their values, as ``reduce_floats`` does each.
+
+    Memory answers several reads at a time, and an addition to one column does not wait for those
+    to the others. ``acc`` has shape (groups * lanes, COLUMNS, 3).
+    """
+    for i in range(len(codes)):
+        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
+        for j in range(COLUMNS):
+            x = columns[j][i]
+            if skipna and x != x:
+                continue
+            if counts:
+                acc[g, j, COUNT] += 1.0
+            before = acc[g, j, SUM]
+            y = x - acc[g, j, LOST]
+            after = before + y
+            lost = after - before - y
+            acc[g, j, SUM] = after
+            acc[g, j, LOST] = lost if lost == lost else 0.0
+
+
 @compiled
 def reduce_integers(codes: Array, values: Array, acc: Array, sums: bool, extremes: bool) -> None:
     """Add rows to accumulators (sum, min, max) in the dtype of the values; sums wrap."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -59,11 +59,38 @@ class Reducer:
             _, expected = self._expected.get(id(values), (values, set()))
             # what was asked for and could not be made is not tried again
             wanted = {field} | (expected - fields.keys())
-            made = fused.reduce(
-                self._small_codes, self.n, values.to_numpy(), wanted, skipna, self._lanes
-            )
-            fields |= dict.fromkeys(wanted) | made
+            if wanted <= {"sum", "count"} and id(values) in self._summed:
+                self._sum_together(self._summed[id(values)], "count" in wanted, skipna)
+            else:
+                made = fused.reduce(
+                    self._small_codes, self.n, values.to_numpy(), wanted, skipna, self._lanes
+                )
+                fields |= dict.fromkeys(wanted) | made
         return fields[field]
+
+    def _sum_together(self, columns: Sequence[pd.Series], counts: bool, skipna: bool) -> None:
+        codes: npt.NDArray[np.int32] | None = self._small_codes
+        assert codes is not None
+        arrays = [column.to_numpy() for column in columns]
+        sums = fused.sums(codes, self.n, arrays, counts, skipna, self._lanes)
+        for column, made in zip(columns, sums, strict=True):
+            self._fused.setdefault((id(column), skipna), (column, {}))[1].update(made)
+
+    @cached_property
+    def _summed(self) -> dict[int, Sequence[pd.Series]]:
+        """By identity of a column, those that are summed along with it: the same is expected."""
+        if not fused.sums_pay(len(self.codes), self.n):
+            return {}
+        alike: dict[frozenset[str], list[pd.Series]] = {}
+        for values, fields in self._expected.values():
+            if values.dtype == np.float64 and {"sum"} <= fields <= {"sum", "count"}:
+                alike.setdefault(frozenset(fields), []).append(values)
+        found: dict[int, Sequence[pd.Series]] = {}
+        for summed in alike.values():
+            for i in range(0, len(summed) - fused.SUMMED + 1, fused.SUMMED):
+                batch = summed[i : i + fused.SUMMED]
+                found |= {id(values): batch for values in batch}
+        return found
 
     def sum(self, values: pd.Series, skipna: bool = True) -> Any:
         """Sum of each group, in 64 bits; that of no values is 0."""

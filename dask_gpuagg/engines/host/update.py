@@ -108,15 +108,14 @@ def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
+    if dtype_class(values.dtype) == "float":
+        sums: npt.NDArray[np.float64] | None = reducer.fused(values, "sum")
+        if sums is not None:
+            return sums
     if is_complex(values.dtype):
         return np.asarray(reducer.sum(values))
     if _cannot_wrap(values):  # the integer sum is exact, and may be wanted anyway
         return np.asarray(_isum(reducer, values)["sum"], dtype=np.float64)
-    sums: npt.NDArray[np.float64] | None = None
-    if dtype_class(values.dtype) == "float":
-        sums = reducer.fused(values, "sum")
-    if sums is not None:
-        return sums
     # pandas would sum float32 in float32
     filled = _filled(values, 0.0)
     if filled is not None:

@@ -174,6 +174,8 @@ def test_one_signature_per_loop(monkeypatch):
             for state in ("count", "min", "moments"):
                 update(Reducer(codes, groups.n), state, [column], column.index)
     assert len(loops.reduce_floats.signatures) == 1
+    fused.sums(fused.frozen(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
+    assert len(loops.sum_columns.signatures) == 1
     assert len(loops.reduce_integers.signatures) == 2
     assert len(loops.number_integers.signatures) == 1
     assert len(loops.number_pairs.signatures) == 1
@@ -269,16 +271,70 @@ def test_many_columns_make_up_for_few_rows():
 def test_wide_partitions_are_reduced_by_the_loops():
     rng = np.random.default_rng(0)
     rows = fused.LEAST_ROWS // 4
-    columns = [pd.Series(rng.random(rows)) for _ in range(4)]
+    columns = [pd.Series(rng.random(rows)) for _ in range(6)]
     codes = rng.integers(0, 9, rows)
     reducer = Reducer(codes, 9)
     for column in columns:
         reducer.expect("fsum", column)
-    with mock.patch.object(fused, "reduce", wraps=fused.reduce) as reduce:
+    with (
+        mock.patch.object(fused, "reduce", wraps=fused.reduce) as reduce,
+        mock.patch.object(fused, "sums", wraps=fused.sums) as together,
+    ):
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    assert reduce.call_count == 4
+    assert (together.call_count, reduce.call_count) == (1, 2)
     expected = [c.groupby(codes).sum().to_numpy() for c in columns]
     np.testing.assert_allclose(sums, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("skipna", [False, True])
+@pytest.mark.parametrize("lanes", [1, 4])
+@given(rows=st.lists(st.tuples(st.integers(0, GROUPS - 2), *[FLOATS] * 4), min_size=1, max_size=40))
+def test_columns_summed_together_are_those_of_one_by_one(counts, skipna, lanes, rows):
+    codes, *columns = (np.array(column) for column in zip(*rows, strict=True))
+    columns = [column.astype(np.float64) for column in columns]
+    codes = fused.frozen(codes, np.int32)
+    wanted = ("sum", "count") if counts else ("sum",)
+    together = fused.sums(codes, GROUPS, columns, counts, skipna, lanes)
+    for column, made in zip(columns, together, strict=True):
+        one = fused.reduce(codes, GROUPS, column, wanted, skipna, lanes)
+        assert made.keys() == one.keys()
+        for field in wanted:
+            assert made[field].dtype == one[field].dtype
+            np.testing.assert_array_equal(made[field], one[field])
+
+
+def test_columns_of_which_more_is_wanted_are_reduced_apart():
+    rng = np.random.default_rng(0)
+    columns = [pd.Series(rng.random(fused.LEAST_ROWS)) for _ in range(10)]
+    codes = rng.integers(0, 9, fused.LEAST_ROWS)
+    reducer = Reducer(codes, 9)
+    for i, column in enumerate(columns):
+        reducer.expect("fsum", column)
+        if i < 5:
+            reducer.expect("count", column)
+    reducer.expect("min", columns[9])
+    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
+        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
+    # the fifth that is counted, and the one with an extreme, are alone
+    assert [call.args[3] for call in together.call_args_list] == [True, False]
+    expected = [c.groupby(codes).sum().to_numpy() for c in columns]
+    np.testing.assert_allclose(sums, expected, rtol=1e-14)
+
+
+def test_many_groups_are_summed_column_by_column():
+    rows = fused.LEAST_ROWS
+    assert fused.sums_pay(rows, rows // 16)
+    assert not fused.sums_pay(rows, rows // 8)
+    columns = [pd.Series(np.ones(rows)) for _ in range(4)]
+    codes = np.arange(rows) % (rows // 8)
+    reducer = Reducer(codes, rows // 8)
+    for column in columns:
+        reducer.expect("fsum", column)
+    with mock.patch.object(fused, "sums") as together:
+        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
+    assert not together.called
+    assert all((s == 8.0).all() for s in sums)
 
 
 def test_without_the_compiler_pandas_reduces(monkeypatch):
