@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
@@ -125,6 +125,10 @@ def aggregate(
     if call.query.coded:
         made_keys = decoded(call, made_keys[0].data, run.groups)
     gathered = call.query.gathered
+    if call.dictionary is not None:
+        why = f"strings as numbers of a dictionary; {run.decision.why}"
+        run = run._replace(decision=replace(run.decision, why=why))
+        made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
     return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
 
 

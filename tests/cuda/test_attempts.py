@@ -46,6 +46,7 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
+            dictionary=None,
             device=H200, values=None, about=self.about, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
@@ -269,8 +270,9 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     assert len(asked) == numbered
 
 
+@pytest.mark.parametrize("hot", [None, "hot keys"])
 def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
-    monkeypatch: pytest.MonkeyPatch,
+    hot: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The unit with this kernel is compiled for the keys as they come, whose sample was taken."""
     launched: list[tuple[str, str]] = []
@@ -284,14 +286,15 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None)
-    sample: Any = SimpleNamespace(summary=1)
+    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None, hot=hot)
+    sample: Any = SimpleNamespace(summary=1, table=2)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
     attempt = attempts._repeated(columns, call, "auto", sample, before)
     assert attempt.call is other
     assert attempt.run() is None
-    assert launched == [("as they come", "check")]
+    names = ["check", "check_hot"] if hot else ["check"]
+    assert launched == [("as they come", name) for name in names]
 
 
 @pytest.mark.parametrize("how", ["alike", "unlike", "no memory"])

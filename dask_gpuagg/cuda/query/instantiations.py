@@ -81,7 +81,12 @@ UNITS: dict[str, Instances] = {
     "lphga": Instances(("lphga/lphga.cuh",), {"lphga": "lphga<Asked, {threads}, {unroll}>"}),
     "sample": Instances(
         ("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
-        {"sample": "sample<Asked>", "summarise": "summarise", "check": "check"},
+        {
+            "sample": "sample<Asked>",
+            "summarise": "summarise",
+            "check": "check",
+            "check_hot": "check_hot",
+        },
     ),
     "transfer": Instances(
         ("lphga/lphga.cuh",),
@@ -151,6 +156,17 @@ UNITS: dict[str, Instances] = {
     "verify": Instances(
         ("key/verify.cuh",),
         {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
+    ),
+    "dictionary": Instances(
+        ("key/dictionary.cuh",),
+        {
+            "encode_texts": "encode_texts<Asked, 4>",
+            "copy_texts": "copy_texts<Asked>",
+            "rows_of_codes": "rows_of_codes",
+        },
+    ),
+    "dictionary_long": Instances(
+        ("key/dictionary.cuh",), {"encode_long_texts": "encode_texts<Asked, 8>"}
     ),
     "encode": Instances(
         ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
