@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Made
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
-from dask_gpuagg.cuda.choice.decision import even, margin
+from dask_gpuagg.cuda.choice.decision import even, margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
+from dask_gpuagg.cuda.query.tuning import NEAR_THREADS, SMALL_BLOCK, TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 from dask_gpuagg.cuda.sampling.sample import Sample
@@ -30,10 +30,10 @@ _ROWS_OF_GROUP = 8
 # Slots for each expected group. With more than two of them groups would not count as dense, and
 # numbers would be hashed.
 _ROOMY, _MORE = 1.5, 16
-# Mean bytes of strings up to which few words of a row are read at once, and up to which a copy
-# takes few words.
-_SHORT, _NARROW = 18, 40
-_COPIED_NARROW, _COPIED_WIDE = 8, 16
+# Mean bytes of strings, at most: threads have so many and a few more in registers.
+_MEAN_BYTES = 40
+# Words of a copy: the length of a string and its bytes.
+_COPIED = 8
 # Rows of each group, and rows at least, before the first copies are made; and the part of all rows
 # before the last ones are.
 _ROWS_BEFORE, _FEWEST_BEFORE, _LAST_PART = 4, 1 << 17, 8
@@ -53,6 +53,7 @@ class DictionaryStruct(ctypes.Structure):
         ("full", ctypes.c_void_p),
         ("slots", ctypes.c_uint32),
         ("stride", ctypes.c_uint32),
+        ("near_room", ctypes.c_uint32),
     ]
 
 
@@ -98,10 +99,11 @@ def forget_dictionaries() -> None:
 
 
 def may_have_dictionary(columns: Columns, asked: Query) -> bool:
-    """Whether the keys are one column of strings, in one piece and many enough."""
+    """Whether the keys are one column of strings, in one piece, many enough and not too long."""
     if not asked.may_be_short or columns.rows < DICTIONARY_FROM:
         return False
-    return sum(part.rows > 0 for part in columns.parts) == 1
+    parts = [part for part in columns.parts if part.rows]
+    return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
 
 
 def is_known(columns: Columns, asked: Query) -> bool:
@@ -146,10 +148,9 @@ def _groups(estimate: KeySummary, rows: int) -> int:
 def _encoded(
     columns: Columns, call: Call, asked: Query, groups: int, key: tuple[Query, tuple[str, ...]]
 ) -> Dictionary:
-    rows, mean = call.rows, call.columns[1].offset / call.rows
+    rows = call.rows
     slots = even(int(_ROOMY * groups) + _MORE)
-    stride = _COPIED_NARROW if mean <= _NARROW else _COPIED_WIDE
-    table = 8 * slots * (1 + stride)
+    table = 8 * slots * (1 + _COPIED)
     # copies lie at even words
     words = call.allocate(table).ptr
     fill(words, 0xFF, table, call.handle)
@@ -158,19 +159,26 @@ def _encoded(
     mask = call.allocate(call.mask_bytes(rows)).ptr if masked else 0
     full = call.allocate(4).ptr
     fill(full, 0, 4, call.handle)
-    struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, stride)
-    kernel = "encode_texts" if mean <= _SHORT else "encode_long_texts"
+    struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, _COPIED, groups)
+    kernel, threads, shared = "encode_near", NEAR_THREADS, near_bytes(slots, groups)
+    if shared > shared_bytes(call.device):
+        kernel, threads, shared = "encode_far", SMALL_BLOCK, 0
     for first, end in launches(rows, groups):
         if first:
             blocks = call.spread(slots, SMALL_BLOCK)
             call.launch("copy_texts", blocks, SMALL_BLOCK, call.columns, struct)
-        blocks = call.spread(end - first, SMALL_BLOCK)
+        blocks = call.spread(end - first, threads, waves=1024 // threads)
         piece = ctypes.c_uint32(first), ctypes.c_uint32(end)
-        call.launch(kernel, blocks, SMALL_BLOCK, call.columns, struct, *piece)
+        call.launch(kernel, blocks, threads, call.columns, struct, *piece, shared=shared)
     (part,) = (part for part in columns.parts if part.rows)
     numbered = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
     query = replace(asked, keys=(KeyPart("u32", masked),))
     return Dictionary(numbered, query, call, struct, key)
+
+
+def near_bytes(slots: int, groups: int) -> int:
+    """Shared memory of a block with copies of so many strings: these, a tag and a place a slot."""
+    return 8 * (1 + TEXT_WORDS) * groups + 6 * slots
 
 
 def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:

@@ -16,12 +16,13 @@ from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.choice.window import window
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.specialisations import INT64, ONE, of, string
 
 MASK = 2**64 - 1
-TEXT = DeviceColumn(1, 0, 0, 2, 10**9)
+TEXT = DeviceColumn(1, 0, 0, 2, 10**8)
 
 
 def factors(words: int) -> list[int]:
@@ -65,8 +66,8 @@ def colliding(words: int, rng: np.random.Generator) -> list[str]:
     raise AssertionError("no two factors cancel out by characters")
 
 
-@pytest.mark.parametrize("words", [4, 8])
-def test_colliding_texts_collide(words: int) -> None:
+def test_colliding_texts_collide() -> None:
+    words = TEXT_WORDS
     a, b = colliding(words, np.random.default_rng(1))
     assert a != b
     assert a.isascii()
@@ -111,11 +112,12 @@ def columns_of(query: Query, rows: int = 10**7, parts: int = 1) -> Columns:
     return Columns([part] * parts, H200, None, None)
 
 
-def test_one_column_of_strings_may_have_a_dictionary() -> None:
+def test_one_column_of_short_strings_may_have_a_dictionary() -> None:
     strings = of([string()], ONE)
     assert dictionary.may_have_dictionary(columns_of(strings), strings)
     assert not dictionary.may_have_dictionary(columns_of(strings, 10**5), strings)
     assert not dictionary.may_have_dictionary(columns_of(strings, parts=2), strings)
+    assert not dictionary.may_have_dictionary(columns_of(strings, 2 * 10**6), strings)
     for other in (of(INT64, ONE), of([string(), string()], ONE)):
         assert not dictionary.may_have_dictionary(columns_of(other), other)
 
@@ -126,7 +128,7 @@ def test_all_aggregations_share_the_kernels_of_their_strings() -> None:
     assert one.texts == more.texts
     assert one.texts.is_of_texts
     assert not one.is_of_texts
-    assert {"dictionary", "dictionary_long", "sample"} <= set(one.texts.units)
+    assert {"dictionary", "encode_near", "encode_far", "sample"} <= set(one.texts.units)
     assert "dictionary" not in one.units
     assert one.texts != of([string("i64")], ONE, True).texts
 
@@ -158,8 +160,9 @@ class Launched:
                 handle=0,
                 allocate=lambda size: SimpleNamespace(ptr=next(addresses)),
                 mask_bytes=lambda rows: rows // 8,
-                spread=lambda items, threads: 1,
-                launch=lambda *arguments: self.kernels.append(arguments),
+                spread=lambda *_, **__: 1,
+                launch=lambda *arguments, **_: self.kernels.append(arguments),
+                device=H200,
             )
 
         def read_back(address: int, into: Any, handle: int) -> None:
@@ -187,7 +190,7 @@ def test_numbers_in_the_place_of_strings(
         assert made is not None
         assert launched.samples == 1
         assert dictionary.is_known(columns, asked)
-        encoded = ["encode_long_texts", "copy_texts"] * 2 + ["encode_long_texts"]
+        encoded = ["encode_near", "copy_texts"] * 2 + ["encode_near"]
         assert launched.names() == encoded * (again + 1)
     (key,) = made.query.keys
     # a null is a string of its own, or its row is left out

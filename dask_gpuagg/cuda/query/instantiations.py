@@ -159,14 +159,13 @@ UNITS: dict[str, Instances] = {
     ),
     "dictionary": Instances(
         ("key/dictionary.cuh",),
-        {
-            "encode_texts": "encode_texts<Asked, 4>",
-            "copy_texts": "copy_texts<Asked>",
-            "rows_of_codes": "rows_of_codes",
-        },
+        {"copy_texts": "copy_texts<Asked>", "rows_of_codes": "rows_of_codes"},
     ),
-    "dictionary_long": Instances(
-        ("key/dictionary.cuh",), {"encode_long_texts": "encode_texts<Asked, 8>"}
+    "encode_near": Instances(
+        ("key/dictionary.cuh",), {"encode_near": "encode_texts<Asked, true, NEAR_THREADS>"}
+    ),
+    "encode_far": Instances(
+        ("key/dictionary.cuh",), {"encode_far": "encode_texts<Asked, false, SMALL_BLOCK>"}
     ),
     "encode": Instances(
         ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
@@ -192,6 +191,7 @@ UNITS: dict[str, Instances] = {
         },
     ),
 }
+DICTIONARY = tuple(unit for unit, made in UNITS.items() if "key/dictionary.cuh" in made.headers)
 _UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kernels}
 
 

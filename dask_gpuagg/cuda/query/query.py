@@ -7,6 +7,7 @@ from functools import cached_property
 
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.instantiations import (
+    DICTIONARY,
     FOLDS,
     NARROW_WORDS,
     PARTITIONED,
@@ -308,7 +309,7 @@ class Query:
         if not self.may_be_short:
             missing.add("longest")
         if not self.is_of_texts:
-            missing.update(("dictionary", "dictionary_long"))
+            missing.update(DICTIONARY)
         if self.family == "ByRow":
             missing.update(PARTITIONED, ["absorb", "room"])
         if self.family == "ByRow" or not self.folds:
