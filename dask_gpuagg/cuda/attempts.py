@@ -177,6 +177,7 @@ def group(
             return Grouped(call, run, counters)
         attempt.doubted = True
         call.held.clear()
+        call.dictionary = None
     raise AssertionError("keys by row are never in doubt")
 
 
