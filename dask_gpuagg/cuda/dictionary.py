@@ -17,6 +17,7 @@ from dask_gpuagg.cuda.call.call import Call, Made
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
 from dask_gpuagg.cuda.choice.decision import even, margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import NEAR_THREADS, SMALL_BLOCK, TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -106,6 +107,33 @@ def may_have_dictionary(columns: Columns, asked: Query) -> bool:
     return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
 
 
+def numbered(asked: Query) -> Query:
+    """The query by numbers instead of strings."""
+    masked = asked.keys[0].masked and not asked.keep_nulls
+    return replace(asked, keys=(KeyPart("u32", masked),))
+
+
+def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
+    """The queries whose kernels a call by a dictionary launches, each with its likely units.
+
+    Parameters
+    ----------
+    asked : Query
+    many_keys : bool
+        As of ``first_units``.
+
+    Returns
+    -------
+    list of tuple
+        None for a query whose keys are no strings.
+    """
+    if not asked.may_be_short:
+        return []
+    query = numbered(asked)
+    units = first_units(query.units, sampled=True, many_keys=many_keys)
+    return [(asked.texts, ("sample", *DICTIONARY)), (query, units)]
+
+
 def is_known(columns: Columns, asked: Query) -> bool:
     """Whether earlier rows have shown that a dictionary serves."""
     return bool(_known.get((asked.texts, columns.about)))
@@ -154,9 +182,9 @@ def _encoded(
     # copies lie at even words
     words = call.allocate(table).ptr
     fill(words, 0xFF, table, call.handle)
-    masked = asked.keys[0].masked and not asked.keep_nulls
+    query = numbered(asked)
     codes = call.allocate(4 * rows).ptr
-    mask = call.allocate(call.mask_bytes(rows)).ptr if masked else 0
+    mask = call.allocate(call.mask_bytes(rows)).ptr if query.keys[0].masked else 0
     full = call.allocate(4).ptr
     fill(full, 0, 4, call.handle)
     struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, _COPIED, groups)
@@ -171,9 +199,8 @@ def _encoded(
         piece = ctypes.c_uint32(first), ctypes.c_uint32(end)
         call.launch(kernel, blocks, threads, call.columns, struct, *piece, shared=shared)
     (part,) = (part for part in columns.parts if part.rows)
-    numbered = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
-    query = replace(asked, keys=(KeyPart("u32", masked),))
-    return Dictionary(numbered, query, call, struct, key)
+    numbers = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
+    return Dictionary(numbers, query, call, struct, key)
 
 
 def near_bytes(slots: int, groups: int) -> int:
