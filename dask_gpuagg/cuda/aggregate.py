@@ -127,6 +127,7 @@ def aggregate(
         made_keys = decoded(call, made_keys[0].data, run.groups)
     gathered = call.query.gathered
     if call.dictionary is not None:
+        call.dictionary.judge(run.groups)
         why = f"strings as numbers of a dictionary; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
         made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True

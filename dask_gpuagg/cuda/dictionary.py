@@ -31,6 +31,8 @@ _ROWS_OF_GROUP = 8
 # Slots for each expected group. With more than two of them groups would not count as dense, and
 # numbers would be hashed.
 _ROOMY, _MORE = 1.5, 16
+# A table with room for so many times the groups has too many slots for them.
+_LOOSEST = 2
 # Mean bytes of strings, at most: threads have so many and a few more in registers.
 _MEAN_BYTES = 40
 # Words of a copy: the length of a string and its bytes.
@@ -83,6 +85,11 @@ class Dictionary:
         if full.value:
             _known.drop(self._key)
         return bool(full.value)
+
+    def judge(self, groups: int) -> None:
+        """Sample the next strings again if there is room for many more than there are."""
+        if groups * _LOOSEST < (_known.get(self._key) or 0):
+            _known.drop(self._key)
 
     def rows_of(self, codes: Made, groups: int) -> Made:
         """The representatives' rows in the place of the groups' numbers."""

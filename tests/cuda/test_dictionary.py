@@ -216,6 +216,19 @@ def test_a_dictionary_that_is_full_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert launched.samples == 2
 
 
+def test_a_dictionary_of_far_fewer_strings_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = Launched(monkeypatch)
+    asked = of([string()], ONE)
+    columns = columns_of(asked)
+    made = dictionary.dictionary_of(columns, asked)
+    assert made is not None
+    for groups, known in ((1_000, True), (700, True), (400, False)):
+        made.judge(groups)
+        assert dictionary.is_known(columns, asked) == known
+    assert dictionary.dictionary_of(columns, asked) is not None
+    assert launched.samples == 2
+
+
 def test_no_dictionary_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     launched = Launched(monkeypatch)
     launched.estimate = KeySummary(5 * 10**6, 5 * 10**6, 0.0, 0.0)
