@@ -17,11 +17,13 @@ from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.dictionary import numbered
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import SUM, dense
+from tests.cuda.specialisations import ONE, of, string
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
 HGB = Hgb(
@@ -329,3 +331,53 @@ def test_the_decision_of_the_previous_partition_is_repeated(
     else:
         assert told == ["refused", "kept"]
         assert isinstance(made.run.decision, Direct)
+
+
+@pytest.mark.parametrize("full", [[], [False], [True], [True, False]])
+@pytest.mark.parametrize("known", [False, True])
+def test_strings_by_a_dictionary(
+    known: bool, full: list[bool], run_by: Callable[[Algorithm], None], monkeypatch: Any
+) -> None:
+    """Hashed where there is none. One that is full is followed by a new one, or by hashes."""
+    asked = of([string()], ONE)
+    tried: list[Query] = []
+
+    def algorithm(call: Any, decision: Decision) -> Any:
+        tried.append(call.query)
+        return done(decision)
+
+    run_by(algorithm)
+    columns: Any = Columns()
+    numbers = numbered(asked)
+    each = iter(full)
+
+    def dictionary_of(*_: Any) -> Any:
+        is_full = next(each, None)
+        if is_full is None:
+            return None
+        return SimpleNamespace(columns=columns, query=numbers, is_full=lambda: is_full)
+
+    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
+    monkeypatch.setattr(attempts, "is_known", lambda *_: known)
+    monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
+    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
+    made = attempts.group(columns, asked, "auto", False)
+    # only earlier rows allow a first one before the other representations are considered
+    taken = full if known else full[:1]
+    assert tried == [numbers] * len(taken) + ([] if False in taken else [asked])
+    assert (made.call.dictionary is None) == (tried[-1] == asked)
+    assert all(not call.held for call in columns.calls[:-1] if call is not made.call)
+
+
+@pytest.mark.parametrize(("forced", "encoded"), [("hgb", False), ("auto", True)])
+def test_no_dictionary_where_rows_are_looked_up_or_a_kernel_is_forced(
+    forced: str, encoded: bool, run_by: Callable[[Algorithm], None], monkeypatch: Any
+) -> None:
+    asked = of([string()], ONE)
+    run_by(lambda call, decision: done(decision))
+    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
+    monkeypatch.setattr(attempts, "is_known", lambda *_: pytest.fail("it was asked for"))
+    monkeypatch.setattr(attempts, "dictionary_of", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
+    columns: Any = Columns()
+    assert attempts.group(columns, asked, forced, encoded).call.query == asked
