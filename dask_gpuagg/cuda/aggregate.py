@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
@@ -14,6 +14,7 @@ from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, 
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
+from dask_gpuagg.cuda.dictionary import DICTIONARY_FROM, units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.instantiations import first_units
@@ -125,6 +126,11 @@ def aggregate(
     if call.query.coded:
         made_keys = decoded(call, made_keys[0].data, run.groups)
     gathered = call.query.gathered
+    if call.dictionary is not None:
+        call.dictionary.judge(run.groups)
+        why = f"strings as numbers of a dictionary; {run.decision.why}"
+        run = run._replace(decision=replace(run.decision, why=why))
+        made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
     return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
 
 
@@ -159,8 +165,13 @@ def compile_ahead(query: Query, rows: int, groups: int) -> None:
         asked, own = prepared(each, device)
         many = groups > choose.shared_capacity(asked, device)
         own.begin(*first_units(asked.units, sampled, many))
+    if rows >= DICTIONARY_FROM:
+        for each, units in units_of_dictionary(query, groups > _FEW):
+            prepared(each, device)[1].begin(*units)
 
 
+# Groups whose numbers, integers of a narrow range, fit shared memory with most states.
+_FEW = 4_000
 # Units of the kernels that choose and make a representation of the keys.
 _REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 
@@ -179,4 +190,6 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
             always = [u for u in _REPRESENTATION_UNITS if u in each.units]
             names = (*units, *(always if units else ()))
             wanted.append((prepared(each, device)[1], names))
+        for each, likely in units_of_dictionary(query, many_keys=False):
+            wanted.append((prepared(each, device)[1], likely))
     kernels.prepare(wanted)

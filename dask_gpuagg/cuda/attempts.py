@@ -32,6 +32,7 @@ from dask_gpuagg.cuda.choice.decision import (
     SpEga,
 )
 from dask_gpuagg.cuda.choice.memory import with_less_memory
+from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import (
     make_words,
@@ -171,12 +172,13 @@ def group(
         call, (run, counters) = attempt.call, done
         if call.query.family == "Hashed":
             counters = verified(call, counters)
-        if not (_may_be_doubted(call.query) and counters.doubt):
+        if not _is_doubted(call, counters):
             if attempt.remember is not None:
                 attempt.remember(run)
             return Grouped(call, run, counters)
         attempt.doubted = True
         call.held.clear()
+        call.dictionary = None
     raise AssertionError("keys by row are never in doubt")
 
 
@@ -199,9 +201,14 @@ def _attempts(
 def _representations(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
     """Calls with narrower representations of the keys first, keys by row last."""
     query, extra, codes = asked, None, None
+    texts = not encoded and forced == "auto" and may_have_dictionary(columns, asked)
+    if texts and is_known(columns, asked):
+        yield from _by_dictionary(columns, asked)
     if asked.made_words and columns.rows >= summary.SAMPLED_FROM:
         slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
         query, extra, codes = narrowed(columns.call(asked), slots)
+    if texts and query.family == "Hashed":
+        yield from _by_dictionary(columns, asked)
     yield columns.call(query, extra or (), codes)
     if query.coded:
         # keys unlike those of the sample
@@ -214,6 +221,15 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query)
     # two keys share a word: so rare that doing everything again is the best answer
     yield columns.call(replace(query, by_row=True))
+
+
+def _by_dictionary(columns: Columns, asked: Query) -> Iterator[Call]:
+    """The call by the numbers of a dictionary, if there is one."""
+    dictionary = dictionary_of(columns, asked)
+    if dictionary is not None:
+        call = dictionary.columns.call(dictionary.query)
+        call.dictionary = dictionary
+        yield call
 
 
 def _begin(call: Call) -> None:
@@ -233,6 +249,13 @@ def _begin(call: Call) -> None:
 def _may_be_doubted(query: Query) -> bool:
     """Whether a word may turn out to stand for several keys, or for none."""
     return query.made_words > 0 or query.family == "Ranged"
+
+
+def _is_doubted(call: Call, counters: Counters) -> bool:
+    """Whether it did, after all rows were grouped."""
+    if call.dictionary is not None:
+        return bool(call.dictionary.is_full())
+    return _may_be_doubted(call.query) and bool(counters.doubt)
 
 
 def _of_representation(
@@ -279,19 +302,11 @@ def _repeated(
         query, ranges = before.numbering
         target = columns.call(query, range_columns(ranges))
         _begin(target)
-    counters = ctypes.c_void_p(target.args.counters)
-
-    def check() -> None:
-        pointers = ctypes.c_void_p(sample.summary), before.expected, counters
-        # by the kernels that took the sample: those of another representation may need
-        # no other kernel of this unit
-        call.launch("check", 1, 32, *pointers)
-
     return Attempt(
         target,
         before.decision,
         partial(repeat.judge, call, forced),
-        check,
+        partial(repeat.check, call, sample, before, target.args.counters),
         # these rows may need much less memory than those before
         spares_memory=True,
     )

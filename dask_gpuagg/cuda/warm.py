@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from dask_gpuagg.cuda.algorithms.select import Selecting
 from dask_gpuagg.cuda.algorithms.sgb import Sorting
+from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.common import AGGREGATIONS, KEYS, WHOLE, common
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units
@@ -111,11 +112,14 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
     """The translation units of the common queries by a key, each once."""
     seen = set()
     for asked, of_rows in common(keys):
+        wanted = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
         for query in representations_of(asked):
             likely = first_units(query.units, of_rows, everything)
             if not query.outputs:
                 likely += tuple(unit for unit in _NUMBERING if unit in query.units)
-            for unit in query.units if everything else likely:
+            wanted.append((query, query.units if everything else likely))
+        for query, units in wanted:
+            for unit in units:
                 source = query.source(unit)
                 text = (source.source, *source.kernels.values())
                 if text not in seen:

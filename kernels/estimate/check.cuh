@@ -31,4 +31,30 @@ __global__ void __launch_bounds__(WARP)
     if (!alike) counters->surprise = 1;
 }
 
+// Keys that a decision keeps out of partitions, and how many rows of the sample they have together, at
+// least.
+struct ExpectedHot {
+    u64 words[HOT_AT_MOST];
+    u32 count;
+    u32 rows;
+};
+
+// Each of them must be in the sample: a group is made of it whether it has rows or not. By one block.
+__global__ void __launch_bounds__(HOT_AT_MOST)
+    check_hot(const Sample* table, const __grid_constant__ ExpectedHot e, Counters* counters) {
+    __shared__ u32 together;
+    if (threadIdx.x == 0) together = 0;
+    __syncthreads();
+    bool seen = true;
+    if (threadIdx.x < e.count) {
+        const u64 word = e.words[threadIdx.x];
+        u32 s = static_cast<u32>(scramble(word)) % SAMPLE_SLOTS;
+        while (table->words[s] != word && table->words[s] != EMPTY) s = (s + 1) % SAMPLE_SLOTS;
+        seen = table->words[s] == word;
+        if (seen) atomicAdd(&together, (table->counts[s] + 1) & ((1u << SEGMENTS_FROM_BIT) - 1));
+    }
+    __syncthreads();
+    if (!seen || (threadIdx.x == 0 && together < e.rows)) counters->surprise = 1;
+}
+
 }  // namespace gpuagg

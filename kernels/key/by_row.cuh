@@ -128,10 +128,13 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
             low = next;
         }
     }
-    // Which bits of word p a string of `left` more bytes has.
+    // Which bits of word p a string of `left` more bytes has. Without a branch: the strings of a warp
+    // end at different words.
     static GPUAGG_INLINE u64 present(u32 p, u32 left) {
-        if (8 * p + 8 <= left) return ~0ull;
-        return 8 * p < left ? (1ull << 8 * (left - 8 * p)) - 1 : 0ull;
+        const u32 absent = 64 * p + 64 - 8 * (left < 8 * p + 8 ? left : 8 * p + 8);
+        // shifts end at all 32 bits
+        return static_cast<u64>(__funnelshift_rc(~0u, 0u, absent)) << 32 |
+               __funnelshift_rc(~0u, 0u, absent > 32 ? absent - 32 : 0u);
     }
     // The same with bytes past the end as 0.
     template <u32 MOST>

@@ -68,6 +68,12 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     }
 }
 
+// Keys that the index has no room for are compared by a function of its own: inlined for each of a
+// thread's rows, it would be most of the kernel's code.
+template <class K> __noinline__ __device__ bool rows_are_equal(const Column* columns, i64 a, i64 b) {
+    return K::equal_rows(columns, a, b);
+}
+
 // Compares every row with the key of its group, which the index has.
 template <class Q, u32 UNROLL>
 __global__ void __launch_bounds__(SMALL_BLOCK)
@@ -110,7 +116,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             const i64 first = static_cast<i64>(found[j].row);
             if (probe[j].kind != Kind::key || first == i) continue;
             if (found[j].words) sure = K::Rows::has_key(columns, i, index.slot(slot[j]) + HEAD) && sure;
-            else sure = K::Rows::equal_rows(columns, first, i) && sure;
+            else sure = rows_are_equal<typename K::Rows>(columns, first, i) && sure;
         }
     }
     if (!sure) a.counters->doubt = 1;

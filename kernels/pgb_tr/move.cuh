@@ -68,6 +68,14 @@ GPUAGG_INLINE void move_values(char* buffer, void* to, const Column& from, i64 f
                                    [&](u32 j) { return load<T>(from, first + j * R::THREADS); });
 }
 
+// The same of a column with so many bytes, if these are the bytes of T.
+template <class T, class... In, class R>
+GPUAGG_INLINE void move_wide(u32 bytes, char* buffer, void* to, const Column& from, i64 first,
+                             const R& route) {
+    if constexpr (((sizeof(typename In::T) == sizeof(T)) || ...))
+        if (bytes == sizeof(T)) move_values<T>(buffer, to, from, first, route);
+}
+
 // More columns in a loop over their widths: all of them unrolled would take seconds to compile, and
 // four already more registers than there are.
 constexpr u32 UNROLLED_COLUMNS = 2;
@@ -80,12 +88,12 @@ GPUAGG_INLINE void move_many(Cells<0, In...>*, char* buffer, const Column* colum
     for (u32 i = 0; i < sizeof...(In); ++i) {
         const Column from = columns[places[i]];
         void* const target = const_cast<void*>(to[places[i]].data);
-        if (bytes[i] == 8) move_values<u64>(buffer, target, from, first, route);
-        else if (bytes[i] == 4) move_values<u32>(buffer, target, from, first, route);
-        else if (bytes[i] == 1) move_values<u8>(buffer, target, from, first, route);
-        else if (bytes[i] == 2) move_values<u16>(buffer, target, from, first, route);
-        else if constexpr (Inputs<Cells<0, In...>>::widest == 16)
-            move_values<i128>(buffer, target, from, first, route);
+        // only the widths that there are: each takes its time to compile
+        move_wide<u64, In...>(bytes[i], buffer, target, from, first, route);
+        move_wide<u32, In...>(bytes[i], buffer, target, from, first, route);
+        move_wide<u16, In...>(bytes[i], buffer, target, from, first, route);
+        move_wide<u8, In...>(bytes[i], buffer, target, from, first, route);
+        move_wide<i128, In...>(bytes[i], buffer, target, from, first, route);
     }
 }
 

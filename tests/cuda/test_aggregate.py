@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from dask_gpuagg.cuda import aggregate
 from dask_gpuagg.cuda.aggregate import compile_ahead
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.specialisations import TABLE
 
@@ -49,6 +51,10 @@ def test_keys_get_the_kernels_of_a_narrower_representation_too(begun: Begun) -> 
     query = TABLE["1 aggregation by strings"]
     compile_ahead(query, 10**8, 1_000)
     coded = next(each for each in begun if each.coded)
-    assert begun.keys() == {query, coded}
+    numbers = replace(query, keys=(KeyPart("u32", False),))
+    assert begun.keys() == {query, coded, query.texts, numbers}
     assert "hgb" in begun[coded]
+    # strings as numbers of a dictionary
+    assert {"sample", "dictionary", "encode_near", "encode_far"} == begun[query.texts]
+    assert "direct_shared" in begun[numbers]
     assert all(units <= set(each.units) for each, units in begun.items())

@@ -18,11 +18,13 @@ from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.dictionary import numbered
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import SUM, dense
+from tests.cuda.specialisations import ONE, of, string
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
 HGB = Hgb(
@@ -47,6 +49,7 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
+            dictionary=None,
             device=H200, values=None, about=self.about, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
@@ -295,8 +298,9 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     assert len(asked) == numbered
 
 
+@pytest.mark.parametrize("hot", [None, "hot keys"])
 def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
-    monkeypatch: pytest.MonkeyPatch,
+    hot: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The unit with this kernel is compiled for the keys as they come, whose sample was taken."""
     launched: list[tuple[str, str]] = []
@@ -310,14 +314,15 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None)
-    sample: Any = SimpleNamespace(summary=1)
+    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None, hot=hot)
+    sample: Any = SimpleNamespace(summary=1, table=2)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
     attempt = attempts._repeated(columns, call, "auto", sample, before)
     assert attempt.call is other
     assert attempt.run() is None
-    assert launched == [("as they come", "check")]
+    names = ["check", "check_hot"] if hot else ["check"]
+    assert launched == [("as they come", name) for name in names]
 
 
 @pytest.mark.parametrize("how", ["alike", "unlike", "no memory"])
@@ -352,3 +357,53 @@ def test_the_decision_of_the_previous_partition_is_repeated(
     else:
         assert told == ["refused", "kept"]
         assert isinstance(made.run.decision, Direct)
+
+
+@pytest.mark.parametrize("full", [[], [False], [True], [True, False]])
+@pytest.mark.parametrize("known", [False, True])
+def test_strings_by_a_dictionary(
+    known: bool, full: list[bool], run_by: Callable[[Algorithm], None], monkeypatch: Any
+) -> None:
+    """Hashed where there is none. One that is full is followed by a new one, or by hashes."""
+    asked = of([string()], ONE)
+    tried: list[Query] = []
+
+    def algorithm(call: Any, decision: Decision) -> Any:
+        tried.append(call.query)
+        return done(decision)
+
+    run_by(algorithm)
+    columns: Any = Columns()
+    numbers = numbered(asked)
+    each = iter(full)
+
+    def dictionary_of(*_: Any) -> Any:
+        is_full = next(each, None)
+        if is_full is None:
+            return None
+        return SimpleNamespace(columns=columns, query=numbers, is_full=lambda: is_full)
+
+    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
+    monkeypatch.setattr(attempts, "is_known", lambda *_: known)
+    monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
+    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
+    made = attempts.group(columns, asked, "auto", False)
+    # only earlier rows allow a first one before the other representations are considered
+    taken = full if known else full[:1]
+    assert tried == [numbers] * len(taken) + ([] if False in taken else [asked])
+    assert (made.call.dictionary is None) == (tried[-1] == asked)
+    assert all(not call.held for call in columns.calls[:-1] if call is not made.call)
+
+
+@pytest.mark.parametrize(("forced", "encoded"), [("hgb", False), ("auto", True)])
+def test_no_dictionary_where_rows_are_looked_up_or_a_kernel_is_forced(
+    forced: str, encoded: bool, run_by: Callable[[Algorithm], None], monkeypatch: Any
+) -> None:
+    asked = of([string()], ONE)
+    run_by(lambda call, decision: done(decision))
+    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
+    monkeypatch.setattr(attempts, "is_known", lambda *_: pytest.fail("it was asked for"))
+    monkeypatch.setattr(attempts, "dictionary_of", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
+    columns: Any = Columns()
+    assert attempts.group(columns, asked, forced, encoded).call.query == asked

@@ -215,6 +215,8 @@ class Call(Launcher):
     args: Args = field(default_factory=Args)
     # of keys that are coded: their numbers
     codes: Any = None
+    # of keys that are numbers of strings: where these are
+    dictionary: Any = None
     about: tuple[str, ...] = ()
     # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None

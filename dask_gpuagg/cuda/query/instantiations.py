@@ -81,7 +81,12 @@ UNITS: dict[str, Instances] = {
     "lphga": Instances(("lphga/lphga.cuh",), {"lphga": "lphga<Asked, {threads}, {unroll}>"}),
     "sample": Instances(
         ("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
-        {"sample": "sample<Asked>", "summarise": "summarise", "check": "check"},
+        {
+            "sample": "sample<Asked>",
+            "summarise": "summarise",
+            "check": "check",
+            "check_hot": "check_hot",
+        },
     ),
     "transfer": Instances(
         ("lphga/lphga.cuh",),
@@ -152,6 +157,16 @@ UNITS: dict[str, Instances] = {
         ("key/verify.cuh",),
         {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
     ),
+    "dictionary": Instances(
+        ("key/dictionary.cuh",),
+        {"copy_texts": "copy_texts<Asked>", "rows_of_codes": "rows_of_codes"},
+    ),
+    "encode_near": Instances(
+        ("key/dictionary.cuh",), {"encode_near": "encode_texts<Asked, true, NEAR_THREADS>"}
+    ),
+    "encode_far": Instances(
+        ("key/dictionary.cuh",), {"encode_far": "encode_texts<Asked, false, SMALL_BLOCK>"}
+    ),
     "encode": Instances(
         ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
     ),
@@ -176,6 +191,7 @@ UNITS: dict[str, Instances] = {
         },
     ),
 }
+DICTIONARY = tuple(unit for unit, made in UNITS.items() if "key/dictionary.cuh" in made.headers)
 _UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kernels}
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.instantiations import (
+    DICTIONARY,
     FOLDS,
     NARROW_WORDS,
     PARTITIONED,
@@ -119,6 +120,20 @@ class Query:
     def may_be_short(self) -> bool:
         """Whether the key is one of strings, which may all turn out to be short."""
         return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
+
+    @cached_property
+    def texts(self) -> Query:
+        """The query of the keys alone, by whose kernels strings become numbers.
+
+        It is the same for all aggregations.
+        """
+        return Query(self.keys, self.keep_nulls, (), (), (), by_row=True)
+
+    @cached_property
+    def is_of_texts(self) -> bool:
+        """Whether it is ``texts`` of some query."""
+        one = len(self.keys) == 1 and self.keys[0].string
+        return one and self.by_row and not (self.states or self.outputs)
 
     @cached_property
     def may_be_coded(self) -> bool:
@@ -293,6 +308,8 @@ class Query:
             missing.add("verify")
         if not self.may_be_short:
             missing.add("longest")
+        if not self.is_of_texts:
+            missing.update(DICTIONARY)
         if self.family == "ByRow":
             missing.update(PARTITIONED, ["absorb", "room"])
         if self.family == "ByRow" or not self.folds:

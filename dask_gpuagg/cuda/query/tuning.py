@@ -80,6 +80,13 @@ TEXT_TILE = 256
 # Rows of a thread that compares keys with those of their groups.
 VERIFY_UNROLL = 4
 
+# ---- dictionaries of strings -----------------------------------------------------------------
+
+# Words of a string that a thread has in registers, and threads of a block that has copies of all
+# strings in shared memory.
+TEXT_WORDS = 6
+NEAR_THREADS = 1024
+
 # ---- selection -------------------------------------------------------------------------------
 
 # Sides of a bracket on which a word may lie, its two ends among them.

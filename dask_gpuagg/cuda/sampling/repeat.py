@@ -18,12 +18,13 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
 from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import TOLD_COLUMNS
+from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
-from dask_gpuagg.cuda.sampling.sample import Numbers
+from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
 
 # A query with its keys numbered by their ranges, and these.
 Numbering = tuple[Query, Ranges]
@@ -41,6 +42,10 @@ _ROWS_SHARE = 1 / 16
 _RANGE_SHARE = 1 / 8
 # Values of a row that are not null, on average.
 _VALUES = 0.05
+# Share of the rows of hot keys that these must have again.
+_HOT_AGAIN = 0.75
+# Segments of a key that is not hot, at most, of which its pairs vary.
+_FEW_SEGMENTS = HOT_ROWS
 # Rows that found no place, at most, of a decision worth repeating.
 _SPILLED = 1 / 64
 _WORDS = 1 << 64
@@ -57,6 +62,16 @@ class Expected(ctypes.Structure):
     ]
 
 
+class ExpectedHot(ctypes.Structure):
+    """``ExpectedHot`` of kernels/estimate/check.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_uint64 * HOT_AT_MOST),
+        ("count", ctypes.c_uint32),
+        ("rows", ctypes.c_uint32),
+    ]
+
+
 @dataclass(frozen=True)
 class Expectation:
     """A decision, and the rows that it was made for.
@@ -70,6 +85,8 @@ class Expectation:
     expected : Expected
     numbering : tuple of Query and Ranges, optional
         Where keys are numbered by their ranges.
+    hot : ExpectedHot, optional
+        Where keys are kept out of partitions.
     """
 
     decision: Decision
@@ -77,6 +94,7 @@ class Expectation:
     values: float
     expected: Expected
     numbering: Numbering | None = None
+    hot: ExpectedHot | None = None
 
 
 # Of what calls of the same kernels have in common: what was forced, and what is grouped by.
@@ -105,6 +123,28 @@ def expectation(call: Call, forced: str) -> Expectation | None:
         _refused.put(_key(call, forced), (row, left - 1))
         return None
     return known
+
+
+def check(call: Call, sample: Sample, before: Expectation, counters: int) -> None:
+    """Launch the comparison of a sample with what a decision was made for.
+
+    By the kernels that took the sample: those of another representation may need no other kernel
+    of this unit.
+
+    Parameters
+    ----------
+    call : Call
+        Of the sample.
+    sample : Sample
+    before : Expectation
+    counters : int
+        Address of those that say that the kernels have nothing to do.
+    """
+    to = ctypes.c_void_p(counters)
+    call.launch("check", 1, 32, ctypes.c_void_p(sample.summary), before.expected, to)
+    if before.hot is not None:
+        table = ctypes.c_void_p(sample.table)
+        call.launch("check_hot", 1, HOT_AT_MOST, table, before.hot, to)
 
 
 def refused(call: Call, forced: str) -> None:
@@ -148,17 +188,28 @@ def keep(
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, numbering[1] if numbering else None)
-    made = Expectation(again, call.rows, call.values or 0.0, expected, numbering)
+    hot = _hot_of(decision, numbers)
+    made = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
     _known.put(_key(call, forced), made)
 
 
 def _may_repeat(decision: Decision) -> bool:
-    # the summary cannot identify hot keys, and beside the other kernels' time that of waiting for
-    # the sample does not count
-    skewed = decision.estimate is not None and decision.estimate.skewed
+    # beside the other kernels' time that of waiting for the sample does not count
     if isinstance(decision, Partitioned):
-        return not skewed
+        skewed = decision.estimate is not None and decision.estimate.skewed
+        # room for skewed keys is made by a count of the rows themselves
+        return decision.counted or not skewed
     return isinstance(decision, Hgb | Direct)
+
+
+def _hot_of(decision: Decision, numbers: Numbers) -> ExpectedHot | None:
+    """What a sample must show of the keys that a decision keeps out of partitions."""
+    if not (isinstance(decision, Partitioned) and decision.hot and decision.estimate):
+        return None
+    shares = dict(decision.estimate.hot)
+    rows = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
+    words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
+    return ExpectedHot(words, len(decision.hot), int(rows))
 
 
 def forget() -> None:
@@ -190,6 +241,19 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
     return None
 
 
+def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
+    """Of skewed keys' pairs: s segments of a key vary as draws with replacement do."""
+    variance, pairs = 0.0, 0.0
+    for _, share in estimate.hot:
+        absent = math.exp(-share * numbers.rows / SEGMENTS)
+        segments = SEGMENTS * (1 - absent)
+        variance += 4 * segments**3 * absent
+        pairs += segments**2
+    # the square of a Poisson variable
+    variance += (4 * _FEW_SEGMENTS + 2) * max(0.0, numbers.pairs - pairs)
+    return math.isqrt(int(variance))
+
+
 def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
     """Bounds within which a sample counts as like one with these numbers.
 
@@ -212,6 +276,8 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     least, most = [], []
     for name, n in zip(Numbers._fields, numbers, strict=True):
         deviation = math.isqrt(int(n * together.get(name, 1)))
+        if name == "pairs" and decision.estimate is not None and decision.estimate.skewed:
+            deviation = _deviation_of_pairs(numbers, decision.estimate)
         beyond = _DEVIATIONS * deviation + 8
         below = beyond if name != "pairs" else _FEWER_PAIRS * deviation
         # no falls at all are sorted keys

@@ -97,8 +97,8 @@ class Sample:
 
     Attributes
     ----------
-    summary : int
-        Address of the ``Summary``.
+    table, summary : int
+        Addresses of the ``Sample`` and of the ``Summary``.
     """
 
     def __init__(self, call: Call) -> None:
@@ -107,7 +107,7 @@ class Sample:
         self._call = call
         size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
         self._memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
-        table = self._memory.ptr
+        self.table = table = self._memory.ptr
         self.summary = table + 12 * SAMPLE_SLOTS
         self._hot = self.summary + ctypes.sizeof(Summary)
         fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)

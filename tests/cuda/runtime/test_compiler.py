@@ -30,13 +30,14 @@ TINY = TranslationUnit(
     '#include "core/types.cuh"\nnamespace gpuagg {\n__global__ void tiny() {}\n}\n',
     {"tiny": "gpuagg::tiny"},
 )
-# Together they have every unit: keys of one word and of two, hashed strings, and codes; columns so
-# few that they are moved one by one, and many, moved in a loop.
+# Together they have every unit: keys of one word and of two, hashed strings, codes, and numbers of
+# strings; columns so few that they are moved one by one, and many, moved in a loop.
 PORTABLE = (
     "5 aggregations by int64",
     "20 aggregations by two words",
     "keys large string with nulls, nulls dropped",
     "codes of strings and integers, nulls kept",
+    "strings as numbers, nulls dropped",
 )
 
 

@@ -1,0 +1,233 @@
+"""Strings as numbers of a dictionary, by which rows are then grouped as by integers.
+
+The dictionary is a table of the distinct strings. One pass reads each row's string once, finds its
+slot by a hash and compares it with the string of the slot (kernels/key/dictionary.cuh). The number
+of the slot is the row's key from then on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.cuda.call.call import Call, Made
+from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
+from dask_gpuagg.cuda.choice.decision import even, margin, shared_bytes
+from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import NEAR_THREADS, SMALL_BLOCK, TEXT_WORDS
+from dask_gpuagg.cuda.query.types import KeyPart
+from dask_gpuagg.cuda.runtime.driver import fill, read_back
+from dask_gpuagg.cuda.sampling.sample import Sample
+
+# Rows from which a pass over them may pay.
+DICTIONARY_FROM = 1 << 20
+# Rows of each group, at least: of strings that hardly repeat a dictionary is as large as they are.
+_ROWS_OF_GROUP = 8
+# Slots for each expected group. With more than two of them groups would not count as dense, and
+# numbers would be hashed.
+_ROOMY, _MORE = 1.5, 16
+# A table with room for so many times the groups has too many slots for them.
+_LOOSEST = 2
+# Mean bytes of strings, at most: threads have so many and a few more in registers.
+_MEAN_BYTES = 40
+# Words of a copy: the length of a string and its bytes.
+_COPIED = 8
+# Rows of each group, and rows at least, before the first copies are made; and the part of all rows
+# before the last ones are.
+_ROWS_BEFORE, _FEWEST_BEFORE, _LAST_PART = 4, 1 << 17, 8
+
+# Of strings that were seen: the groups that a dictionary had room for, 0 where none is made.
+_known: Cache[tuple[Query, tuple[str, ...]], int] = Cache(256)
+
+
+class DictionaryStruct(ctypes.Structure):
+    """``Dictionary`` of kernels/key/dictionary.cuh."""
+
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("copies", ctypes.c_void_p),
+        ("codes", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        ("full", ctypes.c_void_p),
+        ("slots", ctypes.c_uint32),
+        ("stride", ctypes.c_uint32),
+        ("near_room", ctypes.c_uint32),
+    ]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """The strings of a call as numbers.
+
+    Attributes
+    ----------
+    columns : Columns
+        With the numbers in the place of the strings.
+    query : Query
+        Likewise.
+    """
+
+    columns: Columns
+    query: Query
+    _call: Call
+    _struct: DictionaryStruct
+    _key: tuple[Query, tuple[str, ...]]
+
+    def is_full(self) -> bool:
+        """Whether some row found no slot, so that numbers mean nothing; waits for the pass."""
+        full = ctypes.c_uint32()
+        read_back(self._struct.full, full, self._call.handle)
+        if full.value:
+            _known.drop(self._key)
+        return bool(full.value)
+
+    def judge(self, groups: int) -> None:
+        """Sample the next strings again if there is room for many more than there are."""
+        if groups * _LOOSEST < (_known.get(self._key) or 0):
+            _known.drop(self._key)
+
+    def rows_of(self, codes: Made, groups: int) -> Made:
+        """The representatives' rows in the place of the groups' numbers."""
+        if groups:
+            addresses = ctypes.c_void_p(self._struct.words), ctypes.c_void_p(codes.data.ptr)
+            blocks = self._call.spread(groups, SMALL_BLOCK)
+            number = ctypes.c_uint32(groups)
+            self._call.launch("rows_of_codes", blocks, SMALL_BLOCK, *addresses, number)
+        return Made(codes.data, None, 0)
+
+
+def forget_dictionaries() -> None:
+    """Sample all strings again."""
+    _known.clear()
+
+
+def may_have_dictionary(columns: Columns, asked: Query) -> bool:
+    """Whether the keys are one column of strings, in one piece, many enough and not too long."""
+    if not asked.may_be_short or columns.rows < DICTIONARY_FROM:
+        return False
+    parts = [part for part in columns.parts if part.rows]
+    return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
+
+
+def numbered(asked: Query) -> Query:
+    """The query by numbers instead of strings."""
+    masked = asked.keys[0].masked and not asked.keep_nulls
+    return replace(asked, keys=(KeyPart("u32", masked),))
+
+
+def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
+    """The queries whose kernels a call by a dictionary launches, each with its likely units.
+
+    Parameters
+    ----------
+    asked : Query
+    many_keys : bool
+        As of ``first_units``.
+
+    Returns
+    -------
+    list of tuple
+        None for a query whose keys are no strings.
+    """
+    if not asked.may_be_short:
+        return []
+    query = numbered(asked)
+    units = first_units(query.units, sampled=True, many_keys=many_keys)
+    return [(asked.texts, ("sample", *DICTIONARY)), (query, units)]
+
+
+def is_known(columns: Columns, asked: Query) -> bool:
+    """Whether earlier rows have shown that a dictionary serves."""
+    return bool(_known.get((asked.texts, columns.about)))
+
+
+def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
+    """The strings as numbers, or None where they repeat too little.
+
+    Parameters
+    ----------
+    columns : Columns
+    asked : Query
+        ``may_have_dictionary`` is true of both.
+
+    Returns
+    -------
+    Dictionary or None
+        It is to be asked whether it ``is_full`` before its numbers are believed.
+    """
+    key = asked.texts, columns.about
+    parts = [part._replace(inputs=()) for part in columns.parts]
+    call = replace(columns, parts=parts).call(asked.texts)
+    groups = known = _known.get(key)
+    if groups is None:
+        groups = _groups(Sample(call).estimate(), call.rows)
+        _known.put(key, groups)
+    if not groups:
+        return None
+    made = _encoded(columns, call, asked, groups, key)
+    return None if known is None and made.is_full() else made
+
+
+def _groups(estimate: KeySummary, rows: int) -> int:
+    """Groups that there is to be room for; 0 if they are too many."""
+    # skewed keys may be many more than the likely number
+    groups = max(1, margin(estimate.most if estimate.skewed else estimate.groups))
+    return groups if groups * _ROWS_OF_GROUP <= rows else 0
+
+
+def _encoded(
+    columns: Columns, call: Call, asked: Query, groups: int, key: tuple[Query, tuple[str, ...]]
+) -> Dictionary:
+    rows = call.rows
+    slots = even(int(_ROOMY * groups) + _MORE)
+    table = 8 * slots * (1 + _COPIED)
+    # copies lie at even words
+    words = call.allocate(table).ptr
+    fill(words, 0xFF, table, call.handle)
+    query = numbered(asked)
+    codes = call.allocate(4 * rows).ptr
+    mask = call.allocate(call.mask_bytes(rows)).ptr if query.keys[0].masked else 0
+    full = call.allocate(4).ptr
+    fill(full, 0, 4, call.handle)
+    struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, _COPIED, groups)
+    kernel, threads, shared = "encode_near", NEAR_THREADS, near_bytes(slots, groups)
+    if shared > shared_bytes(call.device):
+        kernel, threads, shared = "encode_far", SMALL_BLOCK, 0
+    for first, end in launches(rows, groups):
+        if first:
+            blocks = call.spread(slots, SMALL_BLOCK)
+            call.launch("copy_texts", blocks, SMALL_BLOCK, call.columns, struct)
+        blocks = call.spread(end - first, threads, waves=1024 // threads)
+        piece = ctypes.c_uint32(first), ctypes.c_uint32(end)
+        call.launch(kernel, blocks, threads, call.columns, struct, *piece, shared=shared)
+    (part,) = (part for part in columns.parts if part.rows)
+    numbers = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
+    return Dictionary(numbers, query, call, struct, key)
+
+
+def near_bytes(slots: int, groups: int) -> int:
+    """Shared memory of a block with copies of so many strings: these, a tag and a place a slot."""
+    return 8 * (1 + TEXT_WORDS) * groups + 6 * slots
+
+
+def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:
+    """First row and end of each launch; all but the last end at whole words of a mask.
+
+    Parameters
+    ----------
+    rows : int
+    groups : int
+        Expected.
+    """
+    first = 0
+    for end in (max(_ROWS_BEFORE * groups, _FEWEST_BEFORE), rows // _LAST_PART):
+        end = math.ceil(end / 32) * 32
+        if first < end < rows:
+            yield first, end
+            first = end
+    yield first, rows
