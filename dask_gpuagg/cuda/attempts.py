@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -225,7 +226,9 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
 
 def _by_dictionary(columns: Columns, asked: Query) -> Iterator[Call]:
     """The call by the numbers of a dictionary, if there is one."""
-    dictionary = dictionary_of(columns, asked)
+    dictionary = None
+    with suppress(MemoryError):  # hashed strings need no numbers beside them
+        dictionary = dictionary_of(columns, asked)
     if dictionary is not None:
         call = dictionary.columns.call(dictionary.query)
         call.dictionary = dictionary

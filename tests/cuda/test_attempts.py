@@ -395,6 +395,22 @@ def test_strings_by_a_dictionary(
     assert all(not call.held for call in columns.calls[:-1] if call is not made.call)
 
 
+def test_strings_are_hashed_where_a_dictionary_has_no_memory(
+    run_by: Callable[[Algorithm], None], monkeypatch: Any
+) -> None:
+    def dictionary_of(*_: Any) -> Any:
+        raise MemoryError
+
+    asked = of([string()], ONE)
+    run_by(lambda call, decision: done(decision))
+    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
+    monkeypatch.setattr(attempts, "is_known", lambda *_: True)
+    monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
+    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
+    columns: Any = Columns()
+    assert attempts.group(columns, asked, "auto", False).call.query == asked
+
+
 @pytest.mark.parametrize(("forced", "encoded"), [("hgb", False), ("auto", True)])
 def test_no_dictionary_where_rows_are_looked_up_or_a_kernel_is_forced(
     forced: str, encoded: bool, run_by: Callable[[Algorithm], None], monkeypatch: Any
