@@ -79,6 +79,7 @@ def test_pandas_groups(keys: list[str], dropna: bool, persisted: bool, device: F
     ours = collection.groupby(keys, **flags).agg(asked).compute()
     assert_same(ours, whole.groupby(keys, **flags).agg(asked), rtol=1e-5, atol=1e-5)
     assert any(line.startswith("load") for line in device.log)
+    assert device.log.count("begin") == 1
 
 
 def test_files(device: FakeDevice, tmp_path: Path) -> None:
@@ -108,7 +109,11 @@ def test_partitions_unlike_the_metadata_are_the_hosts(device: FakeDevice) -> Non
 
 
 def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDevice) -> None:
-    collection = dd.from_pandas(frame(), npartitions=8).persist()
+    here = dd.from_pandas(frame(), npartitions=8)
+    for collection in (here, here[here.i > 0], here.persist()):
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "8 partitions in 1 task" in text
+    collection = here.persist()
     text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
     assert "device, host partitions are streamed through it" in text
     assert "8 partitions in 1 task" in text
