@@ -12,6 +12,7 @@ from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.utils import get_default_shuffle_method
 
+from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
@@ -37,6 +38,7 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
+from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.support import refusal
 from dask_gpuagg.tasks.tasks import PARTITION
 
@@ -194,8 +196,13 @@ def chunks_of(query: GroupByQuery) -> Chunks | None:
 
 
 def is_streamed(plan: Plan) -> bool:
-    """Whether workers with a GPU stream the host partitions of a plan through it."""
-    return settings().engine == "device" and refusal(plan) is None
+    """Whether the host partitions of a plan are streamed through a GPU."""
+    return settings().engine == "device" and _on_host(plan) is None
+
+
+def _on_host(plan: Plan) -> str | None:
+    """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
+    return refusal(plan) or (choice.obstacle() if current_client() is None else None)
 
 
 def where_it_runs(query: GroupByQuery) -> str | None:
@@ -203,7 +210,7 @@ def where_it_runs(query: GroupByQuery) -> str | None:
     engine = engine_name(query.meta)
     if engine == DEVICE or settings().engine != "device":
         return engine
-    reason = refusal(query.plan)
+    reason = _on_host(query.plan)
     return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
 
 

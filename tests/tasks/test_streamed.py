@@ -43,7 +43,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(choice, "_obstacle", lambda: None)
+    monkeypatch.setattr(choice, "obstacle", lambda: None)
     given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask.config.set(given), dask_gpuagg.enabled():
         yield made
@@ -135,9 +135,14 @@ def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
 
 
 def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_obstacle", lambda: "no CUDA driver (none)")
+    monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
     collection = dd.from_pandas(frame(100), npartitions=2)
     given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask_gpuagg.enabled(), dask.config.set(given):
+        # tasks of the host engine, as many as without the setting
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "host: no CUDA driver" in text
+        assert "2 partial" in text
     with (
         dask_gpuagg.enabled(),
         dask.config.set(given),
