@@ -16,7 +16,7 @@ from typing import Any
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
-from dask.dataframe.dask_expr.io import IO, FromGraph
+from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
@@ -39,6 +39,8 @@ USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
 # nodes of Dask that read files, which our tasks may read ahead
 READERS = (ReadParquet, FusedIO)
+# The same where one task streams partitions through a GPU: those of a frame of this process too.
+STREAMED_READERS = (*READERS, FromPandas)
 # Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
 READERS_OF_A_TASK = 4
 # Most files of which each is a task where partials are exchanged: tasks times outputs.
@@ -68,6 +70,8 @@ class Chunks:
         How many partitions are read at a time; 0 where they are persisted.
     text_keys : tuple of str, optional
         Columns may stay where the reader has put them, those named here as dictionaries.
+    inside : tuple of types
+        The nodes that read, whose tasks run inside of the chunks.
     """
 
     frame: Expr
@@ -76,6 +80,7 @@ class Chunks:
     workers: int
     readers: int = 0
     text_keys: tuple[str, ...] | None = None
+    inside: tuple[type, ...] = READERS
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         by = tuple(b._name if isinstance(b, Expr) else b for b in self.by)
@@ -97,7 +102,7 @@ class Chunks:
 
     @cached_property
     def _region(self) -> tuple[list[Expr], list[Expr]]:
-        return _region([self.frame, *_expressions(self.by)])
+        return _region([self.frame, *_expressions(self.by)], self.inside)
 
     @cached_property
     def _alias(self) -> dict[Any, Any]:
@@ -224,7 +229,7 @@ def _expressions(by: Iterable[Any]) -> list[Expr]:
     return [b for b in by if isinstance(b, Expr)]
 
 
-def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+def _region(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Expr], list[Expr]]:
     """Nodes whose tasks run inside of chunks, and the nodes that these read."""
     npartitions = roots[0].npartitions
     inside: dict[str, Expr] = {}
@@ -237,7 +242,7 @@ def _region(roots: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
         if (
             isinstance(node, Blockwise)
             and not isinstance(node, USER_FUNCTIONS)
-            and (isinstance(node, READERS) or not isinstance(node, IO))
+            and (isinstance(node, readers) or not isinstance(node, IO))
             and node.npartitions in (1, npartitions)
         ):
             inside[node._name] = node
@@ -287,12 +292,13 @@ def chunked(
     read = frame._meta
     frame = _unprojected(frame, by)
     roots = [frame, *_expressions(by)]
-    inside, outside = _region(roots)
+    readers = STREAMED_READERS if streamed else READERS
+    inside, outside = _region(roots, readers)
     if not outside:
         if shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, READERS_OF_A_TASK if streamed else 0)
+            return _of_readers(frame, by, inside, device, streamed)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
     found = _places(outside, device, read)
@@ -304,7 +310,7 @@ def chunked(
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
-    return Chunks(frame, tuple(by), buckets, len(workers))
+    return Chunks(frame, tuple(by), buckets, len(workers), inside=readers)
 
 
 def _places(
@@ -319,18 +325,20 @@ def _places(
 
 
 def _of_readers(
-    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool, readers: int = 0
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool, streamed: bool = False
 ) -> Chunks | None:
     """The chunks of an input that is read by the tasks that group it."""
-    if not any(isinstance(node, READERS) for node in inside):
+    kinds = STREAMED_READERS if streamed else READERS
+    if not any(isinstance(node, kinds) for node in inside):
         return None
     workers = workers_of(device)
     number = 1 if workers is None else len(workers)
     buckets = runs_of_partitions(int(frame.npartitions), number)
     if len(buckets) == frame.npartitions:
         return None
-    readers = readers or (READERS_OF_A_TASK if device else 1)
-    return Chunks(frame, tuple(by), buckets, number, readers)
+    files = any(isinstance(node, READERS) for node in inside)
+    readers = READERS_OF_A_TASK if files and (device or streamed) else 1
+    return Chunks(frame, tuple(by), buckets, number, readers, inside=kinds)
 
 
 def _of_files(

@@ -33,11 +33,10 @@ from dask_gpuagg.planning.nodes import (
 )
 from dask_gpuagg.planning.output_size import output_size
 from dask_gpuagg.planning.promised import Promised
-from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
-from dask_gpuagg.streaming.support import refusal
 from dask_gpuagg.tasks.tasks import PARTITION
 
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
@@ -185,7 +184,7 @@ def where_it_runs(query: GroupByQuery) -> str | None:
     engine = engine_name(query.meta)
     if engine == DEVICE or settings().engine != "device":
         return engine
-    reason = refusal(query.plan)
+    reason = stays_on_host(query.plan)
     return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
 
 

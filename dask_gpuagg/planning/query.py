@@ -8,10 +8,12 @@ from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
 
+from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.settings import settings
+from dask_gpuagg.streaming.choice import obstacle
 from dask_gpuagg.streaming.support import refusal
 
 
@@ -59,5 +61,10 @@ class GroupByQuery:
 
 
 def _is_streamed(plan: Plan) -> bool:
-    """Whether workers with a GPU stream the host partitions of a plan through it."""
-    return settings().engine == "device" and refusal(plan) is None
+    """Whether the host partitions of a plan are streamed through a GPU."""
+    return settings().engine == "device" and stays_on_host(plan) is None
+
+
+def stays_on_host(plan: Plan) -> str | None:
+    """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
+    return refusal(plan) or (obstacle() if current_client() is None else None)

@@ -24,7 +24,7 @@ def streams(plan: Plan) -> bool:
     settings = plan.settings
     if settings is None or settings.engine != "device":
         return False
-    reason = refusal(plan) or _obstacle()
+    reason = refusal(plan) or obstacle()
     if reason is None:
         return True
     if settings.fallback == "raise":
@@ -36,7 +36,8 @@ def streams(plan: Plan) -> bool:
 
 
 @lru_cache(1)
-def _obstacle() -> str | None:
+def obstacle() -> str | None:
+    """Why no partition can be grouped on a GPU in this process; None if it can."""
     if importlib.util.find_spec("cudf") is None:
         return "cuDF is not installed"
     return unavailable()

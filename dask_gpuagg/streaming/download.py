@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from pylibcudf.utils import _get_stream
 from dask_gpuagg.cuda.runtime.driver import bindings, checked
 from dask_gpuagg.engines.device.layout import CTYPES, masked
 
+Fetch = Callable[[int, int], npt.NDArray[np.uint8]]
+
 # NumPy's names of the values that the kernels read.
 _NUMBERS = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
@@ -21,13 +24,17 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-def on_host(column: plc.Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+def on_host(
+    column: plc.Column, fetch: Fetch
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """Values of fixed width, and which are not null; None where all are.
 
     Parameters
     ----------
     column : pylibcudf.Column
         Times are returned as ticks.
+    fetch : callable
+        Copies so many bytes from an address of the device.
 
     Returns
     -------
@@ -39,14 +46,14 @@ def on_host(column: plc.Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]
     rows, offset = column.size(), column.offset()
     data = column.data()
     address = data.ptr + offset * dtype.itemsize if data is not None and rows else 0
-    values = _copied(address, rows * dtype.itemsize).view(dtype)
+    values = fetch(address, rows * dtype.itemsize).view(dtype)
     if not masked(column):
         return values, None
-    bits = np.unpackbits(_mask(column), bitorder="little")
+    bits = np.unpackbits(_mask(column, fetch), bitorder="little")
     return values, bits[offset : offset + rows].astype(bool)
 
 
-def text_on_host(column: plc.Column) -> pa.Array:
+def text_on_host(column: plc.Column, fetch: Fetch) -> pa.Array:
     """A column of text as an array of Arrow."""
     rows, offset = column.size(), column.offset()
     if not rows or not column.num_children():
@@ -54,22 +61,23 @@ def text_on_host(column: plc.Column) -> pa.Array:
     child = column.child(0)
     large = child.type().id() is TypeId.INT64
     width = 8 if large else 4
-    ends = _copied(child.data().ptr, (offset + rows + 1) * width)
+    ends = fetch(child.data().ptr, (offset + rows + 1) * width)
     size = int(ends.view(np.int64 if large else np.int32)[-1])
     data = column.data()
-    characters = _copied(data.ptr if data is not None and size else 0, size)
-    mask = pa.py_buffer(_mask(column)) if masked(column) else None
+    characters = fetch(data.ptr if data is not None and size else 0, size)
+    mask = pa.py_buffer(_mask(column, fetch)) if masked(column) else None
     buffers = [mask, pa.py_buffer(ends), pa.py_buffer(characters)]
     kind = pa.large_string() if large else pa.string()
     return pa.Array.from_buffers(kind, rows, buffers, -1, offset)
 
 
-def _mask(column: plc.Column) -> npt.NDArray[np.uint8]:
+def _mask(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.uint8]:
     """The validity bits, those of the rows before a slice included."""
-    return _copied(column.null_mask().ptr, (column.offset() + column.size() + 7) // 8)
+    return fetch(column.null_mask().ptr, (column.offset() + column.size() + 7) // 8)
 
 
-def _copied(address: int, size: int) -> npt.NDArray[np.uint8]:
+def fetched(address: int, size: int) -> npt.NDArray[np.uint8]:
+    """Bytes of the device, in one copy."""
     made = np.empty(size, np.uint8)
     if size:
         driver, stream = bindings(), _get_stream().__cuda_stream__()[1]

@@ -96,8 +96,9 @@ class Stream:
     part_like: Batch = ()
     part_capacity: int = 0
 
-    def take(self, batch: Batch, loaded: Future[Any]) -> None:
-        """Group a batch."""
+    def take(self, waiting: deque[tuple[Batch, Future[Any]]]) -> None:
+        """Group the first batch of those that wait."""
+        batch, loaded = waiting.popleft()
         table = self._grouped(loaded.result)
         # the future keeps what it has loaded
         del loaded
@@ -276,9 +277,9 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
         for batch in batches(seen(), sizes, host.bytes_of, _are_alike):
             waiting.append((batch, copier.submit(device.load, batch)))
             if len(waiting) > 1:
-                stream.take(*waiting.popleft())
+                stream.take(waiting)
         while waiting:
-            stream.take(*waiting.popleft())
+            stream.take(waiting)
         made = stream.finish()
     if not made:
         # dtypes of no groups are the host engine's matter: these rows have none either

@@ -1,6 +1,6 @@
-"""Copies from pageable host memory to the device, through pinned buffers and on a stream apart.
+"""Copies between pageable host memory and the device, through pinned buffers and on a stream apart.
 
-Threads fill the buffers: one core copies slower than the link to the device does.
+Threads fill and empty the buffers: one core copies slower than the link to the device does.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,9 +64,15 @@ class Pinned:
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Start copies on the stream; when this returns, the host memory is read."""
-        pieces = pieces_of(copies, _BUFFER_BYTES)
-        for _ in self._pool.map(self._one, pieces):
-            pass
+        self._run(self._one, pieces_of(copies, _BUFFER_BYTES))
+
+    def _run(self, task: Callable[[Any], None], of: Iterable[Any]) -> None:
+        """Run a task for each of some things by the threads, and wait for all of them."""
+        started = [self._pool.submit(task, each) for each in of]
+        # also where one has failed: the others write to memory that would be released
+        wait(started)
+        for each in started:
+            each.result()
 
     def _one(self, piece: Copy) -> None:
         driver, size = bindings(), len(piece.source)
@@ -81,6 +87,26 @@ class Pinned:
         finally:
             self._free.put((address, event))
 
+    def fetch(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """Bytes of the device, behind what is on the stream."""
+        made = np.empty(size, np.uint8)
+
+        def one(start: int) -> None:
+            piece = made[start : start + _BUFFER_BYTES]
+            driver, (buffer, event) = bindings(), self._free.get()
+            try:
+                checked(driver.cuEventSynchronize(event))
+                source = address + start
+                checked(driver.cuMemcpyDtoHAsync(buffer, source, len(piece), self._stream))
+                checked(driver.cuEventRecord(event, self._stream))
+                checked(driver.cuEventSynchronize(event))
+                np.copyto(piece, np.ctypeslib.as_array(_bytes_at(buffer), (len(piece),)))
+            finally:
+                self._free.put((buffer, event))
+
+        self._run(one, range(0, size, _BUFFER_BYTES))
+        return made
+
 
 def _bytes_at(address: int) -> Any:
     return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
@@ -88,7 +114,10 @@ def _bytes_at(address: int) -> Any:
 
 def _event() -> Any:
     driver = bindings()
-    return checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    flags = driver.CUevent_flags
+    # a thread that waits leaves its core to those that copy
+    waits = int(flags.CU_EVENT_DISABLE_TIMING) | int(flags.CU_EVENT_BLOCKING_SYNC)
+    return checked(driver.cuEventCreate(waits))
 
 
 def wait_for(stream: int, other: int) -> None:

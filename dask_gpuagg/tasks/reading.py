@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.reporting.runs import rows_done
 
 Frame = tuple[Any, list[Any]]
@@ -87,7 +88,7 @@ def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
 
 
 def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iterator[Frame]:
-    waiting: deque[Future[Frame]] = deque()
+    waiting: deque[tuple[Any, Future[Frame]]] = deque()
     left = iter(parts)
     worker, key = _task()
     while True:
@@ -95,11 +96,30 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
             part = next(left, None)
             if part is None:
                 break
-            waiting.append(pool.submit(contextvars.copy_context().run, frame_of, part, {}))
+            run = contextvars.copy_context().run
+            waiting.append((part, pool.submit(run, frame_of, part, {})))
         if not waiting:
             return
-        yield waiting.popleft().result()
+        part, future = waiting.popleft()
+        found = [_result(future)]
+        # a failed one keeps what it had read, and a yielded one is not to be kept
+        del future
+        yield found.pop() or _read_again(part)
         _require_wanted(worker, key)
+
+
+def _result(future: Future[Frame]) -> Frame | None:
+    """What was read; None where memory did not suffice."""
+    try:
+        return future.result()
+    except MemoryError:
+        return None
+
+
+def _read_again(part: Any) -> Frame:
+    """A partition, read once cached memory is given back."""
+    free_cached()
+    return frame_of(part, {})
 
 
 def show_progress() -> None:

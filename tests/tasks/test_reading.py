@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,28 @@ def test_an_error_of_a_reader_is_raised_and_the_rest_is_not_read() -> None:
     with pytest.raises(OSError, match="file 0"), reading(parts(read, 20), 2) as frames:
         list(frames)
     assert len(started) < 6
+
+
+def test_a_partition_is_read_again_where_memory_lacked() -> None:
+    """Once what the first reading held is released."""
+
+    class Held:
+        """What a reading has allocated."""
+
+    seen: list[weakref.ref[Held]] = []
+
+    def read(i: int) -> int:
+        held = Held()
+        if i == 3 and not seen:
+            seen.append(weakref.ref(held))
+            raise MemoryError("no memory for file 3")
+        if seen and i == 3:
+            assert seen[0]() is None
+        return i
+
+    with reading(parts(read, 6), 2) as frames:
+        assert [frame for frame, _ in frames] == list(range(6))
+    assert seen
 
 
 def test_readers_are_on_the_tasks_worker() -> None:

@@ -43,7 +43,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(choice, "_obstacle", lambda: None)
+    monkeypatch.setattr(choice, "obstacle", lambda: None)
     given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask.config.set(given), dask_gpuagg.enabled():
         yield made
@@ -79,6 +79,7 @@ def test_pandas_groups(keys: list[str], dropna: bool, persisted: bool, device: F
     ours = collection.groupby(keys, **flags).agg(asked).compute()
     assert_same(ours, whole.groupby(keys, **flags).agg(asked), rtol=1e-5, atol=1e-5)
     assert any(line.startswith("load") for line in device.log)
+    assert device.log.count("begin") == 1
 
 
 def test_files(device: FakeDevice, tmp_path: Path) -> None:
@@ -108,7 +109,11 @@ def test_partitions_unlike_the_metadata_are_the_hosts(device: FakeDevice) -> Non
 
 
 def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDevice) -> None:
-    collection = dd.from_pandas(frame(), npartitions=8).persist()
+    here = dd.from_pandas(frame(), npartitions=8)
+    for collection in (here, here[here.i > 0], here.persist()):
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "8 partitions in 1 task" in text
+    collection = here.persist()
     text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
     assert "device, host partitions are streamed through it" in text
     assert "8 partitions in 1 task" in text
@@ -130,9 +135,14 @@ def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
 
 
 def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_obstacle", lambda: "no CUDA driver (none)")
+    monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
     collection = dd.from_pandas(frame(100), npartitions=2)
     given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask_gpuagg.enabled(), dask.config.set(given):
+        # tasks of the host engine, as many as without the setting
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "host: no CUDA driver" in text
+        assert "2 partial" in text
     with (
         dask_gpuagg.enabled(),
         dask.config.set(given),

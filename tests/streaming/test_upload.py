@@ -1,0 +1,95 @@
+"""Copies through pinned buffers, by a driver whose device is the host's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.streaming import upload
+from dask_gpuagg.streaming.upload import Copy, Pinned
+
+
+class Driver:
+    """Copies at once, and fails from some copy on."""
+
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2, CU_EVENT_BLOCKING_SYNC=1)
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.copies = self.running = 0
+        self.memory: list[Any] = []
+        self.lock = threading.Lock()
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
+        self.memory.append(np.zeros(size, np.uint8))
+        return 0, self.memory[-1].ctypes.data
+
+    def cuEventCreate(self, flags: int) -> tuple[int, object]:
+        return 0, object()
+
+    def cuEventSynchronize(self, event: object) -> tuple[int]:
+        return (0,)
+
+    def cuEventRecord(self, event: object, stream: int) -> tuple[int]:
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, *given: int) -> tuple[int]:
+        return self._copy(*given)
+
+    def cuMemcpyDtoHAsync(self, *given: int) -> tuple[int]:
+        return self._copy(*given)
+
+    def _copy(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+        with self.lock:
+            self.copies += 1
+            if self.fails_at is not None and self.copies > self.fails_at:
+                raise driver.DriverError("CUDA driver: CUDA_ERROR_UNKNOWN")
+        ctypes.memmove(target, source, size)
+        return (0,)
+
+
+def pinned(monkeypatch: pytest.MonkeyPatch, made: Driver, begun: list[int]) -> Pinned:
+    monkeypatch.setattr(upload, "bindings", lambda: made)
+    monkeypatch.setattr(upload, "checked", lambda returned: returned[-1] if returned[1:] else None)
+    monkeypatch.setattr(upload, "_BUFFER_BYTES", 64)
+    monkeypatch.setattr(upload, "_THREADS", 3)
+    return Pinned(0, lambda: begun.append(threading.get_ident()))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(lengths=st.lists(st.integers(0, 900), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_bytes_arrive_and_come_back(lengths: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sources = [rng.integers(0, 256, n, dtype=np.uint8) for n in lengths]
+    device = np.zeros(sum(lengths), np.uint8)
+    places = device.ctypes.data + np.cumsum([0, *lengths[:-1]])
+    begun: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        made = pinned(patch, Driver(), begun)
+        made.copy([Copy(s, int(at)) for s, at in zip(sources, places, strict=True)])
+        assert np.array_equal(device, np.concatenate(sources))
+        assert np.array_equal(made.fetch(device.ctypes.data, len(device)), device)
+    assert len(set(begun)) == len(begun)
+    if sum(lengths):
+        assert begun
+
+
+def test_an_error_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Driver(fails_at=5)
+    made = pinned(monkeypatch, fake, [])
+    source, device = np.ones(64 * 40, np.uint8), np.zeros(64 * 40, np.uint8)
+    with pytest.raises(driver.DriverError):
+        made.copy([Copy(source, device.ctypes.data)])
+    assert fake.copies == 40
+    # all buffers are free again
+    fake.fails_at = None
+    made.copy([Copy(source, device.ctypes.data)])
+    assert device.all()
