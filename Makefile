@@ -4,6 +4,7 @@
 #   make test         checks and the whole test suite: about 20 minutes on two cores
 #   make test-fast    checks and the quick tests: under 3 minutes
 #   make test-all     the same, and all of Dask's own DataFrame suites with the plugin on
+#   make test-faults  workers killed in each step of a query, 20 times each: about 10 minutes
 #   make test-oldest  the tests of what touches Dask, on the oldest Dask that is supported
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
@@ -40,7 +41,8 @@ OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
   $(addprefix tests/frontend/test_,activation.py hook.py extended.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-all test-oldest lint docs dist warm sanitize bench clean distclean
+.PHONY: help quickstart test test-fast test-all test-faults test-oldest lint docs dist warm sanitize
+.PHONY: bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +64,9 @@ test-fast: lint
 test-all: lint
 	$(BIN)/$(PYTEST)
 	$(BIN)/python -m tests.upstream -n $(JOBS)
+
+test-faults: $(VENV)/.stamp-test
+	GPUAGG_KILLS=20 $(BIN)/python -m pytest tests/cluster/test_killed.py tests/cluster/test_faults.py $(PYTEST_ARGS)
 
 test-oldest: $(VENV)-oldest/.stamp-oldest
 	$(VENV)-oldest/bin/python -m pytest $(OLDEST_TESTS) -n $(JOBS) $(PYTEST_ARGS)

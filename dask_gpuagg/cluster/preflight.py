@@ -18,6 +18,9 @@ from dask_gpuagg.cluster.places import identities, patience, seen_workers
 # sent as text: without the package a function of ours cannot be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
 
+# to ask a scheduler that is gone takes as long as a connection is tried
+_NOT_CONNECTED = "the client is not connected to its scheduler"
+
 # per client: the workers that were found to be fine, as ``places.identities`` has them
 _checked: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
 
@@ -58,6 +61,8 @@ def cluster_problem(client: Any | None = None) -> str | None:
         if client in _checked:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
+    if client.status != "running":
+        return _NOT_CONNECTED
     if client not in _checked:
         return _check_now(client)
     workers = seen_workers(client)
@@ -93,7 +98,7 @@ def check_cluster(client: Any | None = None) -> Any:
     if client is None:
         return None
     if not client.asynchronous:
-        return _check_now(client)
+        return _check_now(client) if client.status == "running" else _NOT_CONNECTED
 
     async def check() -> str | None:
         limit = patience()

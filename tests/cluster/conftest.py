@@ -51,7 +51,7 @@ import asyncio
 from distributed import Scheduler
 
 async def main():
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+    async with Scheduler(host="127.0.0.1", port={port}, dashboard=False) as scheduler:
         with open({file!r}, "w") as file:
             file.write(scheduler.address + "\\n")
         await scheduler.finished()
@@ -82,10 +82,11 @@ def worker(prelude: str, client: Client, port: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scheduler(prelude: str, folder: Path) -> Iterator[str]:
+def scheduler(prelude: str, folder: Path, port: int = 0) -> Iterator[str]:
     """Address of a scheduler in whose process ``prelude`` has run first."""
     file = folder / "address"
-    with process(prelude + SCHEDULER.format(file=str(file))) as running:
+    file.unlink(missing_ok=True)
+    with process(prelude + SCHEDULER.format(file=str(file), port=port)) as running:
         while not (file.exists() and file.read_text().endswith("\n")):
             assert running.poll() is None
         yield file.read_text().strip()

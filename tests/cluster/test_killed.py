@@ -1,0 +1,141 @@
+"""SIGKILL of a worker in each step of a query, again and again: the right answer each time.
+
+``GPUAGG_KILLS`` says how often in each step: twice by default, 20 times by ``make test-faults``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_gpuagg.planning import lower
+from dask_gpuagg.planning.nodes import (
+    GroupByChunkExchange,
+    GroupByExchange,
+    GroupByGather,
+    GroupByMerge,
+    GroupByTree,
+)
+from tests.cluster.test_faults import PATIENCE, Once, expected, frame, held
+from tests.comparison import assert_same
+
+KILLS = int(os.environ.get("GPUAGG_KILLS", "2"))
+
+# the function of the host engine that makes a step
+STEPS = {
+    "partial": "partial",
+    "combine": "combine",
+    "exchange": "split",
+    "finalize": "finalize",
+    "gather": "concatenated_outputs",
+}
+
+
+def total(ddf: Any, **options: Any) -> Any:
+    return ddf.groupby("k").v.sum(**options)
+
+
+# how the query is made, the node that it must have, and the steps that it has
+ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
+    "tree": (
+        lambda d: total(d, split_every=2),
+        GroupByTree,
+        ("partial", "combine", "finalize"),
+    ),
+    "exchange": (
+        lambda d: total(d, split_out=3),
+        GroupByChunkExchange,
+        ("partial", "exchange", "finalize"),
+    ),
+    "exchange of partitions": (
+        lambda d: total(d.map_partitions(lambda part: part), split_out=3),
+        GroupByExchange,
+        ("exchange",),
+    ),
+    "p2p": (
+        lambda d: total(d, split_out=3, shuffle_method="p2p"),
+        GroupByMerge,
+        ("partial", "exchange", "finalize"),
+    ),
+    "gather": (
+        lambda d: d.groupby("k", sort=True).v.median(),
+        GroupByGather,
+        ("exchange", "finalize", "gather"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two processes that are started again when they die."""
+    with (
+        # a nanny is closed whose worker is being started again when this has passed
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, timeout=PATIENCE) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _raising() -> Iterator[None]:
+    with dask.config.set({"gpuagg.fallback": "raise"}):
+        yield
+
+
+def kill_once(step: str, marker: str) -> None:
+    """On a worker: the first of them that comes to a step kills itself."""
+    from dask_gpuagg.engines.host import engine
+
+    original = getattr(engine, STEPS[step])
+    once = Once(Path(marker))
+    once.client = -1
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        once()
+        return original(*args, **kwargs)
+
+    dying.original = original  # type: ignore[attr-defined]
+    setattr(engine, STEPS[step], dying)
+
+
+def kill_no_more(step: str) -> None:
+    """On a worker: undo ``kill_once``, in a process that has lived through it."""
+    from dask_gpuagg.engines.host import engine
+
+    patched = getattr(engine, STEPS[step])
+    setattr(engine, STEPS[step], getattr(patched, "original", patched))
+
+
+@pytest.mark.parametrize("attempt", range(KILLS))
+@pytest.mark.parametrize(
+    ("route", "step"), [(route, step) for route, (_, _, steps) in ROUTES.items() for step in steps]
+)
+def test_a_worker_is_killed_in_a_step(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    route: str,
+    step: str,
+    attempt: int,
+) -> None:
+    make, node, _ = ROUTES[route]
+    if route != "p2p":
+        # what is exchanged by our own tasks elsewhere: among GPUs, and threads
+        monkeypatch.setattr(lower, "get_default_shuffle_method", lambda: "tasks")
+    client.wait_for_workers(2, timeout=PATIENCE)
+    with dask.config.set({"gpuagg.chunk": 4}):
+        query = make(held()).optimize(fuse=False)
+    assert list(query.expr.find_operations(node))
+    marker = tmp_path / "died"
+    client.run(kill_once, step, str(marker))
+    result = client.compute(query).result(timeout=PATIENCE)
+    assert marker.exists()
+    client.run(kill_no_more, step)
+    assert_same(result, frame().groupby("k").v.median() if route == "gather" else expected())
