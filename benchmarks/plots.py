@@ -1,4 +1,4 @@
-"""Plot a result of ``benchmarks.kernels``, ``.families``, ``.end_to_end`` or ``.host_peers``.
+"""Plot results: of ``benchmarks.kernels``, ``families``, ``end_to_end``, ``host``, ``host_peers``.
 
 ``python -m benchmarks.plots benchmarks/results/nvidia-h200/families.json`` writes it beside that.
 """
@@ -151,6 +151,34 @@ def host_peers(report: dict[str, Any]) -> plt.Figure:
     return figure
 
 
+SCHEDULERS = {"threads": "#1f77b4", "processes": "#9ecae1"}
+
+
+def host(report: dict[str, Any]) -> plt.Figure:
+    """How many times longer stock Dask takes, a bar for each query and scheduler."""
+    figure, axis = plt.subplots(figsize=(8, 4.4), layout="constrained")
+    titles: list[str] = []
+    for i, (name, colour) in enumerate(SCHEDULERS.items()):
+        scheduler = report["schedulers"][name]
+        queries = list(scheduler["queries"].values())
+        titles = [query["title"] for query in queries]
+        places = [place + (i - 0.5) * 0.4 for place in range(len(queries))]
+        ratios = [query["ratio"] for query in queries]
+        bars = axis.barh(
+            places, ratios, 0.38, color=colour, label=scheduler["title"].split(", memory")[0]
+        )
+        axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
+    axis.set_yticks(range(len(titles)), titles, fontsize=8)
+    axis.invert_yaxis()
+    axis.axvline(1, color="black", linewidth=0.8)
+    axis.set_xlabel("how many times longer stock Dask takes")
+    cores = report["machine"]["usable_cores"]
+    axis.set_title(f"{report['data']['rows']:,} rows in memory, {cores} cores", fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=len(SCHEDULERS))
+    return figure
+
+
 def panel_of(cell: dict[str, Any]) -> str:
     """What a cell is drawn with."""
     workers = cell["workers"]
@@ -233,7 +261,9 @@ def main() -> None:
     # the same file for the same result
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"
     report = json.loads(args.result.read_text())
-    if "runs" in report:
+    if "schedulers" in report:
+        figure = host(report)
+    elif "runs" in report:
         figure = end_to_end(report)
     elif "files" in report:
         figure = host_peers(report)

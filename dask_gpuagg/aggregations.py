@@ -30,7 +30,16 @@ from typing import Any
 from dask_gpuagg.dtypes import DTYPE_CLASSES, INTEGRAL, NUMERIC, TEMPORAL
 from dask_gpuagg.states import STATES, State
 
-__all__ = ["REGISTRY", "STATES", "Aggregation", "Kind", "State", "markdown", "support_table"]
+__all__ = [
+    "REGISTRY",
+    "STATES",
+    "Aggregation",
+    "Kind",
+    "State",
+    "markdown",
+    "meaning_table",
+    "support_table",
+]
 
 
 class Kind(enum.Enum):
@@ -377,17 +386,31 @@ def support_table() -> str:
     Returns
     -------
     str
-        One row per aggregation: name, kind, where it may be written, one mark per dtype
-        class (``yes`` where our plan runs it), and what happens to nulls.
+        One row per aggregation, one mark per dtype class: ``✓`` where our plan runs it.
+    """
+    rows = [
+        [f"`{agg.name}`", *("✓" if cls in agg.accepts else "" for cls in DTYPE_CLASSES)]
+        for agg in REGISTRY.values()
+    ]
+    return markdown(["aggregation", *DTYPE_CLASSES], rows)
+
+
+def meaning_table() -> str:
+    """Markdown table of what every aggregation gives.
+
+    Returns
+    -------
+    str
+        One row per aggregation: what it is, what happens to nulls, how partials are combined, and
+        where it may be written.
     """
     rows = []
     for agg in REGISTRY.values():
         where = "yes" if agg.in_agg else "method only"
         if agg.in_agg and not agg.stock_agg:
             where = "yes (stock Dask refuses it)"
-        marks = ["yes" if cls in agg.accepts else "" for cls in DTYPE_CLASSES]
-        rows.append([f"`{agg.name}`", agg.kind.value, where, *marks, agg.null_rule])
-    return markdown(["aggregation", "combined by", "in `.agg`", *DTYPE_CLASSES, "nulls"], rows)
+        rows.append([f"`{agg.name}`", agg.summary, agg.null_rule, agg.kind.value, where])
+    return markdown(["aggregation", "gives", "nulls", "combined by", "in `.agg`"], rows)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

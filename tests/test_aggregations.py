@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from dask_gpuagg.aggregations import REGISTRY, STATES, Kind, support_table
+from dask_gpuagg.aggregations import REGISTRY, STATES, Kind, meaning_table, support_table
 from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.engines.host import merge
 from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
@@ -134,30 +134,32 @@ def test_in_agg_covers_what_stock_dask_refuses():
     assert not any(a.stock_agg and not a.in_agg for a in REGISTRY.values())
 
 
-class TestSupportTable:
-    def rows(self) -> list[list[str]]:
-        return [
-            [cell.strip() for cell in line.strip("|").split("|")]
-            for line in support_table().splitlines()
-        ]
+def rows_of(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
-    def test_has_a_column_for_every_dtype_class(self):
-        head = self.rows()[0]
-        assert [cell for cell in head if cell in DTYPE_CLASSES] == list(DTYPE_CLASSES)
 
-    def test_has_a_row_for_every_aggregation(self):
-        assert [row[0].strip("`") for row in self.rows()[2:]] == list(REGISTRY)
+@pytest.mark.parametrize("table", [support_table, meaning_table])
+class TestTables:
+    def test_has_a_row_for_every_aggregation(self, table):
+        assert [row[0].strip("`") for row in rows_of(table())[2:]] == list(REGISTRY)
 
-    def test_is_rectangular_markdown(self):
-        rows = self.rows()
+    def test_is_rectangular_markdown(self, table):
+        rows = rows_of(table())
         assert len({len(row) for row in rows}) == 1
         assert set(rows[1]) == {"---"}
 
-    @pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
-    def test_marks_exactly_what_is_accepted(self, record):
-        head, _, *body = self.rows()
-        row = next(row for row in body if row[0] == f"`{record.name}`")
-        marked = {cls for cls in DTYPE_CLASSES if row[head.index(cls)] == "yes"}
-        assert marked == record.accepts
-        assert row[1] == record.kind.value
-        assert row[2].startswith("yes") is record.in_agg
+
+def test_the_support_table_has_a_column_for_every_dtype_class():
+    assert rows_of(support_table())[0] == ["aggregation", *DTYPE_CLASSES]
+
+
+@pytest.mark.parametrize("record", REGISTRY.values(), ids=lambda r: r.name)
+def test_tables_say_what_the_record_says(record):
+    head, _, *body = rows_of(support_table())
+    row = next(row for row in body if row[0] == f"`{record.name}`")
+    marked = {cls for cls in DTYPE_CLASSES if row[head.index(cls)] == "✓"}
+    assert marked == record.accepts
+    _, _, *body = rows_of(meaning_table())
+    row = next(row for row in body if row[0] == f"`{record.name}`")
+    assert row[1:4] == [record.summary, record.null_rule, record.kind.value]
+    assert row[4].startswith("yes") is record.in_agg

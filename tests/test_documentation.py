@@ -64,3 +64,12 @@ def test_the_changelog_has_the_version_that_is_released() -> None:
         assert dask_gpuagg.__version__.split(".dev")[0] not in RELEASE.findall(changelog)
     else:
         assert dask_gpuagg.__version__ == newest["version"]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    from result_tables import highlight_table
+
+    assert f"\n{highlight_table()}\n" in (ROOT / "README.md").read_text(encoding="utf-8")

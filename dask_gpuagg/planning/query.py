@@ -13,7 +13,7 @@ from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.settings import settings
-from dask_gpuagg.streaming.choice import obstacle
+from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.support import refusal
 
 
@@ -67,4 +67,4 @@ def _is_streamed(plan: Plan) -> bool:
 
 def stays_on_host(plan: Plan) -> str | None:
     """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
-    return refusal(plan) or (obstacle() if current_client() is None else None)
+    return refusal(plan) or (choice.obstacle() if current_client() is None else None)

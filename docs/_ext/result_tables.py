@@ -1,0 +1,367 @@
+"""Tables of the documentation that committed results of the benchmarks give.
+
+A test holds the table of ``README.md`` to ``highlight_table``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import geometric_mean
+
+from benchmarks import choice
+from dask_gpuagg import aggregations
+from dask_gpuagg.cuda.choice.costs import shipped
+
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+_HOST = _RESULTS / "host.json"
+_TPCH = _RESULTS / "tpch.json"
+_WHOLE_QUERIES = _RESULTS / "nvidia-h200" / "end_to_end.json"
+
+
+def benchmark(text: str) -> str:
+    """Markdown table for each scheduler of a result of ``benchmarks/host.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Medians in seconds, the median ratio, and peak memory of both arms.
+    """
+    lines = []
+    for scheduler in json.loads(text)["schedulers"].values():
+        lines += [f"## {scheduler['title'].capitalize()}", ""]
+        lines += ["| query | stock, s | plugin, s | stock / plugin | peak MiB, stock | plugin |"]
+        lines += ["|" + " --- |" * 6]
+        for query in scheduler["queries"].values():
+            stock, plugin = query["arms"]
+            seconds = f"{stock['median']:.3f} | {plugin['median']:.3f} | {query['ratio']:.2f}"
+            peaks = f"{stock['peak'] / 2**20:.0f} | {plugin['peak'] / 2**20:.0f}"
+            lines.append(f"| {query['name']}: {query['title']} | {seconds} | {peaks} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+# the queries of benchmarks/host.py by what they have in common
+_CLASSES = {
+    "one aggregation, few groups": ("q1", "q2", "q4"),
+    "many groups": ("q3", "q5", "q7"),
+    "several aggregations of a column": ("multi_str", "multi_str2", "multi_int"),
+    "distinct values": ("nunique_few",),
+    "whole groups (median)": ("q6",),
+    "about as many groups as rows": ("q10",),
+    "most of the time outside of the group-by": ("q9",),
+}
+
+
+def faster(text: str) -> str:
+    """Markdown table of the classes of queries, from a result of ``benchmarks/host.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By class: the queries, and the least and largest ratio in one process and in several.
+    """
+    schedulers = json.loads(text)["schedulers"]
+    rows = []
+    for title, names in _CLASSES.items():
+        cells = []
+        for name in ("threads", "processes"):
+            ratios = [schedulers[name]["queries"][query]["ratio"] for query in names]
+            least, most = (f"{ratio:.1f}" for ratio in (min(ratios), max(ratios)))
+            cells.append(least if least == most else f"{least} to {most}")
+        rows.append([title, ", ".join(names), *cells])
+    return aggregations.markdown(
+        ["group-by", "queries", "in one process", "in two processes"], rows
+    )
+
+
+def highlights() -> list[tuple[str, str]]:
+    """What is measured, and how many times longer stock Dask takes.
+
+    Returns
+    -------
+    list of (str, str)
+    """
+    host = json.loads(_HOST.read_text(encoding="utf-8"))["schedulers"]
+    on_gpu = [
+        cell["ratios"]["stock-tuned"]
+        for cell in json.loads(_WHOLE_QUERIES.read_text(encoding="utf-8"))["cells"]
+        if "stock-tuned" in cell.get("ratios", {}) and cell["query"] in ("sum", "five")
+    ]
+    grouping = [
+        query["ratio"]
+        for query in json.loads(_TPCH.read_text(encoding="utf-8"))["schedulers"]["threads"][
+            "queries"
+        ].values()
+        if query["support"] == "plan"
+    ]
+    found = []
+    for name, where in (("threads", "one process"), ("processes", "two processes")):
+        ratios = [query["ratio"] for query in host[name]["queries"].values()]
+        found.append((f"{len(ratios)} group-bys of 10 million rows, two cores, {where}", ratios))
+    found.append((f"the {len(grouping)} queries of TPC-H that group, joins included", grouping))
+    found.append(("sums and five aggregations of 10⁹ rows on one H200, stock tuned", on_gpu))
+    return [
+        (title, f"{geometric_mean(r):.1f} ({min(r):.1f} to {max(r):.1f})") for title, r in found
+    ]
+
+
+def highlight_table() -> str:
+    """Markdown table of ``highlights``."""
+    head = ["measured", "stock Dask takes so many times longer"]
+    return aggregations.markdown(head, highlights())
+
+
+def numbers() -> str:
+    """Three figures for the first page, as HTML."""
+    cpu, gpu = (highlights()[i][1].split(" ")[0] for i in (0, 3))
+    tpch = json.loads(_TPCH.read_text(encoding="utf-8"))["schedulers"]["threads"]["queries"]
+    equal = sum(query["answer"]["equal"] for query in tpch.values())
+    slower = sum(any(query["slower"].values()) for query in tpch.values())
+    answers = (
+        f"queries of TPC-H give stock Dask's rows; slower than noise explains: {slower or 'none'}"
+    )
+    texts = (
+        (f"{cpu}×", "as fast as stock Dask: group-bys on two cores, geometric mean"),
+        (f"{gpu}×", "as fast as tuned dask-cudf: a billion rows on one H200, geometric mean"),
+        (f"{equal} of {len(tpch)}", answers),
+    )
+    cells = "".join(f"<div><b>{figure}</b><span>{text}</span></div>" for figure, text in texts)
+    return f'```{{raw}} html\n<div class="numbers">{cells}</div>\n```\n'
+
+
+def peers(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/host_peers.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Seconds of each arm by query, and how many times those of the better peer ours are, also
+        of the CPU's seconds.
+    """
+    names = {"ours": "plugin", "stock": "stock Dask", "polars": "Polars", "duckdb": "DuckDB"}
+    head = ["query", *(f"{name}, s" for name in names.values()), "plugin / better of the two"]
+    rows = []
+    for cell in json.loads(text)["cells"]:
+        used = cell["median_cpu"]
+        times = [f"{cell['median'][arm]:.2f}" for arm in names]
+        times += [
+            f"{cell['to_best']:.2f}",
+            f"{used['ours'] / min(used['polars'], used['duckdb']):.2f}",
+        ]
+        rows.append([cell["title"], *times])
+    head.append("the same of CPU time")
+    return aggregations.markdown(head, rows)
+
+
+def kernels(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/kernels.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        Device time of our kernels, wall times, ratios and peak memory, by query and groups.
+    """
+    lines = [
+        "| query | groups | kernel | device ms | wall ms | first | cuDF ms | cuDF / ours | "
+        "as frames | peak MiB | cuDF's |",
+        "|" + " --- |" * 11,
+    ]
+    for cell in json.loads(text)["cells"]:
+        wall, peak = cell["median_ms"], cell["peak_bytes"]
+        lines.append(
+            f"| {cell['query']} | {cell['groups']:,} | {cell['kernel']} | {cell['device_ms']:.2f} "
+            f"| {wall['ours']:.2f} | {wall['ours first']:.2f} "
+            f"| {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
+            f"| {wall['ours frame']:.2f}, {wall['cudf frame']:.2f} "
+            f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def whole_queries(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/end_to_end.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By input, query and groups: milliseconds of tuned stock, ours and the floor, and how many
+        times longer stock takes.
+    """
+    names = {"stock-tuned": "stock, tuned", "ours": "ours", "floor": "floor"}
+    lines = ["| input | query | groups | " + " | ".join(names.values()) + " | stock / ours |"]
+    lines.append("|" + " --- |" * (4 + len(names)))
+    for cell in json.loads(text)["cells"]:
+        medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in names]
+        times = " | ".join("" if ms is None else f"{ms:,.0f}" for ms in medians)
+        ratio = cell.get("ratios", {}).get("stock-tuned")
+        shown = "" if ratio is None else f"{ratio:.1f}"
+        source = f"{cell['rows']:,} rows, {cell['partitions']} partitions"
+        if cell["input"] != "persisted":
+            source = f"{cell['rows']:,} rows in Parquet files"
+        lines.append(f"| {source} | {cell['query']} | {cell['groups']:,} | {times} | {shown} |")
+    return "\n".join(lines)
+
+
+def tables(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/tables.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By family of keys and query: how many times longer cuDF takes, the geometric mean of the
+        members and the least.
+    """
+    ratios: dict[str, dict[str, list[float]]] = {}
+    queries: list[str] = []
+    for cell in json.loads(text)["cells"]:
+        queries += [cell["query"]] if cell["query"] not in queries else []
+        ratios.setdefault(cell["family"], {}).setdefault(cell["query"], []).append(cell["ratio"])
+    lines = ["| keys | " + " | ".join(queries) + " |", "|" + " --- |" * (1 + len(queries))]
+    for family, found in ratios.items():
+        shown = [
+            f"{geometric_mean(found[q]):.1f} ({min(found[q]):.1f})" if q in found else ""
+            for q in queries
+        ]
+        lines.append(f"| {family} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def grid(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/grid.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By key, nulls, skew and groups: wall time of ours and how many times longer cuDF takes, for
+        each number of aggregations; then the geometric mean and the least of all.
+    """
+    report = json.loads(text)
+    counts = sorted({cell["aggregations"] for cell in report["cells"]})
+    heads = [f"{n} aggregation{'s' if n > 1 else ''}, ms, cuDF / ours" for n in counts]
+    lines = ["| key | groups | " + " | ".join(heads) + " |", "|" + " --- |" * (2 + len(counts))]
+    rows: dict[tuple[str, int], dict[int, str]] = {}
+    for cell in report["cells"]:
+        key = cell["key"]
+        if cell["nulls"]:
+            key += f", {cell['nulls']:.0%} nulls"
+        if cell["zipf"]:
+            key += f", Zipf {cell['zipf']}"
+        shown = f"{cell['median_ms']['ours']:.2f}, {cell['ratio']:.1f}"
+        rows.setdefault((key, cell["made"]), {})[cell["aggregations"]] = shown
+    for (key, groups), shown_of in rows.items():
+        cells = " | ".join(shown_of.get(n, "") for n in counts)
+        lines.append(f"| {key} | {groups:,} | {cells} |")
+    ratios = [cell["ratio"] for cell in report["cells"]]
+    lines.append("")
+    lines.append(
+        f"Geometric mean of all {len(ratios)} ratios: {report['geometric_mean']:.1f}; "
+        f"the least: {min(ratios):.2f}."
+    )
+    return "\n".join(lines)
+
+
+def first_use(text: str) -> str:
+    """Markdown table of a result of ``benchmarks/first_use.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        What the first query of a shape takes longer than the second, with an empty kernel cache
+        and with a filled one.
+    """
+    empty, filled = json.loads(text)["processes"].values()
+    lines = [
+        "| query | kernels of its two steps | compiled | empty cache, s | filled cache, ms |",
+        "|" + " --- |" * 5,
+    ]
+    for first, later in zip(empty["cells"], filled["cells"], strict=True):
+        lines.append(
+            f"| {first['query']} | {', '.join(first['kernels'])} | {first['units_compiled']} "
+            f"| {first['extra_s']:.2f} | {later['extra_s'] * 1e3:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def expectations(path: Path) -> str:
+    """Markdown table of expected and measured times, and how good the choice is.
+
+    Parameters
+    ----------
+    path : Path
+        A result of ``benchmarks/families.py``.
+
+    Returns
+    -------
+    str
+    """
+    found = choice.cases(path)
+    costs = shipped(found[0].device).costs
+    judgement = str(choice.verdict(found, costs)).capitalize()
+    return f"{choice.side_by_side(found, costs)}\n\n{judgement}."
+
+
+def parts() -> dict[str, str]:
+    """What is generated from results, by the name of the file."""
+    of_file: dict[str, tuple[Path, Callable[[str], str]]] = {
+        "benchmark.md": (_HOST, benchmark),
+        "faster.md": (_HOST, faster),
+        "peers.md": (_RESULTS / "host_peers.json", peers),
+        "whole_queries.md": (_WHOLE_QUERIES, whole_queries),
+        **{
+            f"{name}.md": (_WHOLE_QUERIES.parent / f"{name}.json", make)
+            for name, make in (
+                ("kernels", kernels),
+                ("grid", grid),
+                ("tables", tables),
+                ("first_use", first_use),
+            )
+        },
+    }
+    made = {name: make(path.read_text(encoding="utf-8")) for name, (path, make) in of_file.items()}
+    return made | {
+        "highlights.md": highlight_table(),
+        "numbers.md": numbers(),
+        "choice.md": expectations(choice.RESULT),
+    }
