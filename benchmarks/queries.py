@@ -9,6 +9,7 @@ q6, ``split_out`` in q10); where that script no longer fits, the record's ``note
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,9 @@ from types import MappingProxyType
 from typing import Any
 
 import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
 
 KEEP = MappingProxyType({"dropna": False, "observed": True})
 """db-benchmark's group-by options: missing keys form a group, absent categories do not."""
@@ -24,6 +28,8 @@ MULTIPLE = MappingProxyType(
     {"v3": ("sum", "mean", "min", "max", "std"), "v1": ("sum", "count")},
 )
 """Seven outputs from two columns, the spec of the multi-aggregation queries."""
+
+WIDE_ROWS, WIDE_COLUMNS, WIDE_PARTITIONS, WIDE_GROUPS = 200_000, 30, 8, 1_000
 
 
 class Support(StrEnum):
@@ -175,6 +181,30 @@ def _nunique_many(x: dd.DataFrame) -> Any:
     return x.groupby("id4", **KEEP)["id6"].nunique()
 
 
+def _wide(x: dd.DataFrame) -> Any:
+    return _wide_frame(_client()).groupby("k").sum()
+
+
+@functools.cache
+def _wide_frame(client: str | None) -> dd.DataFrame:
+    """Rows of many columns in small partitions, in the memory of this process or of a cluster."""
+    return dd.from_map(_draw_wide, range(WIDE_PARTITIONS)).persist()
+
+
+def _client() -> str | None:
+    try:
+        return str(distributed.get_client().id)
+    except ValueError:
+        return None
+
+
+def _draw_wide(partition: int) -> pd.DataFrame:
+    rng = np.random.default_rng(partition)
+    rows = WIDE_ROWS // WIDE_PARTITIONS
+    keys = {"k": rng.integers(0, WIDE_GROUPS, rows)}
+    return pd.DataFrame(keys | {f"c{i}": rng.random(rows) for i in range(WIDE_COLUMNS)})
+
+
 _TABLE = (
     Query("q1", "sum v1 by id1", _q1, target=2.0),
     Query("q2", "sum v1 by id1:id2", _q2, target=2.0),
@@ -205,6 +235,13 @@ _TABLE = (
     Query("multi_skew", "5 of v3, 2 of v1 by skew", _multi_skew, target=2.0, note="Zipf key"),
     Query("nunique_few", "distinct id5 by id4", _nunique_few, note="K * K distinct pairs"),
     Query("nunique_many", "distinct id6 by id4", _nunique_many, note="about N distinct pairs"),
+    Query(
+        "wide",
+        f"sum of {WIDE_COLUMNS} columns",
+        _wide,
+        note=f"{WIDE_ROWS:,} rows of their own in {WIDE_PARTITIONS} partitions, "
+        f"{WIDE_GROUPS} groups",
+    ),
     Query(
         "q9_corr",
         "corr v1 v2 by id2 id4",

@@ -27,7 +27,12 @@ _MOST = np.iinfo(np.int32).max
 # accumulators of a group where its rows follow each other
 _LANES = 4
 _SAMPLE = 1 << 10
-# columns that are summed together: those of loops.COLUMNS, which is not imported before it is used
+# From so many rows on, which come from memory, one that is late delays those after it that are
+# added to the same accumulators. So there are about so many, at most so many of a group.
+_ROWS_FROM_MEMORY = 1 << 17
+_ACCUMULATORS = 4096
+_MOST_LANES = 64
+# columns that are summed together
 SUMMED = 4
 # rows of a group from which on that is faster
 _ROWS_OF_SUMMED = 16
@@ -130,7 +135,7 @@ def reduce(
     skipna : bool
         Whether NaN is null; otherwise a sum with one is NaN.
     lanes : int
-        Accumulators of each group, a power of two; ``lanes_of`` the codes are the fastest.
+        Accumulators of each group at least, a power of two: ``lanes_of`` the codes.
 
     Returns
     -------
@@ -159,6 +164,10 @@ def _floats(
         "max": loops.MAX,
         "m2": loops.M2,
     }
+    if "m2" not in wanted:  # whose lanes are slow to fold
+        lanes = _spread_out(lanes, n, len(codes))
+    if "sum" in wanted and {"sum", "count"} >= {*wanted}:
+        return sums(codes, n, [values], "count" in wanted, skipna, lanes)[0]
     extremes = "min" in wanted or "max" in wanted
     last = max(loops.MAX if extremes else loops.COUNT, *(places[field] for field in wanted))
     acc = np.zeros((n * lanes, last + 1))
@@ -180,6 +189,13 @@ def _floats(
     return fields
 
 
+def _spread_out(lanes: int, n: int, rows: int) -> int:
+    """Accumulators of a group where one column is read from memory: for few groups, many."""
+    while rows >= _ROWS_FROM_MEMORY and lanes < _MOST_LANES and 2 * n * lanes <= _ACCUMULATORS:
+        lanes *= 2
+    return lanes
+
+
 def sums_pay(rows: int, n: int) -> bool:
     """Whether columns are summed faster together: accumulators of many groups are far apart."""
     return n * _ROWS_OF_SUMMED <= rows
@@ -188,13 +204,14 @@ def sums_pay(rows: int, n: int) -> bool:
 def sums(
     codes: Array, n: int, columns: Sequence[Array], counts: bool, skipna: bool, lanes: int
 ) -> list[dict[str, Array]]:
-    """Sums of several columns, bit for bit as ``reduce`` makes them one by one.
+    """Sums of one column, or of several in one read of the rows.
 
     Parameters
     ----------
     codes, n, skipna, lanes
         As of ``reduce``.
-    columns : sequence of ``SUMMED`` ndarrays of float64
+    columns : sequence of ndarray
+        One of float64 or float32, or ``SUMMED`` of float64.
     counts : bool
         Whether the values are counted too.
 
@@ -204,11 +221,17 @@ def sums(
     """
     from dask_gpuagg.engines.host import loops
 
-    acc = np.zeros((n * lanes, loops.COLUMNS, loops.SUM + 1))
-    read = tuple(frozen(values, np.float64) for values in columns)
-    loops.sum_columns(codes, read, acc, lanes, skipna, counts)
+    acc = np.zeros((n * lanes, len(columns), loops.SUM + 1))
+    read: Iterator[tuple[int, tuple[Array, ...]]]
+    if len(columns) == 1:
+        read = ((start, (block,)) for start, block in blocks(columns[0], np.float64))
+    else:
+        read = iter([(0, tuple(frozen(values, np.float64) for values in columns))])
+    for start, rows in read:
+        of_rows = codes[start : start + len(rows[0])]
+        loops.sum_columns(of_rows, rows, acc, lanes, skipna, counts)
     made = []
-    for j in range(loops.COLUMNS):
+    for j in range(len(columns)):
         fields = acc[:, j]
         if lanes > 1:
             fields = _folded(fields.reshape(n, lanes, loops.SUM + 1), True, False, False)

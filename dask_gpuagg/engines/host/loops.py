@@ -87,33 +87,30 @@ def reduce_floats(
             acc[g, M2] += deviation * (x - mean)
 
 
-# columns that sum_columns reads at a time
-COLUMNS = 4
-
-
 @compiled
 def sum_columns(
     codes: Array, columns: Any, acc: Array, lanes: int, skipna: bool, counts: bool
 ) -> None:
-    """Sum ``COLUMNS`` columns, and count their values, as ``reduce_floats`` does each.
+    """Sum a tuple of columns, and count their values, as ``reduce_floats`` does each.
 
-    Memory answers several reads at a time, and an addition to one column does not wait for those
-    to the others. ``acc`` has shape (groups * lanes, COLUMNS, 3).
+    Memory answers the reads of several columns at a time, and an addition to one does not wait for
+    those to the others. Without a branch additions to several groups overlap as well. ``acc`` has
+    shape (groups * lanes, columns, 3).
     """
     for i in range(len(codes)):
         g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
-        for j in range(COLUMNS):
+        for j in range(len(columns)):
             x = columns[j][i]
-            if skipna and x != x:
-                continue
+            valid = not (skipna and x != x)
             if counts:
-                acc[g, j, COUNT] += 1.0
-            before = acc[g, j, SUM]
-            y = x - acc[g, j, LOST]
+                acc[g, j, COUNT] += 1.0 if valid else 0.0
+            before, gone = acc[g, j, SUM], acc[g, j, LOST]
+            y = x - gone
             after = before + y
             lost = after - before - y
-            acc[g, j, SUM] = after
-            acc[g, j, LOST] = lost if lost == lost else 0.0
+            lost = lost if lost == lost else 0.0
+            acc[g, j, SUM] = after if valid else before
+            acc[g, j, LOST] = lost if valid else gone
 
 
 @compiled

@@ -175,7 +175,7 @@ def test_one_signature_per_loop(monkeypatch):
                 update(Reducer(codes, groups.n), state, [column], column.index)
     assert len(loops.reduce_floats.signatures) == 1
     fused.sums(fused.frozen(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
-    assert len(loops.sum_columns.signatures) == 1
+    assert len(loops.sum_columns.signatures) == 2
     assert len(loops.reduce_integers.signatures) == 2
     assert len(loops.number_integers.signatures) == 1
     assert len(loops.number_pairs.signatures) == 1
@@ -276,12 +276,9 @@ def test_wide_partitions_are_reduced_by_the_loops():
     reducer = Reducer(codes, 9)
     for column in columns:
         reducer.expect("fsum", column)
-    with (
-        mock.patch.object(fused, "reduce", wraps=fused.reduce) as reduce,
-        mock.patch.object(fused, "sums", wraps=fused.sums) as together,
-    ):
+    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    assert (together.call_count, reduce.call_count) == (1, 2)
+    assert [len(call.args[2]) for call in together.call_args_list] == [4, 1, 1]
     expected = [c.groupby(codes).sum().to_numpy() for c in columns]
     np.testing.assert_allclose(sums, expected, rtol=1e-14)
 
@@ -317,9 +314,33 @@ def test_columns_of_which_more_is_wanted_are_reduced_apart():
     with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
     # the fifth that is counted, and the one with an extreme, are alone
-    assert [call.args[3] for call in together.call_args_list] == [True, False]
+    calls = [call.args[2:4] for call in together.call_args_list]
+    assert [counts for read, counts in calls if len(read) == 4] == [True, False]
     expected = [c.groupby(codes).sum().to_numpy() for c in columns]
     np.testing.assert_allclose(sums, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("groups", [3, 700, 5000])
+def test_rows_from_memory_have_many_accumulators(groups, dtype):
+    rows = fused._ROWS_FROM_MEMORY
+    rng = np.random.default_rng(groups)
+    values = rng.normal(1e6, 1.0, rows).astype(dtype)
+    values[::7] = np.nan
+    codes = rng.integers(0, groups, rows)
+    with mock.patch.object(fused, "_folded", wraps=fused._folded) as folded:
+        made = reduced(codes, values, ("sum", "count", "min", "max"), n=groups, lanes=1)
+        alone = reduced(codes, values, ("sum",), n=groups, lanes=1)
+        few = reduced(codes[:-1], values[:-1], ("sum",), n=groups, lanes=1)
+    assert folded.call_count == (2 if groups < 5000 else 0)
+    grouped = pd.Series(values.astype("float64")).groupby(codes)
+    np.testing.assert_allclose(made["sum"], grouped.sum(), rtol=1e-15)
+    np.testing.assert_allclose(alone["sum"], grouped.sum(), rtol=1e-15)
+    np.testing.assert_array_equal(made["count"], grouped.count())
+    np.testing.assert_array_equal(made["min"], grouped.min())
+    np.testing.assert_array_equal(made["max"], grouped.max())
+    last = np.arange(groups) == codes[-1]
+    np.testing.assert_allclose(few["sum"][~last], alone["sum"][~last], rtol=1e-15)
 
 
 def test_many_groups_are_summed_column_by_column():
@@ -331,9 +352,9 @@ def test_many_groups_are_summed_column_by_column():
     reducer = Reducer(codes, rows // 8)
     for column in columns:
         reducer.expect("fsum", column)
-    with mock.patch.object(fused, "sums") as together:
+    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    assert not together.called
+    assert [len(call.args[2]) for call in together.call_args_list] == [1] * 4
     assert all((s == 8.0).all() for s in sums)
 
 
