@@ -27,7 +27,7 @@ from dask_gpuagg.cuda.sampling.sample import Sample
 # Rows from which a pass over them may pay.
 DICTIONARY_FROM = 1 << 20
 # Rows of each group, at least: of strings that hardly repeat a dictionary is as large as they are.
-_ROWS_OF_GROUP = 8
+_ROWS_OF_GROUP = 16
 # Slots for each expected group. With more than two of them groups would not count as dense, and
 # numbers would be hashed.
 _ROOMY, _MORE = 1.5, 16

@@ -99,13 +99,13 @@ def test_numbers_count_as_dense(groups: int) -> None:
 
 def test_strings_that_hardly_repeat_have_no_dictionary() -> None:
     even = KeySummary(10**6, 4 * 10**6, 0.0, 0.0)
-    assert dictionary._groups(even, 10**7) > 10**6
-    assert dictionary._groups(even, 7 * 10**6) == 0
+    assert dictionary._groups(even, 2 * 10**7) > 10**6
+    assert dictionary._groups(even, 15 * 10**6) == 0
     # of skewed ones the likely number misses many
     skewed = KeySummary(10**6, 4 * 10**6, 0.0, 0.0, skewed=True)
-    assert dictionary._groups(skewed, 10**7) == 10**7 // 8
+    assert dictionary._groups(skewed, 2 * 10**7) == 2 * 10**7 // 16
     assert dictionary._groups(skewed, 10**8) > 4 * 10**6
-    assert dictionary._groups(skewed, 7 * 10**6) == 0
+    assert dictionary._groups(skewed, 15 * 10**6) == 0
 
 
 def columns_of(query: Query, rows: int = 10**7, parts: int = 1) -> Columns:
