@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Made
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
-from dask_gpuagg.cuda.choice.decision import even, margin, shared_bytes
+from dask_gpuagg.cuda.choice.decision import margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
 from dask_gpuagg.cuda.query.query import Query
@@ -27,10 +27,12 @@ from dask_gpuagg.cuda.sampling.sample import Sample
 # Rows from which a pass over them may pay.
 DICTIONARY_FROM = 1 << 20
 # Rows of each group, at least: of strings that hardly repeat a dictionary is as large as they are.
-_ROWS_OF_GROUP = 8
+_ROWS_OF_GROUP = 16
 # Slots for each expected group. With more than two of them groups would not count as dense, and
 # numbers would be hashed.
 _ROOMY, _MORE = 1.5, 16
+# Slots that lie side by side and are looked at together (kernels/key/dictionary.cuh).
+_BUCKET = 4
 # A table with room for so many times the groups has too many slots for them.
 _LOOSEST = 2
 # Mean bytes of strings, at most: threads have so many and a few more in registers.
@@ -87,9 +89,9 @@ class Dictionary:
         return bool(full.value)
 
     def judge(self, groups: int) -> None:
-        """Sample the next strings again if there is room for many more than there are."""
+        """Make the next table smaller if this one has room for many more groups than there are."""
         if groups * _LOOSEST < (_known.get(self._key) or 0):
-            _known.drop(self._key)
+            _known.put(self._key, margin(groups))
 
     def rows_of(self, codes: Made, groups: int) -> Made:
         """The representatives' rows in the place of the groups' numbers."""
@@ -175,16 +177,19 @@ def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
 
 def _groups(estimate: KeySummary, rows: int) -> int:
     """Groups that there is to be room for; 0 if they are too many."""
+    groups, most = max(1, margin(estimate.groups)), rows // _ROWS_OF_GROUP
+    if groups > most:
+        return 0
     # skewed keys may be many more than the likely number
-    groups = max(1, margin(estimate.most if estimate.skewed else estimate.groups))
-    return groups if groups * _ROWS_OF_GROUP <= rows else 0
+    return min(most, margin(estimate.most)) if estimate.skewed else groups
 
 
 def _encoded(
     columns: Columns, call: Call, asked: Query, groups: int, key: tuple[Query, tuple[str, ...]]
 ) -> Dictionary:
     rows = call.rows
-    slots = even(int(_ROOMY * groups) + _MORE)
+    groups += groups % 2
+    slots = math.ceil((_ROOMY * groups + _MORE) / _BUCKET) * _BUCKET
     table = 8 * slots * (1 + _COPIED)
     # copies lie at even words
     words = call.allocate(table).ptr

@@ -12,8 +12,13 @@ namespace gpuagg {
 
 // The first word of a slot without a copy.
 constexpr u64 NOT_COPIED = ~0ull;
+// Slots that a row looks at together: a sector of memory. A string is looked for from the first slot of
+// a bucket on, so that the lanes of a warp seldom wait for one that needs several looks.
+constexpr u32 BUCKET = 4;
 // Slots that a row looks at, at most.
 constexpr u32 DICTIONARY_PROBES = 512;
+// Low half of the word of an empty slot. Rows with this tag find their slots one by one.
+constexpr u32 NO_TAG = static_cast<u32>(EMPTY);
 
 struct Dictionary {
     u64* words;    // of each slot: the representative's row, 32 bits of the hash; EMPTY if it is free
@@ -21,9 +26,9 @@ struct Dictionary {
     u32* codes;    // of each row: its slot
     u32* mask;     // of rows: whether they belong to a group; null if all do
     u32* full;     // not 0: some row found no slot
-    u32 slots;
-    u32 stride;    // an even number
-    u32 near_room; // strings whose copies fit a block's own memory
+    u32 slots;      // whole buckets
+    u32 stride;     // an even number
+    u32 near_room;  // strings whose copies fit a block's own memory, an even number
 };
 
 template <class K> struct OnlyText;
@@ -114,7 +119,6 @@ GPUAGG_INLINE bool is_copy(const HeldText<C>& row, const u64* copy) {
 // A block's own copies of the first words of strings. The words of a copy are an odd number, so that
 // lanes which read any of them seldom wait for each other.
 struct NearCopies {
-    static constexpr u32 NO_TAG = 0xffffffffu;
     static constexpr u32 STRIDE = TEXT_WORDS + 1;
     u64* copies;
     u32* tags;    // of each slot; NO_TAG if it has no copy here
@@ -159,6 +163,17 @@ struct NearCopies {
         return !differs;
     }
 };
+
+// The slot of a bucket with this tag, NONE if there is none; `ends` if some slot is empty.
+GPUAGG_INLINE u32 slot_in_bucket(const uint4& tags, u32 tag, u32 first, bool& ends) {
+    ends = tags.x == NO_TAG || tags.y == NO_TAG || tags.z == NO_TAG || tags.w == NO_TAG;
+    u32 slot = NONE;
+    if (tags.w == tag) slot = first + 3;
+    if (tags.z == tag) slot = first + 2;
+    if (tags.y == tag) slot = first + 1;
+    if (tags.x == tag) slot = first;
+    return tag == NO_TAG ? NONE : slot;
+}
 
 // The slot of a row's string in the table itself, claimed if it is new; NONE if there is none. Few rows
 // ask, so that it is no part of the loop over all rows, whose registers it would take.
@@ -211,30 +226,28 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
         const bool wanted = i < end && !(DROPS && row.missing);
         const u64 h = hash_text(row);
         const u32 tag = static_cast<u32>(h);
-        const u32 home = first_slot(static_cast<u32>(h >> 32), to.slots);
-        u32 slot = home;
-        bool found = false;
-        if constexpr (NEAR) {
-            u32 seen = near.tags[slot];
-            for (u32 probes = 0; seen != tag && seen != NearCopies::NO_TAG && probes < WARP;
-                 ++probes) {
-                if (++slot == to.slots) slot = 0;
-                seen = near.tags[slot];
+        const u32 home = first_slot(static_cast<u32>(h >> 32), to.slots / BUCKET) * BUCKET;
+        u32 slot = NONE;
+        bool found = false, ends = false;
+        for (u32 at = home, looks = 0; slot == NONE && !ends && looks < WARP; ++looks) {
+            uint4 tags;
+            if constexpr (NEAR) {
+                tags = *reinterpret_cast<const uint4*>(near.tags + at);
+            } else {
+                // perhaps out of date in this cache, but then empty
+                const auto* words = reinterpret_cast<const ulonglong2*>(to.words + at);
+                const ulonglong2 a = __ldca(words), b = __ldca(words + 1);
+                tags = {static_cast<u32>(a.x), static_cast<u32>(a.y), static_cast<u32>(b.x),
+                        static_cast<u32>(b.y)};
             }
-            __syncwarp();
-            if (seen == tag && tag != NearCopies::NO_TAG)
-                found = near.template has<K>(slot, row, to);
-        } else {
-            // perhaps out of date in this cache, but then empty
-            u64 held = __ldca(to.words + slot);
-            for (u32 probes = 0; held != EMPTY && static_cast<u32>(held) != tag && probes < WARP;
-                 ++probes) {
-                if (++slot == to.slots) slot = 0;
-                held = __ldca(to.words + slot);
-            }
-            __syncwarp();
-            if (held != EMPTY && static_cast<u32>(held) == tag)
-                found = is_copy<K>(row, to.copies + static_cast<u64>(slot) * to.stride);
+            slot = slot_in_bucket(tags, tag, at, ends);
+            at += BUCKET;
+            if (at == to.slots) at = 0;
+        }
+        __syncwarp();
+        if (slot != NONE) {
+            if constexpr (NEAR) found = near.template has<K>(slot, row, to);
+            else found = is_copy<K>(row, to.copies + static_cast<u64>(slot) * to.stride);
         }
         __syncwarp();
         if (wanted && !found)

@@ -99,11 +99,13 @@ def test_numbers_count_as_dense(groups: int) -> None:
 
 def test_strings_that_hardly_repeat_have_no_dictionary() -> None:
     even = KeySummary(10**6, 4 * 10**6, 0.0, 0.0)
-    assert dictionary._groups(even, 10**7) > 10**6
-    assert dictionary._groups(even, 7 * 10**6) == 0
+    assert dictionary._groups(even, 2 * 10**7) > 10**6
+    assert dictionary._groups(even, 15 * 10**6) == 0
     # of skewed ones the likely number misses many
     skewed = KeySummary(10**6, 4 * 10**6, 0.0, 0.0, skewed=True)
-    assert dictionary._groups(skewed, 10**7) == 0
+    assert dictionary._groups(skewed, 2 * 10**7) == 2 * 10**7 // 16
+    assert dictionary._groups(skewed, 10**8) > 4 * 10**6
+    assert dictionary._groups(skewed, 15 * 10**6) == 0
 
 
 def columns_of(query: Query, rows: int = 10**7, parts: int = 1) -> Columns:
@@ -216,17 +218,19 @@ def test_a_dictionary_that_is_full_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert launched.samples == 2
 
 
-def test_a_dictionary_of_far_fewer_strings_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dictionary_of_far_fewer_strings_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     launched = Launched(monkeypatch)
     asked = of([string()], ONE)
     columns = columns_of(asked)
     made = dictionary.dictionary_of(columns, asked)
     assert made is not None
-    for groups, known in ((1_000, True), (700, True), (400, False)):
+    for groups, smaller in ((1_000, False), (700, False), (400, True)):
         made.judge(groups)
-        assert dictionary.is_known(columns, asked) == known
-    assert dictionary.dictionary_of(columns, asked) is not None
-    assert launched.samples == 2
+        again = dictionary.dictionary_of(columns, asked)
+        assert again is not None
+        assert (again._struct.slots < made._struct.slots) == smaller
+        assert again._struct.slots >= groups + 16
+    assert launched.samples == 1
 
 
 def test_no_dictionary_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:

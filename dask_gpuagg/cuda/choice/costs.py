@@ -127,13 +127,14 @@ def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
 
 
 # NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
-# H200 has 132, 1.98 and 4.8. The longest name that fits wins.
+# H200 has 132, 1.98 and 4.8. The longest name that fits wins. docs/gpu-kernels.md has this table.
 _PUBLISHED = {
     "A100": (108, 1.41, 1.555, 40),
     "A100-SXM4-80GB": (108, 1.41, 2.039, 40),
     "H100": (132, 1.98, 3.35, 50),
     "H100 PCIe": (114, 1.755, 2.0, 50),
     "B200": (148, 1.965, 7.7, 126),
+    "L40S": (142, 2.52, 0.864, 96),
 }
 
 

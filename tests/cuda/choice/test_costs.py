@@ -172,8 +172,40 @@ def test_a_name_makes_a_file(cache: Path) -> None:
 
 def test_only_the_h200_was_measured() -> None:
     assert costs.shipped(H200).source == "measured on an H200"
-    for name in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA L4"):
+    for name in (
+        "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA L40S", "NVIDIA L4",
+    ):  # fmt: skip
         assert costs.shipped(device(name)).source.startswith("derived from an H200")
+
+
+@pytest.mark.parametrize(
+    ("named", "name"),
+    [
+        ("H200", "NVIDIA H200"),
+        ("A100, 40 GB", "NVIDIA A100-SXM4-40GB"),
+        ("A100, 80 GB", "NVIDIA A100-SXM4-80GB"),
+        ("H100", "NVIDIA H100 80GB HBM3"),
+        ("H100 PCIe", "NVIDIA H100 PCIe"),
+        ("B200", "NVIDIA B200"),
+        ("L40S", "NVIDIA L40S"),
+    ],
+)
+def test_the_page_has_the_derivation(named: str, name: str) -> None:
+    page = Path(costs.__file__).parents[3] / "docs" / "gpu-kernels.md"
+    (row,) = (line for line in page.read_text().splitlines() if line.startswith(f"| {named} |"))
+    figures = [float(cell) for cell in row.strip("| ").split(" | ")[1:]]
+    multiprocessors, clock, memory, l2, cores, bandwidth = figures
+    assert cores == pytest.approx(multiprocessors * clock / (132 * 1.98), abs=0.005)
+    assert bandwidth == pytest.approx(memory / 4.8, abs=0.005)
+    made, measured = asdict(costs.shipped(device(name)).costs), asdict(costs.shipped(H200).costs)
+    assert made.pop("l2_megabytes") == l2
+    assert made.pop("launch_us") == measured["launch_us"]
+    memory_scaled = {"bandwidth": 1, "table_bandwidth": 1, "miss_ps": -1, "gather_ps": -1}
+    for constant, value in made.items():
+        power = memory_scaled.get(constant)
+        by = bandwidth**power if power else 1 / cores
+        # as far as the page's two digits go
+        assert value == pytest.approx(measured[constant] * by, rel=0.03)
 
 
 def test_derived_constants_scale_with_published_figures() -> None:
