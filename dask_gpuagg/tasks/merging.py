@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from dask_gpuagg.engines import DEVICE, engine_name, engine_of
@@ -33,14 +34,29 @@ def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
 
 
 def finalized(
-    partials: Sequence[Partial], plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
-    """The output of all partials of its groups."""
+    """The output of all partials of its groups.
+
+    Parameters
+    ----------
+    partials : sequence of partials
+    plan : Plan
+    meta : DataFrame or Series
+    bucket : (int, int), optional
+        Number of the output, and how many there are.
+    owned : bool
+        Whether nobody else needs the partials: they may leave the device while they merge.
+    """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
     return _merged(
         lambda: engine.finalize(tables, together, meta, bucket),
-        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS),
+        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
         tables,
         together,
     )
@@ -75,23 +91,37 @@ def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts:
 
 
 def finalized_in_parts(
-    tables: Sequence[Partial], plan: Plan, meta: Any, engine: Any, parts: int
+    tables: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    engine: Any,
+    parts: int,
+    owned: bool = False,
 ) -> Any:
     """The output of partials, made one part of the key hashes after the other."""
     made = []
-    for pieces in _parts_on_host(tables, plan, engine, parts):
+    for pieces in _parts_on_host(tables, plan, engine, parts, owned):
         made.append(Spilled.of(engine.finalize(pieces(), plan, meta)))
     outputs = [each.restored() for each in made]
     return engine.concatenated_outputs(outputs, plan, meta)
 
 
 def _parts_on_host(
-    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int
+    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, owned: bool = False
 ) -> list[Callable[[], list[Partial]]]:
-    """For each part a call that brings its pieces back, in the order of the partials."""
+    """For each part a call that brings its pieces back, in the order of the partials.
+
+    Partials that are ``owned`` are emptied: they all leave before the first is divided.
+    """
     spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
-    for each in tables:
-        for of_part, piece in zip(spilled, engine.split(each, plan, parts), strict=True):
+    wholes: list[Callable[[], Partial]] = [partial(dict, each) for each in tables]
+    if owned:
+        wholes = []
+        for each in tables:
+            wholes.append(Spilled.of(dict(each)).restored)
+            each.clear()
+    for whole in wholes:
+        for of_part, piece in zip(spilled, engine.split(whole(), plan, parts), strict=True):
             of_part.append(Spilled.of(piece))
 
     def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:

@@ -243,7 +243,7 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
         made = _direct(runs[0], plan, meta, engine)
         if made is not None:
             return made
-    return finalized(partials_of(parts, plan), plan, meta)
+    return finalized(partials_of(parts, plan), plan, meta, owned=True)
 
 
 def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | None:

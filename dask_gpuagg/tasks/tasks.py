@@ -125,7 +125,8 @@ def gpuagg_chunk_direct(
             _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
-                made = finalized(partials_of_stream(frames, plan, done.saw), plan, meta)
+                partials = partials_of_stream(frames, plan, done.saw)
+                made = finalized(partials, plan, meta, owned=True)
         done.groups = len(made)
         return made
 

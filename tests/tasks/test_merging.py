@@ -53,6 +53,10 @@ def test_in_parts_as_at_once(
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
+    owned = [dict(each) for each in tables]
+    again = finalized_in_parts(owned, plan, meta, host, parts, owned=True)
+    pd.testing.assert_frame_equal(again.sort_index(), at_once)
+    assert owned == [{} for _ in tables]
     twice = host.finalize([combined_in_parts(tables, plan, host, parts)], plan, meta)
     pd.testing.assert_frame_equal(twice.sort_index(), at_once)
 
