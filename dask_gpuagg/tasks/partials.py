@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
@@ -17,7 +17,13 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
-from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
+from dask_gpuagg.engines.device.memory import (
+    Spilled,
+    after_free,
+    first_that_fits,
+    out_of_memory,
+    tried_twice,
+)
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
@@ -90,10 +96,10 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     if goes_to_device(parts[0].keys[0], plan):
         return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
-    made: list[Partial] = []
+    made: list[Partial | Spilled[Partial]] = []
     for run in _stackable(parts, plan, engine):
-        made += _of_run(run, plan, engine)
-    return made
+        _add_run(made, run, plan, engine)
+    return _on_device(made)
 
 
 def partials_of_stream(
@@ -193,21 +199,42 @@ def _is_alike(dtype: Any, other: Any) -> bool:
     return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
 
 
-def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
-    """The partials of stacked partitions: one, or more where memory does not suffice for that."""
+def _add_run(
+    made: list[Partial | Spilled[Partial]], run: Sequence[Inputs], plan: Plan, engine: Any
+) -> None:
+    """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
     def at_once() -> list[Partial]:
         return [partial_of(stacked(run, engine, plan), plan, engine)]
+
+    def without_others() -> list[Partial]:
+        made[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in made]
+        return at_once()
+
+    def in_halves() -> list[Partial]:
+        for half in halves:
+            _add_run(made, half, plan, engine)
+        return []
 
     steps = [at_once]
     device = engine_name(run[0].keys[0]) == DEVICE
     if device:
         steps.append(after_free(at_once))
+        if not all(isinstance(p, Spilled) for p in made):
+            steps.append(without_others)
     halves = _halves(run, plan)
     if halves:
-        steps.append(lambda: [p for half in halves for p in _of_run(half, plan, engine)])
+        steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
-    return first_that_fits(steps, partial(out_of_memory, what) if device else MemoryError)
+    made += first_that_fits(steps, partial(out_of_memory, what) if device else MemoryError)
+
+
+def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:
+    """Partials of which some may have left the device."""
+    if not any(isinstance(p, Spilled) for p in made):
+        return cast("list[Partial]", made)
+    what = f"{len(made):,} partials"
+    return tried_twice(what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in made])
 
 
 def _halves(run: Sequence[Inputs], plan: Plan) -> list[Sequence[Inputs]]:

@@ -4,8 +4,8 @@ A task that runs out of device memory takes these steps, each only where those b
 
 1. the kernel that needs the least memory for its rows (``cuda/attempts.py``, below this module);
 2. the same again, once cached memory is given back;
-3. its rows in halves, down to few;
-4. finished tables leave for the host, and return when they are merged;
+3. the same without the task's finished tables, which leave for the host;
+4. its rows in halves, down to few; of a merge one part of the key hashes after the other;
 5. ``OutOfDeviceMemory``, with sizes.
 
 Rows that come from the host can go back there: ``streaming/stream.py`` has the host engine as its
