@@ -93,7 +93,7 @@ def test_partitions_and_then_rows_are_halved(short: Short) -> None:
     plan = plan_of(("sum", "first", "last"), True, True)
     pieces = [frame(rows, seed) for seed, rows in enumerate((100, 1_000, 150))]
     made = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
-    # all twice, the first, the others twice and without its partial, the second twice, its half, ...
+    # all twice, the first, the others twice and without its partial, the second twice, its half
     assert short.tried[:9] == [1_250, 1_250, 100, 1_150, 1_150, 1_150, 1_000, 1_000, 500]
     whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
     pd.testing.assert_frame_equal(host.finalize(made, plan, whole.iloc[:0]), whole)
