@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from dask_gpuagg.engines import DEVICE, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.tasks.unify import DTYPES, unify
@@ -78,7 +78,24 @@ def _merged(
         steps.append(in_parts)
     rows = sum(len(next(iter(t.values()))) for t in tables)
     what = f"merging {len(tables):,} partials of {rows:,} rows"
-    return first_that_fits(steps, lambda refused: out_of_memory(what, refused))
+    return first_that_fits(steps, lambda refused: out_of_memory(what, refused, bytes_of(tables)))
+
+
+class _Columns(NamedTuple):
+    """The columns of a table, for ``bytes_of`` of an engine."""
+
+    keys: Sequence[Any]
+    columns: Sequence[Any]
+
+
+def bytes_of(partials: Iterable[Any]) -> int:
+    """Bytes of the tables of some partials, roughly; those in host memory have none."""
+    tables = [
+        table for p in partials if isinstance(p, dict) for n, table in p.items() if n != DTYPES
+    ]
+    columns = [[column_of(table, label) for label in table.columns] for table in tables]
+    engines = map(engine_of, tables)
+    return int(sum(e.bytes_of(_Columns([], c)) for e, c in zip(engines, columns, strict=True)))
 
 
 def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts: int) -> Partial:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from typing import Any, cast
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
@@ -27,7 +25,7 @@ from dask_gpuagg.engines.device.memory import (
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tasks.merging import combined, finalized, labelled
+from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
 from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
 from dask_gpuagg.tasks.unify import DTYPES, differing
 
@@ -124,16 +122,20 @@ def partials_of_stream(
 
     def inputs() -> Iterator[Inputs]:
         for frame, by in frames:
-            part = inputs_of(frame, by, plan)
-            saw(engine_for(frame, plan), len(part), nbytes=engine_of(frame).bytes_of(part))
+            part = [inputs_of(frame, by, plan)]
+            nbytes = engine_of(frame).bytes_of(part[0])
+            saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
+            # a generator that waits keeps its variables
             del frame, by
-            yield part
+            yield part.pop()
 
-    parts = inputs()
-    first = next(parts)
-    if goes_to_device(first.keys[0], plan):
-        return streamed_partials(chain([first], parts), plan, lambda part: _by_host(part, plan))
-    for part in chain([first], parts):
+    rest = inputs()
+    first = [next(rest)]
+    streamed = goes_to_device(first[0].keys[0], plan)
+    parts = _behind(first, rest)
+    if streamed:
+        return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
+    for part in parts:
         waiting.append(part)
         size += engine_of(part.keys[0]).bytes_of(part)
         del part
@@ -147,6 +149,12 @@ def partials_of_stream(
             made = [combined(made, plan)]
             left = _rows(made[0])
     return [*made, *(partials_of(waiting, plan) if waiting else [])]
+
+
+def _behind(first: list[Inputs], rest: Iterator[Inputs]) -> Iterator[Inputs]:
+    """What is taken out of a list, and then the rest; nothing is kept, as ``chain`` does."""
+    yield first.pop()
+    yield from rest
 
 
 def engine_for(data: Any, plan: Plan) -> str | None:
@@ -226,7 +234,11 @@ def _add_run(
     if halves:
         steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
-    made += first_that_fits(steps, partial(out_of_memory, what) if device else MemoryError)
+
+    def fails(refused: str) -> MemoryError:
+        return out_of_memory(what, refused, bytes_of(made)) if device else MemoryError(refused)
+
+    made += first_that_fits(steps, fails)
 
 
 def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:

@@ -129,6 +129,7 @@ def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> Non
     with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
     assert caught.value.asked == 8 * 125
+    assert caught.value.held == 0
 
 
 def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
