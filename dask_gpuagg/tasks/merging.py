@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
-from dask_gpuagg.engines import DEVICE, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.tasks.unify import DTYPES, unify
@@ -33,14 +34,29 @@ def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
 
 
 def finalized(
-    partials: Sequence[Partial], plan: Plan, meta: Any, bucket: tuple[int, int] | None = None
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
-    """The output of all partials of its groups."""
+    """The output of all partials of its groups.
+
+    Parameters
+    ----------
+    partials : sequence of partials
+    plan : Plan
+    meta : DataFrame or Series
+    bucket : (int, int), optional
+        Number of the output, and how many there are.
+    owned : bool
+        Whether nobody else needs the partials: they may leave the device while they merge.
+    """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
     return _merged(
         lambda: engine.finalize(tables, together, meta, bucket),
-        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS),
+        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
         tables,
         together,
     )
@@ -62,7 +78,24 @@ def _merged(
         steps.append(in_parts)
     rows = sum(len(next(iter(t.values()))) for t in tables)
     what = f"merging {len(tables):,} partials of {rows:,} rows"
-    return first_that_fits(steps, lambda refused: out_of_memory(what, refused))
+    return first_that_fits(steps, lambda refused: out_of_memory(what, refused, bytes_of(tables)))
+
+
+class _Columns(NamedTuple):
+    """The columns of a table, for ``bytes_of`` of an engine."""
+
+    keys: Sequence[Any]
+    columns: Sequence[Any]
+
+
+def bytes_of(partials: Iterable[Any]) -> int:
+    """Bytes of the tables of some partials, roughly; those in host memory have none."""
+    tables = [
+        table for p in partials if isinstance(p, dict) for n, table in p.items() if n != DTYPES
+    ]
+    columns = [[column_of(table, label) for label in table.columns] for table in tables]
+    engines = map(engine_of, tables)
+    return int(sum(e.bytes_of(_Columns([], c)) for e, c in zip(engines, columns, strict=True)))
 
 
 def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts: int) -> Partial:
@@ -75,23 +108,37 @@ def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts:
 
 
 def finalized_in_parts(
-    tables: Sequence[Partial], plan: Plan, meta: Any, engine: Any, parts: int
+    tables: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    engine: Any,
+    parts: int,
+    owned: bool = False,
 ) -> Any:
     """The output of partials, made one part of the key hashes after the other."""
     made = []
-    for pieces in _parts_on_host(tables, plan, engine, parts):
+    for pieces in _parts_on_host(tables, plan, engine, parts, owned):
         made.append(Spilled.of(engine.finalize(pieces(), plan, meta)))
     outputs = [each.restored() for each in made]
     return engine.concatenated_outputs(outputs, plan, meta)
 
 
 def _parts_on_host(
-    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int
+    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, owned: bool = False
 ) -> list[Callable[[], list[Partial]]]:
-    """For each part a call that brings its pieces back, in the order of the partials."""
+    """For each part a call that brings its pieces back, in the order of the partials.
+
+    Partials that are ``owned`` are emptied: they all leave before the first is divided.
+    """
     spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
-    for each in tables:
-        for of_part, piece in zip(spilled, engine.split(each, plan, parts), strict=True):
+    wholes: list[Callable[[], Partial]] = [partial(dict, each) for each in tables]
+    if owned:
+        wholes = []
+        for each in tables:
+            wholes.append(Spilled.of(dict(each)).restored)
+            each.clear()
+    for whole in wholes:
+        for of_part, piece in zip(spilled, engine.split(whole(), plan, parts), strict=True):
             of_part.append(Spilled.of(piece))
 
     def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:

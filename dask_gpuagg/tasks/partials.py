@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
@@ -17,11 +15,17 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
-from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
+from dask_gpuagg.engines.device.memory import (
+    Spilled,
+    after_free,
+    first_that_fits,
+    out_of_memory,
+    tried_twice,
+)
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tasks.merging import combined, finalized, labelled
+from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
 from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
 from dask_gpuagg.tasks.unify import DTYPES, differing
 
@@ -90,10 +94,10 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     if goes_to_device(parts[0].keys[0], plan):
         return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
-    made: list[Partial] = []
+    made: list[Partial | Spilled[Partial]] = []
     for run in _stackable(parts, plan, engine):
-        made += _of_run(run, plan, engine)
-    return made
+        _add_run(made, run, plan, engine)
+    return _on_device(made)
 
 
 def partials_of_stream(
@@ -118,16 +122,20 @@ def partials_of_stream(
 
     def inputs() -> Iterator[Inputs]:
         for frame, by in frames:
-            part = inputs_of(frame, by, plan)
-            saw(engine_for(frame, plan), len(part), nbytes=engine_of(frame).bytes_of(part))
+            part = [inputs_of(frame, by, plan)]
+            nbytes = engine_of(frame).bytes_of(part[0])
+            saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
+            # a generator that waits keeps its variables
             del frame, by
-            yield part
+            yield part.pop()
 
-    parts = inputs()
-    first = next(parts)
-    if goes_to_device(first.keys[0], plan):
-        return streamed_partials(chain([first], parts), plan, lambda part: _by_host(part, plan))
-    for part in chain([first], parts):
+    rest = inputs()
+    first = [next(rest)]
+    streamed = goes_to_device(first[0].keys[0], plan)
+    parts = _behind(first, rest)
+    if streamed:
+        return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
+    for part in parts:
         waiting.append(part)
         size += engine_of(part.keys[0]).bytes_of(part)
         del part
@@ -141,6 +149,12 @@ def partials_of_stream(
             made = [combined(made, plan)]
             left = _rows(made[0])
     return [*made, *(partials_of(waiting, plan) if waiting else [])]
+
+
+def _behind(first: list[Inputs], rest: Iterator[Inputs]) -> Iterator[Inputs]:
+    """What is taken out of a list, and then the rest; nothing is kept, as ``chain`` does."""
+    yield first.pop()
+    yield from rest
 
 
 def engine_for(data: Any, plan: Plan) -> str | None:
@@ -193,21 +207,46 @@ def _is_alike(dtype: Any, other: Any) -> bool:
     return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
 
 
-def _of_run(run: Sequence[Inputs], plan: Plan, engine: Any) -> list[Partial]:
-    """The partials of stacked partitions: one, or more where memory does not suffice for that."""
+def _add_run(
+    made: list[Partial | Spilled[Partial]], run: Sequence[Inputs], plan: Plan, engine: Any
+) -> None:
+    """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
     def at_once() -> list[Partial]:
         return [partial_of(stacked(run, engine, plan), plan, engine)]
+
+    def without_others() -> list[Partial]:
+        made[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in made]
+        return at_once()
+
+    def in_halves() -> list[Partial]:
+        for half in halves:
+            _add_run(made, half, plan, engine)
+        return []
 
     steps = [at_once]
     device = engine_name(run[0].keys[0]) == DEVICE
     if device:
         steps.append(after_free(at_once))
+        if not all(isinstance(p, Spilled) for p in made):
+            steps.append(without_others)
     halves = _halves(run, plan)
     if halves:
-        steps.append(lambda: [p for half in halves for p in _of_run(half, plan, engine)])
+        steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
-    return first_that_fits(steps, partial(out_of_memory, what) if device else MemoryError)
+
+    def fails(refused: str) -> MemoryError:
+        return out_of_memory(what, refused, bytes_of(made)) if device else MemoryError(refused)
+
+    made += first_that_fits(steps, fails)
+
+
+def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:
+    """Partials of which some may have left the device."""
+    if not any(isinstance(p, Spilled) for p in made):
+        return cast("list[Partial]", made)
+    what = f"{len(made):,} partials"
+    return tried_twice(what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in made])
 
 
 def _halves(run: Sequence[Inputs], plan: Plan) -> list[Sequence[Inputs]]:
@@ -243,7 +282,7 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
         made = _direct(runs[0], plan, meta, engine)
         if made is not None:
             return made
-    return finalized(partials_of(parts, plan), plan, meta)
+    return finalized(partials_of(parts, plan), plan, meta, owned=True)
 
 
 def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | None:

@@ -14,11 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import tried_twice
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
-from dask_gpuagg.tasks.merging import combined, finalized, labelled
+from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
@@ -125,7 +125,8 @@ def gpuagg_chunk_direct(
             _read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
-                made = finalized(partials_of_stream(frames, plan, done.saw), plan, meta)
+                partials = partials_of_stream(frames, plan, done.saw)
+                made = finalized(partials, plan, meta, owned=True)
         done.groups = len(made)
         return made
 
@@ -187,7 +188,7 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
             partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
         )
         rows = rows_of(partial)
-        done.saw(engine_name(partial), rows, rows, sum(map(_bytes_of, tables.values())))
+        done.saw(engine_name(partial), rows, rows, bytes_of([tables]))
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
@@ -257,12 +258,6 @@ def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     engine = engine_of(parts[0].keys[0])
     rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
     done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
-
-
-def _bytes_of(table: Any) -> int:
-    """Bytes of a table, roughly."""
-    columns = [column_of(table, label) for label in table.columns]
-    return int(engine_of(table).bytes_of(Inputs([], columns, None, None)))
 
 
 def _wants_categories(plan: Plan) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ def test_in_parts_as_at_once(
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
+    owned = [dict(each) for each in tables]
+    again = finalized_in_parts(owned, plan, meta, host, parts, owned=True)
+    pd.testing.assert_frame_equal(again.sort_index(), at_once)
+    assert owned == [{} for _ in tables]
     twice = host.finalize([combined_in_parts(tables, plan, host, parts)], plan, meta)
     pd.testing.assert_frame_equal(twice.sort_index(), at_once)
 
@@ -88,10 +93,34 @@ def test_partitions_and_then_rows_are_halved(short: Short) -> None:
     plan = plan_of(("sum", "first", "last"), True, True)
     pieces = [frame(rows, seed) for seed, rows in enumerate((100, 1_000, 150))]
     made = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
-    # all, all again, the first, the others twice, the second twice, its halves twice, ...
-    assert short.tried[:8] == [1_250, 1_250, 100, 1_150, 1_150, 1_000, 1_000, 500]
+    # all twice, the first, the others twice and without its partial, the second twice, its half
+    assert short.tried[:9] == [1_250, 1_250, 100, 1_150, 1_150, 1_150, 1_000, 1_000, 500]
     whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
     pd.testing.assert_frame_equal(host.finalize(made, plan, whole.iloc[:0]), whole)
+
+
+def test_finished_partials_leave_before_partitions_are_halved(
+    short: Short, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition for which there is room once the partials of others are in host memory."""
+    there: list[weakref.ref[pd.DataFrame]] = []
+
+    def made(keys: Any, *rest: Any) -> Any:
+        short.tried.append(len(keys[0]))
+        if any(of() is not None for of in there):
+            raise MemoryError("Requested bytes 8")
+        tables = host.partial(keys, *rest)
+        there.append(weakref.ref(tables["groups"]))
+        return tables
+
+    monkeypatch.setattr(short, "partial", made, raising=False)
+    plan = plan_of(("sum", "first", "last"), True, True)
+    pieces = [frame(1_000, seed) for seed in range(3)]
+    monkeypatch.setattr(host, "divided", lambda run: [[part] for part in run])
+    found = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    assert short.tried == [1_000] * (1 + 3 + 3)
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
+    pd.testing.assert_frame_equal(host.finalize(found, plan, whole.iloc[:0]), whole)
 
 
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
@@ -100,6 +129,7 @@ def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> Non
     with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
     assert caught.value.asked == 8 * 125
+    assert caught.value.held == 0
 
 
 def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +234,36 @@ def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.Monkey
     shown = worker.metrics
     show_progress()
     assert worker.metrics is shown
+
+
+def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is read when it is gone."""
+    monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
+    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
+    plan = make_plan(
+        columns[:1], columns, [Requested("x", "sum", "x")], dropna=True, observed=True, sort=False
+    )
+    seen: list[weakref.ref[Labels]] = []
+    read = module.inputs_of
+
+    class Labels:
+        """In the place of row labels, which no state reads here."""
+
+    def inputs_of(*given: Any) -> Any:
+        labels = Labels()
+        seen.append(weakref.ref(labels))
+        return replace(read(*given), index=labels)
+
+    monkeypatch.setattr(module, "inputs_of", inputs_of)
+
+    def frames() -> Iterator[Any]:
+        for i in range(4):
+            gc.collect()
+            assert [of() for of in seen] == [None] * i
+            yield pd.DataFrame({"k": np.arange(9), "x": np.full(9, 1.0)}), ["k"]
+
+    made = module.partials_of_stream(frames(), plan, lambda *_, **__: None)
+    assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in made) == 36.0
 
 
 def test_chunks_of_a_cluster(folder: Path) -> None:

@@ -4,8 +4,8 @@ A task that runs out of device memory takes these steps, each only where those b
 
 1. the kernel that needs the least memory for its rows (``cuda/attempts.py``, below this module);
 2. the same again, once cached memory is given back;
-3. its rows in halves, down to few;
-4. finished tables leave for the host, and return when they are merged;
+3. the same without the task's finished tables, which leave for the host;
+4. its rows in halves, down to few; of a merge one part of the key hashes after the other;
 5. ``OutOfDeviceMemory``, with sizes.
 
 Rows that come from the host can go back there: ``streaming/stream.py`` has the host engine as its
@@ -72,6 +72,8 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
     asked = asked_bytes(refused)
     sizes = [] if asked is None else [f"{_shown(asked)} asked"]
     sizes += [] if free is None or total is None else [f"{_shown(free)} of {_shown(total)} free"]
+    limit = limit_of_resource()
+    sizes += [] if limit is None else [f"RMM's resource is limited to {_shown(limit)}"]
     sizes.append(f"{_shown(held)} held by finished tables of this task")
     message = f"device memory does not suffice for {what}: {', '.join(sizes)} ({refused})"
     return OutOfDeviceMemory(message, asked, free, total, held)
@@ -93,6 +95,19 @@ def free_and_total() -> tuple[int | None, int | None]:
         return None, None
     free, total = cupy.cuda.Device().mem_info
     return int(free), int(total)
+
+
+def limit_of_resource() -> int | None:
+    """Bytes that RMM's current resource gives at most, where it is a pool or has a limit."""
+    rmm = sys.modules.get("rmm")
+    resource = None if rmm is None else rmm.mr.get_current_device_resource()
+    while resource is not None:
+        for name in ("get_allocation_limit", "pool_size"):
+            if hasattr(resource, name):
+                return int(getattr(resource, name)())
+        upstream = getattr(resource, "get_upstream", None)
+        resource = None if upstream is None else upstream()
+    return None
 
 
 def _shown(size: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from dask_gpuagg.engines.device.memory import (
     asked_bytes,
     first_that_fits,
     free_cached,
+    limit_of_resource,
     out_of_memory,
 )
 
@@ -92,6 +95,18 @@ def test_the_error_travels_between_workers() -> None:
     error = out_of_memory("9 rows", "Requested bytes 512", held=10)
     other = pickle.loads(pickle.dumps(error))
     assert (str(other), other.asked, other.held) == (str(error), 512, 10)
+
+
+def test_the_limit_of_a_resource_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the outermost one: memory that the device has free is not there for it."""
+    plain = SimpleNamespace()
+    pool = SimpleNamespace(pool_size=lambda: 5 << 20, get_upstream=lambda: plain)
+    counted = SimpleNamespace(get_upstream=lambda: pool)
+    for resource, expected in ((plain, None), (pool, 5 << 20), (counted, 5 << 20)):
+        mr = SimpleNamespace(get_current_device_resource=lambda of=resource: of)
+        monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
+        assert limit_of_resource() == expected
+    assert "RMM's resource is limited to 5.0 MiB" in str(out_of_memory("x", "Requested bytes 1"))
 
 
 def test_tables_come_back_as_they_left() -> None:

@@ -218,3 +218,40 @@ def test_values_of_the_promised_dtype_or_of_no_promised_one_stay_as_they_are(dty
     output = plan_of({"v": ["mean"]}).outputs[0]
     # NumPy takes None for float64
     np.testing.assert_array_equal(np.asarray(conform(values, dtype, output)), values)
+
+
+@pytest.mark.parametrize("sort", [True, False])
+@pytest.mark.parametrize("key", ["int", "float", "text", "time", "zone", "kind", "two"])
+def test_one_partial_is_finished_as_merged_ones_are(
+    key: str, sort: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row of a partial is a group: nothing has to be grouped or merged again."""
+    rng = np.random.default_rng(3)
+    rows = 500
+    frame = pd.DataFrame({"int": rng.integers(0, 60, rows), "x": rng.normal(size=rows)})
+    frame["float"] = frame["int"].where(frame["int"] > 3).astype("float64")
+    frame["text"] = frame["int"].astype("str").where(frame["int"] > 5)
+    frame["time"] = pd.Timestamp("2024-03-01") + pd.to_timedelta(frame["int"], unit="h")
+    frame["zone"] = frame["time"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+    frame["kind"] = frame["text"].astype("category")
+    frame["d"] = pd.to_timedelta(frame["int"], unit="s").where(frame["int"] > 9)
+    frame.loc[rng.random(rows) < 0.2, "x"] = np.nan
+    labels = ["int", "text"] if key == "two" else [key]
+    keys = [Column(label, frame[label].dtype) for label in labels]
+    asked = [("x", name) for name in ("sum", "mean", "var", "min", "first", "any", "count", "prod")]
+    asked += [("d", "sum"), ("d", "max"), ("time", "mean"), ("zone", "last")]
+    asked = [(column, name) for column, name in asked if column not in labels]
+    columns = [Column(label, frame[label].dtype) for label in dict.fromkeys(c for c, _ in asked)]
+    requested = [Requested((c, name), name, c) for c, name in asked]
+    plan = make_plan(keys, columns, requested, dropna=False, observed=True, sort=sort)
+    spec = {c: [n for of, n in asked if of == c] for c, _ in asked}
+    meta = frame.groupby(labels, dropna=False, observed=True).agg(spec).iloc[:0]
+    columns_ = [frame[column.label] for column in plan.columns]
+    made = engine.partial([frame[label] for label in labels], columns_, frame.index, plan)
+    assert engine._is_plain(made, plan)
+    alone = engine.finalize([made], plan, meta)
+    monkeypatch.setattr(engine, "_is_plain", lambda *_: False)
+    merged = engine.finalize([made], plan, meta)
+    if not sort:
+        alone, merged = alone.sort_index(), merged.sort_index()
+    pd.testing.assert_frame_equal(alone, merged)
