@@ -158,6 +158,18 @@ def test_without_a_sample_each_gpu_has_an_output(client: Client) -> None:
         right(query, pdf)
 
 
+@pytest.mark.parametrize("spec", ["nunique", ["sum", "nunique"], ["sum", "median"]], ids=str)
+def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec: Any) -> None:
+    pdf = frame(20, 24_000).assign(v=lambda d: d.v.round(2))
+    query = on_all(client, pdf).groupby("k").v.agg(spec)
+    decision = decision_of(query)
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, workers)
+    expected = pdf.groupby("k").v.agg(spec)
+    found = query.compute().sort_index()
+    pd.testing.assert_frame_equal(pd.DataFrame(found), pd.DataFrame(expected))
+
+
 def test_keys_that_admit_few_groups_need_no_sample(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
