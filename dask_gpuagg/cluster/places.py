@@ -40,10 +40,13 @@ class WorkerSize:
     threads : int
     device_memory : int
         Bytes of its GPU; 0 where it has none, or where that was not asked.
+    memory : int
+        Bytes of the host that it may use; 0 where that is not limited.
     """
 
     threads: int
     device_memory: int
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +90,25 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     Places
     """
     limit = patience()
-    held, threads, everyone = client.run_on_scheduler(look_up, list(keys), callback_timeout=limit)
+    held, running, everyone = client.run_on_scheduler(look_up, list(keys), callback_timeout=limit)
     _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     # without the workers that are gone
     known = _device_memory.get(client, {})
     memory = {name: known[name] for name in everyone if name in known}
-    address_of = {name: address for name, address in everyone.items() if address in threads}
+    address_of = {name: address for name, address in everyone.items() if address in running}
     new = {name: a for name, a in address_of.items() if name not in memory} if device else {}
     if new:
-        found = client.run(device_bytes, workers=list(new.values()), callback_timeout=limit)
-        memory |= {name: found.get(address, 0) for name, address in new.items()}
+        asked = list(new.values())
+        # workers of the host beside those of GPUs cannot import what it needs
+        found = client.run(device_bytes, workers=asked, on_error="return", callback_timeout=limit)
+        memory |= {name: _bytes_or_none(found.get(address)) for name, address in new.items()}
     _device_memory[client] = memory
     of_worker = {address: memory.get(name, 0) for name, address in address_of.items()}
-    sizes = {worker: WorkerSize(n, of_worker[worker]) for worker, n in threads.items()}
+    sizes = {
+        address: WorkerSize(threads, of_worker[address], nbytes)
+        for address, (threads, nbytes) in running.items()
+    }
     return Places(of_key, sizes)
 
 
@@ -111,8 +119,12 @@ def seen_workers(client: Any) -> frozenset[str] | None:
 
 
 def device_memory(client: Any) -> list[int]:
-    """Bytes of the GPU of each worker that was asked for it; empty if none was."""
-    return list(_device_memory.get(client, {}).values())
+    """Bytes of the GPUs of the workers that were asked for them; empty if none was, or has one."""
+    return [nbytes for nbytes in _device_memory.get(client, {}).values() if nbytes]
+
+
+def _bytes_or_none(answer: Any) -> int:
+    return answer if isinstance(answer, int) else 0
 
 
 def device_bytes() -> int:
@@ -125,12 +137,12 @@ def device_bytes() -> int:
 
 def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
-) -> tuple[list[tuple[str, int] | None], dict[str, int], dict[str, str]]:
+) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], dict[str, str]]:
     """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
-    threads = {address: worker.nthreads for address, worker in running.items()}
-    return held, threads, identities(dask_scheduler)
+    sizes = {address: (w.nthreads, int(w.memory_limit or 0)) for address, w in running.items()}
+    return held, sizes, identities(dask_scheduler)
 
 
 def identities(dask_scheduler: Any = None) -> dict[str, str]:

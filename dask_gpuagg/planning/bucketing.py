@@ -32,6 +32,9 @@ DEVICE_SHARE = 4
 # With this many bytes on the host, the overhead of a task is small against its work.
 HOST_BYTES = 32 << 20
 
+# Of a worker's memory limit for each of its threads: partitions, what is copied of them, partials.
+HOST_SHARE = 8
+
 # Most files that one task reads: a lost worker costs reading that many again.
 PARTITIONS_OF_A_READER = 128
 
@@ -172,7 +175,10 @@ def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
         return max(size.device_memory // DEVICE_SHARE, 1), 1
-    return (_HERE_BYTES if worker == _HERE else HOST_BYTES), size.threads
+    if worker == _HERE:
+        return _HERE_BYTES, size.threads
+    share = size.memory // (HOST_SHARE * size.threads) or HOST_BYTES
+    return min(HOST_BYTES, share), size.threads
 
 
 def _runs(partitions: Sequence[int]) -> list[list[int]]:
@@ -225,8 +231,9 @@ def gpus() -> tuple[int, int]:
     # planning asks for places before, and each request costs a round trip
     memory = device_memory(client)
     if not memory:
-        memory = [size.device_memory for size in ask(client, [], True).workers.values()]
-    return len(memory), min(memory, default=0)
+        ask(client, [], True)
+        memory = device_memory(client)
+    return max(len(memory), 1), min(memory, default=0)
 
 
 def _may_ask(client: Any) -> bool:

@@ -333,6 +333,8 @@ def _of_readers(
         return None
     workers = workers_of(device)
     number = 1 if workers is None else len(workers)
+    if device and workers is not None:
+        number = sum(size.device_memory > 0 for size in workers.values()) or number
     buckets = runs_of_partitions(int(frame.npartitions), number)
     if len(buckets) == frame.npartitions:
         return None

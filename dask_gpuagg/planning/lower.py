@@ -17,7 +17,7 @@ from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.planning.bucketing import DEVICE_SHARE
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.groups import dtype_bound
+from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -66,16 +66,22 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     size = output_size(query, None if chunks is None else chunks.workers)
     if chunks is None or engine_name(query.meta) != DEVICE:
         estimate = estimate_groups(query, size.groups)
-    elif query.plan.rows:
-        return Routing(Route.EXCHANGE, chunks.workers, "whole groups are brought together")
     else:
-        estimate = estimate_groups(query, size.groups, chunks)
-        if estimate.groups is None and chunks.workers == 1:
-            return Routing(Route.TREE, 1, f"one GPU has all groups; {estimate.how}")
+        # few groups say nothing about partials of rows or distinct pairs
+        if query.plan.rows or query.plan.pairs:
+            estimate = GroupEstimate(None, False, "partials are as large as partitions")
+        else:
+            estimate = estimate_groups(query, size.groups, chunks)
         if estimate.groups is None:
-            reason = f"an output for each GPU; {estimate.how}"
-            return Routing(Route.EXCHANGE, chunks.workers, reason)
+            return _of_gpus(chunks.workers, estimate.how)
     return decide(estimate, query.frame.npartitions, size)
+
+
+def _of_gpus(number: int, how: str) -> Routing:
+    """The decision for chunks of GPUs of which no more is known."""
+    if number == 1:
+        return Routing(Route.TREE, 1, f"one GPU has all groups; {how}")
+    return Routing(Route.EXCHANGE, number, f"an output for each GPU; {how}")
 
 
 def route(query: GroupByQuery, expr: Any) -> Routing:

@@ -16,9 +16,9 @@ from dask_gpuagg.settings import settings
 
 # "Partitions of around 100 MB", Dask's best practices
 BYTES_ON_HOST = 100_000_000
-# Threads merge larger results faster in pieces, whose tables fit the caches of a core: 48 MB in 4
-# pieces take 0.7 of the CPU time of one, 96 MB in 8 half of it. Two gain nothing over one. Through
-# p2p, which copies and serializes them, pieces of as much take up to twice the time of one.
+# Threads merge larger results faster in pieces, whose tables fit the caches of a core; two pieces
+# gain nothing over one. Through p2p, which copies and serializes them, one is faster than several.
+# The notebook has the figures.
 MERGED_ON_HOST = 16 << 20
 PIECES_ON_HOST = (4, 16)
 # of the memory of a GPU: one partition of a result

@@ -12,6 +12,7 @@ from distributed import WorkerPlugin
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.settings import check, settings
+from dask_gpuagg.worker.usage import usage
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
 
 
@@ -33,7 +34,8 @@ class GpuWorker(WorkerPlugin):
     Notes
     -----
     The worker's metrics hold what was found: versions, device, memory resource, or why kernels
-    cannot run there; and whether kernels were made ready.
+    cannot run there; whether kernels were made ready; and the most device memory that was in use,
+    where it is counted, as of the pool, and how much is spilled, in bytes.
     """
 
     name = "dask_gpuagg"
@@ -55,8 +57,9 @@ class GpuWorker(WorkerPlugin):
         """Called by the worker."""
         self._closing = threading.Event()
         report = setup_device(self.pool)
+        measured = (lambda _: report) if "device" not in report else lambda w: report | usage(w)
         # in a new mapping: a heartbeat may be reading this one
-        worker.metrics = {**worker.metrics, "dask_gpuagg": lambda _: report}
+        worker.metrics = {**worker.metrics, "dask_gpuagg": measured}
         if "device" in report and self.examples:
             report["kernels"] = "being made ready"
             # in the background: queries that arrive earlier compile what they need themselves
@@ -97,6 +100,7 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
     resource = rmm.mr.get_current_device_resource()
     if pool is not None and type(resource) is rmm.mr.CudaMemoryResource:
         resource = rmm.mr.PoolMemoryResource(resource, initial_pool_size=parse_bytes(pool))
-        rmm.mr.set_current_device_resource(resource)
+        # counted outside of the pool: what it takes from the device says nothing about its use
+        rmm.mr.set_current_device_resource(rmm.mr.StatisticsResourceAdaptor(resource))
     device = driver.current_device()
     return report | {"device": device.name, "memory": type(resource).__name__}

@@ -23,7 +23,13 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.cluster.places import Place, Places, WorkerSize
-from dask_gpuagg.planning.bucketing import HOST_BYTES, buckets_of, held_by, runs_of_partitions
+from dask_gpuagg.planning.bucketing import (
+    HOST_BYTES,
+    HOST_SHARE,
+    buckets_of,
+    held_by,
+    runs_of_partitions,
+)
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 
 PARTITIONS = 24
@@ -242,7 +248,8 @@ def placed(draw: Any) -> tuple[list[Place | None], Places]:
     workers = [f"w{i}" for i in range(draw(st.integers(1, 4)))]
     place = st.builds(Place, st.sampled_from(workers), st.integers(0, 3 * HOST_BYTES))
     found = draw(st.lists(st.none() | place, min_size=1, max_size=40))
-    sizes = {w: WorkerSize(draw(st.integers(1, 4)), DEVICE) for w in workers}
+    memory = st.just(0) | st.integers(1 << 26, 1 << 32)
+    sizes = {w: WorkerSize(draw(st.integers(1, 4)), DEVICE, draw(memory)) for w in workers}
     return found, Places({}, sizes)
 
 
@@ -263,6 +270,10 @@ def test_every_partition_is_in_one_chunk(
             assert bucket == tuple(range(bucket[0], bucket[-1] + 1))
         sizes = [p.nbytes for i in bucket if (p := found[i]) is not None]
         most = DEVICE // 4 if device else HOST_BYTES
+        if not device and sizes:
+            worker = places.workers[next(p.worker for i in bucket if (p := found[i]) is not None)]
+            share = worker.memory // (HOST_SHARE * worker.threads)
+            most = min(most, share) if worker.memory else most
         # a chunk is cut at the middle of a partition: it may be half of one too large at each end
         assert sum(sizes) <= most + sum(sorted(sizes)[-2:])
 
@@ -284,6 +295,29 @@ def test_a_partition_lies_where_most_of_it_is() -> None:
     # a collection of one partition, which every task reads
     assert held_by([source("x", 3), source("one", 1)], places, 3) == [Place("b", 40)] * 3
     assert held_by([source("one", 1)], places, 1) == [b]
+
+
+def test_a_chunk_takes_its_share_of_a_workers_memory_limit() -> None:
+    memory = 16 << 20
+    # the process, which is the test's, has more
+    off = dict.fromkeys(("target", "spill", "pause", "terminate"), False)
+    with (
+        dask.config.set({f"distributed.worker.memory.{name}": no for name, no in off.items()}),
+        Client(
+            n_workers=1,
+            threads_per_worker=2,
+            processes=False,
+            memory_limit=memory,
+            dashboard_address=None,
+        ) as client,
+        dask_gpuagg.enabled(),
+    ):
+        ddf = held(client, frame(240_000), [0])
+        nbytes = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.total_memory)
+        assert nbytes == memory
+        (node,) = nodes(ddf.groupby("k").v.sum(), GroupByChunks)
+        # 10 MB in chunks of a sixteenth of 16 MiB, one for each thread otherwise
+        assert len(node.chunks) >= 8
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

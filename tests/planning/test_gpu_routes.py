@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import dask_gpuagg
 from dask_gpuagg.cluster import places
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
 from tests.planning.test_chunks import PARTITIONS, held
@@ -156,6 +158,18 @@ def test_without_a_sample_each_gpu_has_an_output(client: Client) -> None:
         right(query, pdf)
 
 
+@pytest.mark.parametrize("spec", ["nunique", ["sum", "nunique"], ["sum", "median"]], ids=str)
+def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec: Any) -> None:
+    pdf = frame(20, 24_000).assign(v=lambda d: d.v.round(2))
+    query = on_all(client, pdf).groupby("k").v.agg(spec)
+    decision = decision_of(query)
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, workers)
+    expected = pdf.groupby("k").v.agg(spec)
+    found = query.compute().sort_index()
+    pd.testing.assert_frame_equal(pd.DataFrame(found), pd.DataFrame(expected))
+
+
 def test_keys_that_admit_few_groups_need_no_sample(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,3 +184,28 @@ def test_sorted_rows_show_all_their_keys(client: Client) -> None:
     assert decision.groups is not None
     assert 2500 < decision.groups < 3500
     assert len(pdf) // PARTITIONS < ROWS_OF_A_SAMPLE
+
+
+def test_workers_without_a_gpu_count_for_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_a_gpu(dask_worker: Any) -> int:
+        if dask_worker.name == 0:
+            raise ModuleNotFoundError("No module named 'cupy'")
+        return GPU_BYTES
+
+    monkeypatch.setattr(places, "device_bytes", of_a_gpu)
+    monkeypatch.setattr(places, "_device_memory", weakref.WeakKeyDictionary())
+    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    assert gpus() == (workers - 1, GPU_BYTES)
+    assert gpus() == (workers - 1, GPU_BYTES)
+    pdf = frame(100)
+    addresses = {w["name"]: i for i, w in enumerate(_sorted_workers(client))}
+    ddf = held(client, pdf, [i for name, i in addresses.items() if name])
+    query = ddf.groupby("k").v.sum()
+    assert decision_of(query).route is Route.TREE
+    right(query, pdf)
+
+
+def _sorted_workers(client: Client) -> list[Any]:
+    return [w for _, w in sorted(client.scheduler_info(n_workers=-1)["workers"].items())]

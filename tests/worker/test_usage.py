@@ -1,0 +1,100 @@
+"""What a worker reports of its device memory, with RMM, dask-cuda and cuDF replaced."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.worker import plugin
+from dask_gpuagg.worker.usage import usage
+
+HOST_WORKER = SimpleNamespace(data={"a": 1})
+
+
+class Resource:
+    """A memory resource above another one."""
+
+    def __init__(self, upstream: Any = None, **more: Any) -> None:
+        self.upstream = upstream
+        vars(self).update(more)
+
+    def get_upstream(self) -> Any:
+        return self.upstream
+
+
+def rmm_of(resource: Any) -> Any:
+    return SimpleNamespace(mr=SimpleNamespace(get_current_device_resource=lambda: resource))
+
+
+def test_a_worker_of_the_host_has_spilled_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rmm", raising=False)
+    assert usage(HOST_WORKER) == {"spilled_bytes": 0}
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_the_peak_is_that_of_the_resource_that_counts(
+    monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    resource = Resource(
+        Resource(), allocation_counts=SimpleNamespace(peak_bytes=12, current_bytes=1)
+    )
+    for _ in range(above):
+        resource = Resource(resource)
+    monkeypatch.setitem(sys.modules, "rmm", rmm_of(resource))
+    assert usage(HOST_WORKER) == {"peak_bytes": 12, "spilled_bytes": 0}
+
+
+def test_no_peak_where_nothing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rmm", rmm_of(Resource(SimpleNamespace())))
+    assert "peak_bytes" not in usage(HOST_WORKER)
+
+
+def test_spilled_data_is_that_of_the_device_in_host_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "rmm", raising=False)
+    host = {"spilled": bytearray(1000), "of the host": bytearray(500)}
+    data = SimpleNamespace(device_keys={"spilled", "on the device"}, host=host)
+    buffers = [SimpleNamespace(size=70, is_spilled=True), SimpleNamespace(size=5, is_spilled=False)]
+    manager = SimpleNamespace(buffers=lambda: buffers)
+    name = "cudf.core.buffer.spill_manager"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(get_global_manager=lambda: manager))
+    assert 1070 <= usage(SimpleNamespace(data=data))["spilled_bytes"] < 1400
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(get_global_manager=lambda: None))
+    assert 1000 <= usage(SimpleNamespace(data=data))["spilled_bytes"] < 1330
+
+
+def test_the_plugin_counts_what_its_pool_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class CudaMemoryResource(Resource):
+        pass
+
+    class PoolMemoryResource(Resource):
+        pass
+
+    class StatisticsResourceAdaptor(Resource):
+        allocation_counts = SimpleNamespace(peak_bytes=7)
+
+    current = [CudaMemoryResource()]
+    mr = SimpleNamespace(
+        CudaMemoryResource=CudaMemoryResource,
+        PoolMemoryResource=PoolMemoryResource,
+        StatisticsResourceAdaptor=StatisticsResourceAdaptor,
+        get_current_device_resource=lambda: current[-1],
+        set_current_device_resource=current.append,
+    )
+    monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
+    monkeypatch.setattr(driver, "unavailable", lambda: None)
+    monkeypatch.setattr(driver, "current_device", lambda: SimpleNamespace(name="a GPU"))
+    worker = SimpleNamespace(metrics={}, data={})
+    plugin.GpuWorker("1 GB", examples=[]).setup(worker)
+    report = worker.metrics["dask_gpuagg"](worker)
+    assert (report["memory"], report["peak_bytes"], report["spilled_bytes"]) == (
+        "PoolMemoryResource",
+        7,
+        0,
+    )
+    assert isinstance(current[-1].upstream, PoolMemoryResource)
