@@ -10,12 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from dask_gpuagg.reporting.runs import rows_done
+from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
 
 # the worker's metric, a column of the page of workers in Dask's dashboard
 ROWS_DONE = "group-by rows"
+# another one, of which Dask's own pages show nothing
+ACTIVITY = "group-by"
 
 
 class ChunkCancelled(RuntimeError):
@@ -108,10 +110,15 @@ def show_progress() -> None:
     state = getattr(module.thread_state, "execution_state", None) if module is not None else None
     if state is not None:
         state["worker"].metrics.setdefault(ROWS_DONE, _rows_done)
+        state["worker"].metrics.setdefault(ACTIVITY, _activity)
 
 
 def _rows_done(worker: Any) -> int:
     return rows_done()
+
+
+def _activity(worker: Any) -> dict[str, Any]:
+    return activity()
 
 
 def _task() -> tuple[Any, Any]:
