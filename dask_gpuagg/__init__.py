@@ -36,6 +36,7 @@ __all__ = [
     "enabled",
     "explain",
     "fallbacks",
+    "group_by_page",
     "is_enabled",
     "last_runs",
     "load_ipython_extension",
@@ -65,4 +66,8 @@ def __getattr__(name: str) -> Any:
         from dask_gpuagg.worker.plugin import GpuWorker
 
         return GpuWorker
+    if name == "group_by_page":
+        from dask_gpuagg.dashboard import group_by_page
+
+        return group_by_page
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -114,6 +114,10 @@ def main() -> None:
         if problem is not None:
             # the queries would run by stock Dask, with this reason
             sys.exit(f"The plugin cannot run on this cluster: {problem}")
+        try:
+            print(f"what the workers do: {dask_gpuagg.group_by_page(client)}")
+        except RuntimeError as error:
+            print(f"no page of group-bys: {error}")
         rows = int(given.rows or (1e8 * workers if gpu else 1e7))
         print(f"making {rows:,} rows on the workers ...", flush=True)
         x = readings(rows, gpu)

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
@@ -99,6 +99,8 @@ class Tally:
         Names of the queries planned last, as its keys.
     fallbacks : dict of str to str
         Reasons by the names of the queries that fell back last.
+    listeners : list of callable
+        Called with each fallback that is counted.
     """
 
     def __init__(self) -> None:
@@ -106,6 +108,7 @@ class Tally:
         self.fallbacks: OrderedDict[str, str] = OrderedDict()
         self._queries = 0
         self._seen: OrderedDict[Fallback, int] = OrderedDict()
+        self.listeners: list[Callable[[Fallback], None]] = []
         self._watches: list[Watch] = []
         self._lock = Lock()
 
@@ -144,10 +147,14 @@ class Tally:
         with self._lock:
             for watch in self._watches:
                 watch.fallbacks[name] = found
-            if self.fallbacks.get(name) != found.reason:
+            news = self.fallbacks.get(name) != found.reason
+            if news:
                 self.fallbacks[name] = found.reason
                 _limit(self.fallbacks, _NAMES)
                 self._count(found)
+        if news:
+            for listener in list(self.listeners):
+                listener(found)
 
     def count(self, found: Fallback) -> None:
         """Count something else that ran otherwise than planned."""
@@ -172,6 +179,7 @@ class Tally:
 
     def _after_fork(self) -> None:
         self._lock = Lock()  # a thread that held it is not there
+        self.listeners.clear()
         self.reset()
 
 

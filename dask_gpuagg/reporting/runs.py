@@ -174,6 +174,8 @@ class Task:
 
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
+# by step, engine and kernel, of all queries: calls, seconds, rows, groups, groups expected, spilled
+_activity: dict[tuple[str, str, str], list[Any]] = {}
 _plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
 _lock = Lock()
@@ -191,6 +193,7 @@ def _after_fork() -> None:
     _lock, _process, _since = Lock(), uuid.uuid4().hex, time.time()
     _runs.clear()
     _totals.clear()
+    _activity.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -226,6 +229,11 @@ def note_run(run: Run) -> None:
     with _lock:
         _runs.append(run._replace(plan=plan, step=step))
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
+        estimate = run.decision.estimate
+        kept = _activity[what[1:]]
+        # where nothing was expected, what was found counts on both sides
+        kept[4] += run.groups if estimate is None else estimate.groups
+        kept[5] += run.spilled
 
 
 def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
@@ -252,6 +260,9 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total[3] += groups
     total[4] += nbytes
     total[5] = max(total[5], seconds)
+    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
+    for i, added in enumerate((1, seconds, rows, groups)):
+        kept[i] += added
 
 
 def _known(plan: Plan) -> tuple[Plan | None, str]:
@@ -324,6 +335,24 @@ def since(before: Measured | None, now: Measured) -> dict[What, Total]:
     return found
 
 
+def activity() -> dict[str, Any]:
+    """What this process has done in all queries, as plain values for a worker's heartbeat.
+
+    Returns
+    -------
+    dict
+        ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
+        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
+        rows spilled.
+    """
+    with _lock:
+        steps = [
+            [*what, int(n), float(seconds), *map(int, counts)]
+            for what, (n, seconds, *counts) in _activity.items()
+        ]
+        return {"time": time.time(), "rows": int(_rows_done), "steps": steps}
+
+
 def rows_done() -> int:
     """Rows of partitions that this process has grouped, those of tasks that still run included."""
     return _rows_done
@@ -334,6 +363,7 @@ def forget() -> None:
     with _lock:
         _runs.clear()
         _totals.clear()
+        _activity.clear()
 
 
 def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:

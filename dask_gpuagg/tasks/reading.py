@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from dask_gpuagg.engines.device.memory import free_cached
-from dask_gpuagg.reporting.runs import rows_done
+from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
 
 # the worker's metric, a column of the page of workers in Dask's dashboard
 ROWS_DONE = "group-by rows"
+# another one, of which Dask's own pages show nothing
+ACTIVITY = "group-by"
 
 
 class ChunkCancelled(RuntimeError):
@@ -128,14 +130,18 @@ def show_progress() -> None:
     state = getattr(module.thread_state, "execution_state", None) if module is not None else None
     if state is not None:
         worker = state["worker"]
-        if ROWS_DONE not in worker.metrics:
+        if ACTIVITY not in worker.metrics:
             # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
             # whose heartbeat fails closes
-            worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done}
+            worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done, ACTIVITY: _activity}
 
 
 def _rows_done(worker: Any) -> int:
     return rows_done()
+
+
+def _activity(worker: Any) -> dict[str, Any]:
+    return activity()
 
 
 def _task() -> tuple[Any, Any]:

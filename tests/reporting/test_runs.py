@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import dask.dataframe as dd
+import msgpack
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +17,15 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.runs import forget, note_run, rehearsal, runs_here, subject, task
+from dask_gpuagg.reporting.runs import (
+    activity,
+    forget,
+    note_run,
+    rehearsal,
+    runs_here,
+    subject,
+    task,
+)
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))
 
@@ -70,6 +79,25 @@ def test_runs_travel_from_workers() -> None:
     with task(plan_of("max"), "finalize"):
         note_run(Run(DECISION, 10, 2))
     assert pickle.loads(pickle.dumps(last_runs())) == last_runs()
+
+
+def test_activity_sums_up_all_queries_in_plain_values() -> None:
+    for name in ("var", "min"):
+        with task(plan_of(name), "partial") as running:
+            note_run(Run(DECISION, np.int64(10), np.int64(2), spilled=3, seconds=0.5))
+            running.saw("device", 10, 2)
+    with task(plan_of("var"), "finalize") as running:
+        note_run(Run(Decision(kernel="hgb", why=""), 4, 2, seconds=0.5))
+        running.saw("device", 4, 2)
+    found = activity()
+    # as heartbeats carry it
+    assert msgpack.loads(msgpack.dumps(found)) == found
+    steps = {tuple(entry[:3]): entry[3:] for entry in found["steps"]}
+    assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 180, 6]
+    # nothing was expected: what was found counts
+    assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 2, 0]
+    calls, _, rows, groups, *rest = steps["partial", "device", ""]
+    assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0])
 
 
 def test_a_rehearsal_leaves_no_run() -> None:

@@ -27,7 +27,7 @@ from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
-from dask_gpuagg.tasks.reading import ROWS_DONE, reading, show_progress
+from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progress
 from tests.planning.test_chunks import QUERIES, frame, nodes, same
 
 FILES = 9
@@ -230,7 +230,7 @@ def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.Monkey
     assert next(reads) == ("a", 1)
     show_progress()
     assert list(reads) == [("b", 2)]
-    assert list(worker.metrics) == ["a", "b", ROWS_DONE]
+    assert list(worker.metrics) == ["a", "b", ROWS_DONE, ACTIVITY]
     shown = worker.metrics
     show_progress()
     assert worker.metrics is shown

@@ -1,0 +1,315 @@
+"""A page of group-bys in Dask's own dashboard.
+
+Workers report with each heartbeat what they have done (``reporting.runs.activity``), and the client
+its fallbacks as events. The page reads both on the scheduler; it is made as Dask's own pages are,
+by Bokeh, and added by a plugin of the scheduler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+from distributed import Client, SchedulerPlugin, get_client
+
+from dask_gpuagg.markup import escaped, html_table, page, time_text
+from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.tasks.reading import ACTIVITY
+
+# the address of the page, and its name in the bar of pages
+PAGE = "group-by"
+TOPIC = "dask-gpuagg-fallbacks"
+
+_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_ENGINES = ("host", "device")
+_COLOURS = (
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e"),
+    *("#2ca02c", "#9467bd", "#7f7f7f", "#bcbd22"),
+)
+_INTERVAL_MS = 500
+# over which rows per second are counted: tasks end now and then
+_WINDOW_S = 10.0
+
+
+def group_by_page(client: Client | None = None) -> str:
+    """Add the page "Group-By" to the dashboard of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        By default the current one. Its fallbacks are shown from then on.
+
+    Returns
+    -------
+    str
+        The address of the page.
+
+    Raises
+    ------
+    ValueError
+        Without a client.
+    RuntimeError
+        Where the scheduler has no dashboard: it is switched off, or Bokeh is missing there.
+    """
+    client = client or get_client()
+    client.register_plugin(GroupByPage())
+    if not any(isinstance(each, _Reporter) and each.client is client for each in tally.listeners):
+        tally.listeners.append(_Reporter(client))
+    head, _, _ = client.dashboard_link.rpartition("/")
+    return f"{head}/{PAGE}"
+
+
+class _Reporter:
+    """Sends a client's fallbacks to its scheduler, without waiting for it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def __call__(self, found: Fallback) -> None:
+        if self.client.status == "running":
+            self.client.loop.add_callback(self._send, found)
+        elif self.client.status == "closed" and self in tally.listeners:
+            tally.listeners.remove(self)
+
+    async def _send(self, found: Fallback) -> None:
+        # a scheduler that is gone has nobody to show it to
+        with contextlib.suppress(OSError):
+            await self.client.scheduler.log_event(topic=TOPIC, msg=found._asdict())
+
+
+class GroupByPage(SchedulerPlugin):
+    """Adds the page to the scheduler's dashboard."""
+
+    name = "dask-gpuagg-page"
+    idempotent = True
+
+    async def start(self, scheduler: Any) -> None:
+        """Called by the scheduler."""
+        try:
+            from distributed.dashboard.core import BokehApplication
+            from distributed.dashboard.scheduler import template_variables
+        except ImportError as error:
+            raise RuntimeError(f"the dashboard needs Bokeh on the scheduler ({error})") from error
+        pages = [a for a in scheduler.http_application.applications if hasattr(a, "app_paths")]
+        if not pages:
+            raise RuntimeError("the scheduler was started without a dashboard")
+        # one list for all pages: it is in the bar of each
+        variables = template_variables(scheduler)
+        if PAGE not in variables["pages"]:
+            variables["pages"].insert(len(variables["pages"]) - 1, PAGE)
+        prefix = pages[0].prefix.strip("/")
+        made = BokehApplication(
+            {f"/{PAGE}": page_doc}, scheduler, prefix=prefix, template_variables=variables
+        )
+        scheduler.http_application.add_application(made)
+        made.initialize(scheduler.loop)
+        made.start()
+
+
+def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """Fill a document of Bokeh, for each reader who opens the page."""
+    from distributed.dashboard.components import add_periodic_callback
+    from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+
+    made = _Page(scheduler)
+    made.update()
+    add_periodic_callback(doc, made, _INTERVAL_MS)
+    doc.title = "Dask: Group-by"
+    doc.add_root(made.root)
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
+    doc.theme = BOKEH_THEME
+
+
+class _Page:
+    """Plots and tables.
+
+    The tables are HTML: Bokeh's own do not show every change of their source.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        from bokeh.layouts import column, row
+        from bokeh.models import ColumnDataSource, Div
+
+        self.scheduler = scheduler
+        # times and rows of each worker's latest reports
+        self._reported: dict[str, deque[tuple[float, int]]] = {}
+        self.bars = ColumnDataSource(bars_of({}, {}), name="bars")
+        self.steps, self.kernels, self.fallbacks = (
+            Div(name=name, sizing_mode="stretch_width")
+            for name in ("steps", "kernels", "fallbacks")
+        )
+        self._time, self._rates = _time_plot(self.bars), _rate_plot(self.bars)
+        self.root = column(
+            row(self._time, self._rates, sizing_mode="stretch_width"),
+            self.steps,
+            self.kernels,
+            self.fallbacks,
+            sizing_mode="stretch_width",
+            name="group_by",
+        )
+
+    def update(self) -> None:
+        """Read what the workers reported; called by Bokeh."""
+        reports = {
+            str(ws.name): ws.metrics[ACTIVITY]
+            for ws in self.scheduler.workers.values()
+            if ACTIVITY in ws.metrics
+        }
+        bars = bars_of(reports, self._rates_of(reports))
+        if bars["worker"] != list(self._time.y_range.factors):
+            self._time.y_range.factors = self._rates.y_range.factors = bars["worker"]
+        events = [event for _, event in self.scheduler.get_events(TOPIC)]
+        self.bars.data.update(bars)
+        for shown, text in (
+            (self.steps, steps_of(reports)),
+            (self.kernels, kernels_of(reports)),
+            (self.fallbacks, fallbacks_of(events)),
+        ):
+            if shown.text != text:
+                shown.text = text
+
+    def _rates_of(self, reports: dict[str, Any]) -> dict[str, float]:
+        """Rows per second of each worker, over its reports of the latest seconds."""
+        for name, report in reports.items():
+            latest = self._reported.setdefault(name, deque())
+            if not latest or report["time"] > latest[-1][0]:
+                latest.append((report["time"], report["rows"]))
+            while latest[-1][0] - latest[0][0] > _WINDOW_S:
+                latest.popleft()
+        self._reported = {name: self._reported[name] for name in reports}
+        return {name: rate_of(latest) for name, latest in self._reported.items()}
+
+
+def rate_of(reported: Sequence[tuple[float, int]]) -> float:
+    """Rows per second from times and rows, the oldest first."""
+    (start, before), (end, after) = reported[0], reported[-1]
+    return (after - before) / (end - start) if end > start else 0.0
+
+
+def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[Any]]:
+    """Of each worker the seconds of each step and engine, and rows per second.
+
+    Parameters
+    ----------
+    reports : dict of str to dict
+        As ``reporting.runs.activity`` gives them, by worker.
+    rates : dict of str to float
+
+    Returns
+    -------
+    dict of str to list
+        ``worker``, ``rate``, and one column ``<step> <engine>`` for each of them.
+    """
+    names = sorted(reports)
+    data: dict[str, list[Any]] = {"worker": names, "rate": [rates.get(n, 0.0) for n in names]}
+    for engine in _ENGINES:
+        for step in _STEPS:
+            data[f"{step} {engine}"] = [
+                sum(s for was, of, kernel, _, s, *_ in reports[name]["steps"]
+                    if (was, of, kernel) == (step, engine, ""))
+                for name in names
+            ]  # fmt: skip
+    return data
+
+
+def steps_of(reports: dict[str, Any]) -> str:
+    """The table of tasks, as HTML."""
+    head = ("worker", "step", "engine", "tasks", "time", "rows in", "rows out", "rows/s")
+    rows = [
+        [name, step, engine, n, time_text(seconds), rows, groups, int(rows / max(seconds, 1e-9))]
+        for name, (step, engine, kernel, n, seconds, rows, groups, _, _) in _entries(reports)
+        if not kernel
+    ]
+    return _table("Tasks by worker, step and engine", head, rows)
+
+
+def kernels_of(reports: dict[str, Any]) -> str:
+    """The table of kernels, as HTML; nothing where none were called."""
+    head = (
+        *("worker", "step", "kernel", "calls", "time", "rows"),
+        *("groups expected", "groups found", "rows spilled"),
+    )
+    rows = [
+        [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
+        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
+            reports
+        )
+        if kernel
+    ]
+    return _table("Calls of kernels on the device", head, rows)
+
+
+def fallbacks_of(events: list[dict[str, str]]) -> str:
+    """The table of fallbacks, the most frequent first, as HTML; nothing where there are none."""
+    counted = Counter(tuple(event[name] for name in Fallback._fields) for event in events)
+    rows = [[what, reason, line, n] for (what, _, reason, line), n in counted.most_common()]
+    return _table("What ran by stock Dask", ("what", "reason", "line", "queries"), rows, True)
+
+
+def _entries(reports: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+    return [(name, entry) for name in sorted(reports) for entry in sorted(reports[name]["steps"])]
+
+
+def _table(title: str, head: Sequence[str], rows: list[list[Any]], text: bool = False) -> str:
+    if not rows:
+        return ""
+    cells = [[f"{c:,}" if isinstance(c, int) else escaped(c) for c in row] for row in rows]
+    return page(f"<h4>{escaped(title)}</h4>", html_table(head, cells, text))
+
+
+def _time_plot(source: Any) -> Any:
+    from bokeh.plotting import figure
+
+    plot = figure(
+        title="Seconds in tasks, by step (hatched: on the device)",
+        y_range=[],
+        height=260,
+        tools="hover",
+        tooltips="$name: @$name{0.00} s on worker @worker",
+        sizing_mode="stretch_width",
+        name="group_by_time",
+    )
+    stacked = [f"{step} {engine}" for engine in _ENGINES for step in _STEPS]
+    bars = plot.hbar_stack(
+        stacked,
+        y="worker",
+        height=0.8,
+        color=[*_COLOURS, *_COLOURS],
+        hatch_pattern=[" "] * len(_STEPS) + ["/"] * len(_STEPS),
+        line_width=0,
+        source=source,
+    )
+    _legend(plot, dict(zip(_STEPS, bars, strict=False)))
+    plot.x_range.start = 0
+    return plot
+
+
+def _legend(plot: Any, bars: dict[str, Any]) -> None:
+    from bokeh.models import Legend, LegendItem
+
+    items = [LegendItem(label=step, renderers=[bar]) for step, bar in bars.items()]
+    plot.add_layout(
+        Legend(items=items, orientation="vertical", label_text_font_size="8pt"), "right"
+    )
+
+
+def _rate_plot(source: Any) -> Any:
+    from bokeh.models import NumeralTickFormatter
+    from bokeh.plotting import figure
+
+    plot = figure(
+        title="Rows grouped per second, over 10 s",
+        y_range=[],
+        height=260,
+        tools="hover",
+        tooltips="@rate{0,0} rows/s on worker @worker",
+        sizing_mode="stretch_width",
+        name="group_by_rate",
+    )
+    plot.hbar(y="worker", right="rate", height=0.8, color=_COLOURS[0], source=source)
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.0 a")
+    plot.x_range.start = 0
+    return plot

@@ -1,0 +1,132 @@
+"""The page of group-bys in Dask's dashboard, opened as a browser opens it."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_gpuagg
+from dask_gpuagg.reporting.fallbacks import tally
+from tests.test_dashboard import cells
+
+ROWS = 300_000
+FRAME = pd.DataFrame(
+    {"k": np.arange(ROWS) % 50, "v": np.arange(ROWS) / 7, "c": np.arange(ROWS) + 1j}
+)
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Client]:
+    """A cluster of two processes with a dashboard."""
+    pytest.importorskip("bokeh")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def fetched(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def eventually(read: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
+    """What is read, as soon as it is as wanted; heartbeats take their time."""
+    until = time.monotonic() + 30
+    while True:
+        found = read()
+        if wanted(found) or time.monotonic() > until:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.mark.filterwarnings("ignore::dask_gpuagg.FallbackWarning")
+def test_the_page_shows_what_workers_did(shown: Client) -> None:
+    from bokeh.client import pull_session
+
+    address = dask_gpuagg.group_by_page(shown)
+    assert dask_gpuagg.group_by_page(shown) == address  # and there is one page
+    assert address.endswith("/group-by")
+    # it is in the bar of all pages, once
+    for page in ("group-by", "status"):
+        assert fetched(address.replace("group-by", page)).count('href="group-by"') == 1
+
+    rows = dd.from_pandas(FRAME, npartitions=6)
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        rows.groupby("k").v.mean().compute()
+        rows.groupby("k").c.sum().compute()
+
+    def model(name: str) -> Any:
+        with pull_session(url=address) as session:
+            return session.document.get_model_by_name(name)
+
+    def rows_of(step: str) -> list[list[str]]:
+        return [row for row in cells(model("steps").text) if row[1] == step]
+
+    def rows_in(steps: list[list[str]]) -> int:
+        return sum(int(row[5].replace(",", "")) for row in steps)
+
+    steps = eventually(lambda: rows_of("partial"), lambda found: rows_in(found) >= ROWS)
+    assert rows_in(steps) == ROWS
+    assert sum(int(row[3]) for row in steps) == 6
+    assert {row[2] for row in steps} == {"host"}
+    assert rows_of("finalize")
+
+    bars = model("bars").data
+    assert sorted(bars["worker"]) == sorted({row[0] for row in cells(model("steps").text)})
+    assert sum(bars["partial host"]) > 0
+    assert sum(bars["partial device"]) == 0
+
+    (fallback,) = cells(eventually(lambda: model("fallbacks").text, bool))
+    assert "complex128" in fallback[1]
+    assert "test_dashboard.py" in fallback[2]
+    assert fallback[3] == "1"
+    assert model("kernels").text == ""
+
+
+def test_an_open_page_follows_the_workers(shown: Client) -> None:
+    def shown_before_and_after(dask_scheduler: Any) -> list[str]:
+        from dask_gpuagg.dashboard import _Page
+        from dask_gpuagg.tasks.reading import ACTIVITY
+
+        page = _Page(dask_scheduler)
+        page.update()
+        texts = [page.steps.text]
+        for worker in dask_scheduler.workers.values():
+            if ACTIVITY in worker.metrics:
+                report = worker.metrics[ACTIVITY]
+                later = [[*entry[:3], entry[3] + 1, *entry[4:]] for entry in report["steps"]]
+                worker.metrics[ACTIVITY] = report | {"steps": later}
+        page.update()
+        return [*texts, page.steps.text]
+
+    before, after = shown.run_on_scheduler(shown_before_and_after)
+    assert [int(row[3]) + 1 for row in cells(before)] == [int(row[3]) for row in cells(after)]
+    assert cells(before)
+
+
+def test_a_closed_client_is_not_listened_for(shown: Client) -> None:
+    with Client(shown.scheduler.address) as other:
+        dask_gpuagg.group_by_page(other)
+        mine = [each for each in tally.listeners if getattr(each, "client", None) is other]
+        assert len(mine) == 1
+    rows = dd.from_pandas(FRAME, npartitions=2)
+    with dask.config.set({"gpuagg.fallback": "silent"}), shown.as_current():
+        rows.groupby("k").c.sum().compute()
+    assert not [each for each in tally.listeners if getattr(each, "client", None) is other]
+
+
+def test_without_a_dashboard_there_is_no_page(client: Client) -> None:
+    with pytest.raises(RuntimeError, match=r"without a dashboard|needs Bokeh"):
+        dask_gpuagg.group_by_page(client)
