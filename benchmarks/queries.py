@@ -188,8 +188,8 @@ def _wide(x: dd.DataFrame) -> Any:
 @functools.cache
 def _wide_frame(client: str | None) -> dd.DataFrame:
     """Rows of many columns in small partitions, in the memory of this process or of a cluster."""
-    made: dd.DataFrame = dd.from_map(_draw_wide, range(WIDE_PARTITIONS)).persist()
-    return made
+    drawn: dd.DataFrame = dd.from_map(_draw_wide, range(WIDE_PARTITIONS)).persist()
+    return drawn
 
 
 def _client() -> str | None:

@@ -219,7 +219,7 @@ def sums(
     -------
     list of dict of str to ndarray of shape (n,)
     """
-    from dask_gpuagg.engines.host import loops
+    from dask_gpuagg.engines.host import loops, loops_sums
 
     acc = np.zeros((n * lanes, len(columns), loops.SUM + 1))
     read: Iterator[tuple[int, tuple[Array, ...]]]
@@ -229,7 +229,7 @@ def sums(
         read = iter([(0, tuple(frozen(values, np.float64) for values in columns))])
     for start, rows in read:
         of_rows = codes[start : start + len(rows[0])]
-        loops.sum_columns(of_rows, rows, acc, lanes, skipna, counts)
+        loops_sums.sum_columns(of_rows, rows, acc, lanes, skipna, counts)
     made = []
     for j in range(len(columns)):
         fields = acc[:, j]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import fused, loops, numbering, strings
+from dask_gpuagg.engines.host import fused, loops, loops_sums, numbering, strings
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.reducer import Reducer
 from dask_gpuagg.engines.host.update import update
@@ -175,7 +175,7 @@ def test_one_signature_per_loop(monkeypatch):
                 update(Reducer(codes, groups.n), state, [column], column.index)
     assert len(loops.reduce_floats.signatures) == 1
     fused.sums(fused.frozen(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
-    assert len(loops.sum_columns.signatures) == 2
+    assert len(loops_sums.sum_columns.signatures) == 2
     assert len(loops.reduce_integers.signatures) == 2
     assert len(loops.number_integers.signatures) == 1
     assert len(loops.number_pairs.signatures) == 1
