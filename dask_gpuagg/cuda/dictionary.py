@@ -172,7 +172,11 @@ def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
     if not groups:
         return None
     made = _encoded(columns, call, asked, groups, key)
-    return None if known is None and made.is_full() else made
+    if known is None and made.is_full():
+        # another sample would show no more of them
+        _known.put(key, 0)
+        return None
+    return made
 
 
 def _groups(estimate: KeySummary, rows: int) -> int:

@@ -204,18 +204,29 @@ def test_numbers_in_the_place_of_strings(
 
 
 def test_a_dictionary_that_is_full_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = Launched(monkeypatch, full=1)
+    launched = Launched(monkeypatch)
     asked = of([string()], ONE)
     columns = columns_of(asked)
-    assert dictionary.dictionary_of(columns, asked) is None
-    assert not dictionary.is_known(columns, asked)
-    launched.full = 0
     made = dictionary.dictionary_of(columns, asked)
     assert made is not None
     launched.full = 1
     assert made.is_full()
     assert not dictionary.is_known(columns, asked)
+    launched.full = 0
+    assert dictionary.dictionary_of(columns, asked) is not None
     assert launched.samples == 2
+
+
+def test_strings_of_which_a_sample_shows_few_are_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched = Launched(monkeypatch, full=1)
+    asked = of([string()], ONE)
+    columns = columns_of(asked)
+    for _ in range(2):
+        assert dictionary.dictionary_of(columns, asked) is None
+        assert not dictionary.is_known(columns, asked)
+    assert launched.samples == 1
 
 
 def test_a_dictionary_of_far_fewer_strings_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
