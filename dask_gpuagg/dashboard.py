@@ -49,11 +49,13 @@ def group_by_page(client: Client | None = None) -> str:
     Raises
     ------
     ValueError
-        Without a client.
+        Without a client, or with an asynchronous one.
     RuntimeError
         Where the scheduler has no dashboard: it is switched off, or Bokeh is missing there.
     """
     client = client or get_client()
+    if client.asynchronous:
+        raise ValueError("the page cannot be added by an asynchronous client")
     client.register_plugin(GroupByPage())
     if not any(isinstance(each, _Reporter) and each.client is client for each in tally.listeners):
         tally.listeners.append(_Reporter(client))
@@ -70,8 +72,9 @@ class _Reporter:
     def __call__(self, found: Fallback) -> None:
         if self.client.status == "running":
             self.client.loop.add_callback(self._send, found)
-        elif self.client.status == "closed" and self in tally.listeners:
-            tally.listeners.remove(self)
+        elif self.client.status == "closed":
+            with contextlib.suppress(ValueError):  # another thread has removed it
+                tally.listeners.remove(self)
 
     async def _send(self, found: Fallback) -> None:
         # a scheduler that is gone has nobody to show it to
@@ -175,6 +178,8 @@ class _Page:
         """Rows per second of each worker, over its reports of the latest seconds."""
         for name, report in reports.items():
             latest = self._reported.setdefault(name, deque())
+            if latest and report["rows"] < latest[-1][1]:  # the worker was started again
+                latest.clear()
             if not latest or report["time"] > latest[-1][0]:
                 latest.append((report["time"], report["rows"]))
             while latest[-1][0] - latest[0][0] > _WINDOW_S:

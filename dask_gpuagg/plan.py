@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from dask.tokenize import normalize_token
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
@@ -186,7 +187,9 @@ class Plan:
             (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
             self.settings,
         ))  # fmt: skip
-        return ("dask_gpuagg.Plan", text, [d for d in described if not isinstance(d, str)], custom)
+        others = [d for d in described if not isinstance(d, str)]
+        # Dask hashes what it is given as a text, in which functions that differ may look alike
+        return ("dask_gpuagg.Plan", text, others, normalize_token(custom))
 
     @property
     def pairs(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.aggregations import Kind as AggregationKind
 from dask_gpuagg.dtypes import dtype_class
 from tests.data import in_pieces
 
@@ -193,4 +194,6 @@ def cases(
 def admitted(kind: str) -> list[str]:
     """The aggregations that ``.agg`` accepts for a column of this kind."""
     cls = CLASSES[kind]
-    return [n for n, r in REGISTRY.items() if r.in_agg and cls in r.accepts and n != "size"]
+    # pandas has none of the sketches in ``.agg``: they have tests of their own
+    exact = {n: r for n, r in REGISTRY.items() if r.kind is not AggregationKind.SKETCH}
+    return [n for n, r in exact.items() if r.in_agg and cls in r.accepts and n != "size"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from dask_gpuagg import dashboard
 from dask_gpuagg.reporting.fallbacks import Fallback, Tally
 
@@ -62,6 +64,19 @@ def test_each_counted_fallback_is_heard_of_once() -> None:
     for name in ("q", "q", "r"):
         tally.fall_back(name, found)
     assert heard == [found, found]
+
+
+def test_a_listener_that_fails_costs_no_query(caplog: pytest.LogCaptureFixture) -> None:
+    tally, heard = Tally(), []
+
+    def fail(found: Fallback) -> None:
+        raise RuntimeError("the loop is closed")
+
+    tally.listeners += [fail, heard.append]
+    found = Fallback("a", "runs", "because")
+    tally.fall_back("q", found)
+    assert heard == [found]
+    assert "the loop is closed" in caplog.text
 
 
 def test_rates_are_those_of_the_reports_shown() -> None:

@@ -278,3 +278,21 @@ def test_tokens_tell_users_functions_apart():
 
     tokens = [tokenize(plan(f)) for f in (lambda s: s.sum(), lambda s: s.max(), len)]
     assert len(set(tokens)) == 3
+
+
+def test_tokens_tell_functions_apart_that_look_alike():
+    """NumPy prints long arrays without their middles."""
+
+    def chunk(values, table):
+        return values.sum() + table.sum()
+
+    def plan(table) -> Plan:
+        custom = CustomFunctions("total", partial(chunk, table=table), chunk, None)
+        asked = [Requested("v", "custom", "v", (), custom)]
+        columns = [Column("v", np.dtype("float64"))]
+        return make_plan([KEY], columns, asked, **FLAGS)
+
+    tables = [np.zeros(2_000), np.zeros(2_000), np.zeros(2_000)]
+    tables[1][900] = 1
+    tokens = [tokenize(plan(table)) for table in tables]
+    assert tokens[0] == tokens[2] != tokens[1]

@@ -19,6 +19,7 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
+from dask.tokenize import normalize_token
 
 from dask_gpuagg.cluster.places import Places
 from dask_gpuagg.planning.bucketing import (
@@ -83,7 +84,8 @@ class Chunks:
     inside: tuple[type, ...] = READERS
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        by = tuple(b._name if isinstance(b, Expr) else b for b in self.by)
+        # callables by what they are: as texts they may look alike
+        by = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in self.by)
         given = (self.buckets, self.readers, self.text_keys)
         return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
 

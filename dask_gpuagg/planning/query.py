@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
@@ -15,6 +14,8 @@ from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.support import refusal
+
+_CHUNKS = "_chunks"
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,17 @@ class GroupByQuery:
     shuffle_method: str | None
     shared: bool = False
 
-    @cached_property
+    @property
     def chunks(self) -> Chunks | None:
         """The chunks in which the partitions are reduced, if there are any."""
+        # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
+        kept = vars(self)
+        if _CHUNKS not in kept:
+            kept[_CHUNKS] = self._chunks_now()
+        made: Chunks | None = kept[_CHUNKS]
+        return made
+
+    def _chunks_now(self) -> Chunks | None:
         plan = self.plan
         # row labels are Dask's, and users' functions may write to what they are given
         as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.settings import settings
+
+_log = logging.getLogger("dask_gpuagg")
 
 
 class UnsupportedGroupBy(NotImplementedError):
@@ -154,7 +157,10 @@ class Tally:
                 self._count(found)
         if news:
             for listener in list(self.listeners):
-                listener(found)
+                try:
+                    listener(found)
+                except Exception:  # the query falls back all the same
+                    _log.exception("a fallback could not be reported")
 
     def count(self, found: Fallback) -> None:
         """Count something else that ran otherwise than planned."""

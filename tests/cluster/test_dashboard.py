@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -130,3 +131,8 @@ def test_a_closed_client_is_not_listened_for(shown: Client) -> None:
 def test_without_a_dashboard_there_is_no_page(client: Client) -> None:
     with pytest.raises(RuntimeError, match=r"without a dashboard|needs Bokeh"):
         dask_gpuagg.group_by_page(client)
+
+
+def test_asynchronous_clients_are_refused() -> None:
+    with pytest.raises(ValueError, match="asynchronous"):
+        dask_gpuagg.group_by_page(SimpleNamespace(asynchronous=True))

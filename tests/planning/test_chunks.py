@@ -6,6 +6,7 @@ import gc
 import importlib
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -355,3 +356,21 @@ def test_the_way_through_the_host_is_told(
     one = SimpleNamespace(scheduler=SimpleNamespace(address=address))
     monkeypatch.setattr(explain, "current_client", lambda: one)
     assert ('protocol="ucx"' in explain._transfer()) == told
+
+
+def test_keys_by_functions_that_look_alike() -> None:
+    """NumPy prints long arrays without their middles."""
+    rows = pd.DataFrame({"x": np.arange(2_000)})
+    tables = [np.zeros(2_000, int), np.zeros(2_000, int)]
+    tables[1][900:] = 1
+    held = dd.from_pandas(rows, npartitions=12).persist(scheduler="threads")
+
+    def of(row: int, table: Any) -> int:
+        return int(table[row])
+
+    with dask_gpuagg.enabled():
+        queries = [held.groupby(partial(of, table=table)).x.sum() for table in tables]
+        made = dask.compute(*queries, scheduler="threads")
+    for ours, table in zip(made, tables, strict=True):
+        theirs = rows.groupby(partial(of, table=table)).x.sum()
+        assert ours.sort_index().to_dict() == theirs.to_dict()

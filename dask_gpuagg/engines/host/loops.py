@@ -66,13 +66,13 @@ def reduce_floats(
         count = acc[g, COUNT] + 1.0
         acc[g, COUNT] = count
         if sums:
-            # Kahan 1965, as pandas sums; what an infinity loses is no number and is dropped
+            # Kahan 1965, as pandas sums; what an infinity loses is dropped
             before = acc[g, SUM]
             y = x - acc[g, LOST]
             after = before + y
             lost = after - before - y
             acc[g, SUM] = after
-            acc[g, LOST] = lost if lost == lost else 0.0
+            acc[g, LOST] = lost if lost - lost == 0.0 else 0.0
         if extremes:
             # always stored: a branch would be mispredicted where groups have few rows
             low, high = acc[g, MIN], acc[g, MAX]

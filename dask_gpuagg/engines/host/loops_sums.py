@@ -30,6 +30,6 @@ def sum_columns(
             y = x - gone
             after = before + y
             lost = after - before - y
-            lost = lost if lost == lost else 0.0
+            lost = lost if lost - lost == 0.0 else 0.0
             acc[g, j, SUM] = after if valid else before
             acc[g, j, LOST] = lost if valid else gone

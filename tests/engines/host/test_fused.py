@@ -386,3 +386,10 @@ def test_another_error_of_the_compiler_is_raised(monkeypatch):
     monkeypatch.setattr(loops.numba, "njit", njit)
     with pytest.raises(RuntimeError, match="no memory"):
         loops.compiled(abs)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_sums_beyond_the_largest_number(lanes):
+    codes, values = np.zeros(9, np.int64), np.full(9, 0.3 * np.finfo(np.float64).max)
+    assert reduced(codes, values, ("sum",), lanes=lanes)["sum"][0] == np.inf
+    assert reduced(codes, -values, ("sum",), lanes=lanes)["sum"][0] == -np.inf
