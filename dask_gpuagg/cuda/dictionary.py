@@ -89,8 +89,10 @@ class Dictionary:
         return bool(full.value)
 
     def judge(self, groups: int) -> None:
-        """Make the next table smaller if this one has room for many more groups than there are."""
-        if groups * _LOOSEST < (_known.get(self._key) or 0):
+        """Give the next table the room that these groups need, if this one has another."""
+        room = _known.get(self._key) or 0
+        # beyond their room groups have slots, but no copies in shared memory
+        if groups > room or groups * _LOOSEST < room:
             _known.put(self._key, margin(groups))
 
     def rows_of(self, codes: Made, groups: int) -> Made:

@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     using K = typename Q::Key;
     using C = typename OnlyText<K>::Column;
     constexpr bool DROPS = C::nullable && !OnlyText<K>::keeps_nulls;
-    extern __shared__ u64 dictionary_memory[];
+    // tags are read sixteen bytes at a time
+    extern __shared__ __align__(16) u64 dictionary_memory[];
     __shared__ u32 copied;
     NearCopies near;
     if constexpr (NEAR) near.fill(dictionary_memory, to, &copied);

@@ -244,6 +244,19 @@ def test_a_dictionary_of_far_fewer_strings_is_made_smaller(monkeypatch: pytest.M
     assert launched.samples == 1
 
 
+def test_a_dictionary_of_more_strings_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    Launched(monkeypatch)
+    asked = of([string()], ONE)
+    columns = columns_of(asked)
+    made = dictionary.dictionary_of(columns, asked)
+    assert made is not None
+    more = made._struct.near_room + 1
+    made.judge(more)
+    again = dictionary.dictionary_of(columns, asked)
+    assert again is not None
+    assert again._struct.near_room >= more
+
+
 def test_no_dictionary_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     launched = Launched(monkeypatch)
     launched.estimate = KeySummary(5 * 10**6, 5 * 10**6, 0.0, 0.0)
