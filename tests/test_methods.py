@@ -92,3 +92,15 @@ def test_a_shuffle_of_fewer_partitions_than_were_promised(method):
     with dask.config.set({"dataframe.shuffle.method": method}):
         got = ddf.groupby("k").y.nunique(split_out=7).compute()
     assert_same(got, data.groupby("k").y.nunique())
+
+
+@pytest.mark.parametrize("npartitions", [1, 3, 20])
+@pytest.mark.parametrize("name", ["min", "sum", "count", "first", "prod", "mean", "var"])
+def test_results_can_be_written_to(name: str, npartitions: int) -> None:
+    rows = pd.DataFrame({"k": np.arange(60) % 7, "i": np.arange(60), "f": np.arange(60) / 2})
+    with dask_gpuagg.enabled():
+        grouped = dd.from_pandas(rows, npartitions=npartitions).groupby("k")[["f", "i"]]
+        made = getattr(grouped, name)().compute()
+    first = made.iloc[1, 1]
+    made.iloc[0, 1] = first
+    assert made.iloc[0, 1] == first

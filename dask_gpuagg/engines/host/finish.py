@@ -77,7 +77,8 @@ def finish_groups(
             dtype = list_dtype(plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
         if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
-            columns[i] = column
+            # pandas shows its arrays read-only, and a user may write to a result
+            columns[i] = column if column.flags.writeable else column.copy()
             continue
         # Python objects stay objects, also where all are strings or times
         held = object if holds_objects(column) else None
