@@ -104,3 +104,16 @@ def test_results_can_be_written_to(name: str, npartitions: int) -> None:
     first = made.iloc[1, 1]
     made.iloc[0, 1] = first
     assert made.iloc[0, 1] == first
+
+
+@pytest.mark.parametrize("name", ["min", "sum", "count", "first"])
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_equal_columns_of_a_result_are_written_to_apart(name: str, npartitions: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"k": rng.integers(0, 40_000, 200_000), "c": np.arange(200_000) / 2})
+    with dask_gpuagg.enabled():
+        grouped = dd.from_pandas(rows, npartitions=npartitions).groupby("k")
+        made = grouped.agg(x=("c", name), y=("c", name)).compute()
+    before = made.iloc[0, 1]
+    made.iloc[0, 0] = before + 1
+    assert made.iloc[0, 1] == before

@@ -61,6 +61,7 @@ def finish_groups(
     # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
     in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
     columns: dict[int, Any] = {}
+    taken: set[int] = set()
     of_states = _by_state(fields)
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
@@ -77,8 +78,11 @@ def finish_groups(
             dtype = list_dtype(plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
         if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
-            # pandas shows its arrays read-only, and a user may write to a result
-            columns[i] = column if column.flags.writeable else column.copy()
+            # a user may write to a column: not to what pandas shows read-only, nor to two at once
+            start = column.__array_interface__["data"][0]
+            own = column.flags.writeable and start not in taken
+            columns[i] = column if own else column.copy()
+            taken.add(start)
             continue
         # Python objects stay objects, also where all are strings or times
         held = object if holds_objects(column) else None
