@@ -27,8 +27,9 @@ from dask_gpuagg.cluster.places import (
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
-# A chunk is one call of the kernels, whose memory is needed in addition to that of the partitions.
-DEVICE_SHARE = 4
+# Chunks of the partitions that fill a GPU, at least: in addition to them the kernels' call for one
+# chunk needs memory.
+CHUNKS_OF_A_GPU = 4
 # With this many bytes on the host, the overhead of a task is small against its work.
 HOST_BYTES = 32 << 20
 
@@ -174,7 +175,7 @@ def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[
         return sys.maxsize, 1
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
-        return max(size.device_memory // DEVICE_SHARE, 1), 1
+        return max(size.device_memory // CHUNKS_OF_A_GPU, 1), 1
     if worker == _HERE:
         return _HERE_BYTES, size.threads
     share = size.memory // (HOST_SHARE * size.threads) or HOST_BYTES
