@@ -45,8 +45,9 @@ _HERE = "this process"
 _HERE_BYTES = 4 << 20
 _BYTES_OF_A_TEXT = 16
 
-# places of recent collections, with the time at which the scheduler was asked
-_recent: Cache[tuple[Any, str], tuple[float, Places]] = Cache(16)
+# Places of recent collections, with the time at which the scheduler was asked; of none of them, the
+# workers of the cluster. One query plans twice: before its inputs are lowered, and after.
+_recent: Cache[tuple[Any, str, bool], tuple[float, Places]] = Cache(16)
 
 
 def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
@@ -73,7 +74,12 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     client = dict(first.operand("layer"))[first.operand("keys")[0]].client
     if client is None or not _may_ask(client):
         return None
-    name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
+    return _asked(client, "".join(source._name for source in sources), keys, device)
+
+
+def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
+    """Places of keys, as the scheduler knows them or knew them a moment ago."""
+    name = (client.id, of, device)
     recent = _recent.get(name)
     if recent is not None and time.monotonic() - recent[0] < GOOD_FOR:
         return recent[1]
@@ -216,7 +222,9 @@ def _divided(
 def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
     """The workers that a computation would use; ``None`` if there is no cluster, or none to ask."""
     client = current_client()
-    return ask(client, [], device).workers if client is not None and _may_ask(client) else None
+    if client is None or not _may_ask(client):
+        return None
+    return _asked(client, "", [], device).workers
 
 
 def gpus() -> tuple[int, int]:
