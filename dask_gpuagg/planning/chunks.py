@@ -31,7 +31,7 @@ from dask_gpuagg.planning.bucketing import (
     runs_of_partitions,
     workers_of,
 )
-from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys
+from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, without_labels
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.parquet import as_read
 
@@ -356,7 +356,9 @@ def _of_readers(
         buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
     if len(buckets) == frame.npartitions:
         return None
-    return Chunks(frame, tuple(by), buckets, number, readers, inside=kinds)
+    # partitions of the host are as Dask makes them: they are streamed
+    texts = () if device and not as_dask and without_labels(frame, by, inside) else None
+    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
 
 
 def _of_files(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 from dask._task_spec import Task
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import IO
 from dask.dataframe.dask_expr.io.io import FusedIO
@@ -18,6 +19,7 @@ from dask.dataframe.dask_expr.io.parquet import (
 )
 
 from dask_gpuagg.cache import Cache
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines import dtypes_of
 
 Buckets = tuple[tuple[int, ...], ...]
@@ -27,6 +29,10 @@ Buckets = tuple[tuple[int, ...], ...]
 BYTES_OF_A_READ = 128 << 20
 # assumed of a value whose dtype does not say it
 _TEXT_BYTES = 16
+
+# dtypes of which the metadata of pandas in a file says no more than the file itself
+_PLAIN = (*NUMERIC, *TEMPORAL, "string")
+_WITH_LABELS = (E.Index, E.ResetIndex)
 
 # rows of the first file, by the checksum of all files
 _rows: Cache[str, int] = Cache(64)
@@ -88,6 +94,27 @@ def by_size(
     return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), buckets
 
 
+def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
+    """Whether of plain columns of files only values are read, no row labels.
+
+    Parameters
+    ----------
+    frame, by, inside
+        As for ``by_file``.
+    """
+    read = [node for node in inside if isinstance(node, IO)]
+    done = [node for node in inside if not isinstance(node, IO)]
+    if any(isinstance(n, _WITH_LABELS) or not isinstance(n, E.Elemwise | E.Filter) for n in done):
+        return False
+    if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
+        return False
+    return all(dtype_class(dtype) in _PLAIN for node in read for dtype in _dtypes_of(node._meta))
+
+
+def _dtypes_of(meta: Any) -> list[Any]:
+    return [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+
+
 def _read_by(
     reader: Expr, source: Expr, frame: Expr, by: Sequence[Any]
 ) -> tuple[Expr, tuple[Any, ...]]:
@@ -101,8 +128,7 @@ def _bytes_of_a_file(reader: Any) -> int:
     """Bytes of the columns that are read of the first file."""
     files = reader._dataset_info["ds"].get_fragments()
     rows = _rows.of(reader.checksum, lambda: int(next(files).metadata.num_rows))
-    meta = reader._meta
-    dtypes = [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+    dtypes = _dtypes_of(reader._meta)
     return rows * sum(getattr(dtype, "itemsize", _TEXT_BYTES) for dtype in dtypes)
 
 

@@ -17,7 +17,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.planning import files
 from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
-from dask_gpuagg.planning.files import by_file, by_size, text_keys
+from dask_gpuagg.planning.files import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.nodes import GroupByExchange, GroupByPartial, GroupByTree
 from dask_gpuagg.tasks.reading import frame_of
 from tests.planning.test_chunks import QUERIES, frame, nodes
@@ -306,3 +306,33 @@ def test_the_setting_counts_dasks_partitions(folder: Path, monkeypatch: pytest.M
     assert len(chunks) == -(-len(of_dask) // 2)
     assert {i for bucket in chunks.buckets for i in bucket} == set(range(FILES))
     assert all(bucket[0] in ends and bucket[-1] + 1 in ends for bucket in chunks.buckets)
+
+
+WITHOUT_LABELS = {
+    "columns": lambda d: (d, ["k"]),
+    "a filter": lambda d: (d[d.v > 0], ["k"]),
+    "a new column": lambda d: (d.assign(w=d.v * 2), ["k"]),
+}
+WITH_LABELS = {
+    "row labels": lambda d: (d.assign(w=d.index), ["k"]),
+    "rows numbered again": lambda d: (d.reset_index(), ["k"]),
+    "a level": lambda d: (d, ["labels"]),
+    "a function": lambda d: (d, [len]),
+    "a function of rows": lambda d: (d.map_partitions(len, meta=d._meta), ["k"]),
+}
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_LABELS, *WITH_LABELS])
+def test_where_row_labels_are_not_read(folder: Path, name: str) -> None:
+    ddf = dd.read_parquet(folder)[["k", "v"]]
+    made, by = (WITHOUT_LABELS | WITH_LABELS)[name](ddf)
+    expr = as_read(made)
+    assert without_labels(expr, by, list(expr.walk())) == (name in WITHOUT_LABELS)
+
+
+def test_columns_of_which_pandas_says_more_than_the_file(folder: Path) -> None:
+    plain = as_read(dd.read_parquet(folder)[["k", "v", "s"]])
+    assert without_labels(plain, ["k"], [plain])
+    category = as_read(dd.read_parquet(folder)[["k", "c"]])
+    assert category._meta.dtypes["c"] == "category"
+    assert not without_labels(category, ["k"], [category])
