@@ -31,7 +31,7 @@ from dask_gpuagg.planning.bucketing import (
     runs_of_partitions,
     workers_of,
 )
-from dask_gpuagg.planning.files import by_file, text_keys
+from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, without_labels
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.parquet import as_read
 
@@ -300,7 +300,7 @@ def chunked(
         if shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, streamed)
+            return _of_readers(frame, by, inside, device, streamed, columns is None)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
     found = _places(outside, device, read)
@@ -327,7 +327,12 @@ def _places(
 
 
 def _of_readers(
-    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool, streamed: bool = False
+    frame: Expr,
+    by: Sequence[Any],
+    inside: Sequence[Expr],
+    device: bool,
+    streamed: bool,
+    as_dask: bool,
 ) -> Chunks | None:
     """The chunks of an input that is read by the tasks that group it."""
     kinds = STREAMED_READERS if streamed else READERS
@@ -337,12 +342,23 @@ def _of_readers(
     number = 1 if workers is None else len(workers)
     if device and workers is not None:
         number = sum(size.device_memory > 0 for size in workers.values()) or number
-    buckets = runs_of_partitions(int(frame.npartitions), number)
-    if len(buckets) == frame.npartitions:
-        return None
     files = any(isinstance(node, READERS) for node in inside)
     readers = READERS_OF_A_TASK if files and (device or streamed) else 1
-    return Chunks(frame, tuple(by), buckets, number, readers, inside=kinds)
+    given = int(frame.npartitions)
+    reads: Buckets = tuple((i,) for i in range(given))
+    if readers > 1 and not as_dask:
+        frame, by, reads = by_size(frame, by, inside)
+    if settings().chunk.partitions is None:
+        buckets = runs_of_partitions(int(frame.npartitions), number)
+    else:
+        # of Dask's partitions
+        runs = runs_of_partitions(given, number)
+        buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
+    if len(buckets) == frame.npartitions:
+        return None
+    # partitions of the host are as Dask makes them: they are streamed
+    texts = () if device and not as_dask and without_labels(frame, by, inside) else None
+    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
 
 
 def _of_files(

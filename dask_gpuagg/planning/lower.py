@@ -15,7 +15,7 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.planning.bucketing import DEVICE_SHARE
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.nodes import (
@@ -215,7 +215,7 @@ def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
-        pieces = len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+        pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
     return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
 
 

@@ -29,6 +29,7 @@ from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
+from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -220,17 +221,22 @@ class GroupByTree(_Reduction, TreeReduce):
         cls, partial: Expr, plan: Plan, meta: Any, split_every: Any, decision: Any
     ) -> GroupByTree:
         """The tree over the partials of a plan."""
+        promised = Promised(meta, plan)
         return cls(
             partial,
             cls,
-            meta,
+            promised,
             gpuagg_combine,
             gpuagg_finalize,
             {"plan": plan},
-            {"plan": plan, "meta": meta},
+            {"plan": plan, "meta": promised.sent},
             split_every,
             decision,
         )
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta").meta
 
     def _tree_repr_lines(self, indent: int = 0, recursive: bool = True) -> list[str]:
         lines = self.frame._tree_repr_lines(2) if recursive else []

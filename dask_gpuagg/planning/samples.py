@@ -73,7 +73,9 @@ def estimate_groups(
         return GroupEstimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "partitions" if chunks is None else "rows"
-    name = (kind, query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    plan = query.plan
+    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *map(_identity, query.by))
+    name = (kind, query.frame._name, *keys)
     known = _recent.get(name)
     if known is None:
         try:
@@ -156,14 +158,11 @@ def _sample(query: GroupByQuery) -> GroupEstimate:
 
 
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
-    npartitions = int(query.frame.npartitions)
+    npartitions, plan = int(query.frame.npartitions), _keys_only(query)
     alone = replace(chunks, buckets=tuple((i,) for i in _three(npartitions)))
-    name = f"gpuagg_sample-{tokenize(alone)}"
+    name = f"gpuagg_sample-{tokenize(alone, plan)}"
     keys = [(name, i) for i in range(len(alone))]
-    graph = {
-        key: chunk_task(key, gpuagg_sample, alone, i, plan=_keys_only(query))
-        for i, key in enumerate(keys)
-    }
+    graph = {key: chunk_task(key, gpuagg_sample, alone, i, plan=plan) for i, key in enumerate(keys)}
     needed = {key for task in graph.values() for key in task.dependencies}
     futures = {key: future for key, future in alone.futures().items() if key in needed}
     return from_key_samples(_made({**graph, **futures}, keys), npartitions)

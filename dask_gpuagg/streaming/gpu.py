@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import cudf
 import cupy as cp
@@ -69,13 +69,6 @@ _gpus: dict[int, Gpu] = {}
 
 # The images of each column, and its buffer in device memory.
 Loaded = tuple[list[list[Image]], list[Any]]
-
-
-class _Columns(NamedTuple):
-    """The columns of a table, for ``bytes_of``."""
-
-    keys: list[Any]
-    columns: list[Any]
 
 
 class Gpu:
@@ -152,7 +145,7 @@ class Gpu:
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of(_Columns([], [groups[name] for name in groups.columns]))
+        return bytes_of([groups[name] for name in groups.columns])
 
     def to_host(self, groups: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """A table as a partial of the host engine."""

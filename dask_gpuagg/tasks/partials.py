@@ -121,10 +121,12 @@ def partials_of_stream(
     left = size = 0
 
     def inputs() -> Iterator[Inputs]:
+        nonlocal size
         for frame, by in frames:
             part = [inputs_of(frame, by, plan)]
-            nbytes = engine_of(frame).bytes_of(part[0])
+            nbytes = engine_of(frame).bytes_of((*part[0].keys, *part[0].columns))
             saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
+            size += nbytes
             # a generator that waits keeps its variables
             del frame, by
             yield part.pop()
@@ -137,7 +139,6 @@ def partials_of_stream(
         return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
     for part in parts:
         waiting.append(part)
-        size += engine_of(part.keys[0]).bytes_of(part)
         del part
         if size < _BYTES_OF_A_CALL:
             continue

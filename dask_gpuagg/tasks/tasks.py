@@ -256,7 +256,8 @@ def _tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
 def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     engine = engine_of(parts[0].keys[0])
-    rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
+    rows = sum(map(len, parts))
+    nbytes = sum(engine.bytes_of((*part.keys, *part.columns)) for part in parts)
     done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
 
 

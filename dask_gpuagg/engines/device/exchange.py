@@ -26,10 +26,12 @@ from dask_gpuagg.plan import Plan
 Partial = dict[str, Any]
 
 _NANOSECONDS = 10**9
+# see the host's
+_SECOND = 0x9E3779B97F4A7C15
 _INT64 = plc.DataType(plc.TypeId.INT64)
 
 
-def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
+def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
     """The output that each row of key values belongs to, int64; see ``host.bucket_of``.
 
     Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
@@ -39,8 +41,11 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     for key in keys:
         columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
-    hashes = hash_object_dispatch(frame, index=False)
-    return (hashes.astype("uint64") % buckets).astype("int64")
+    hashes = hash_object_dispatch(frame, index=False).astype("uint64")
+    if second:
+        found = (hashes.values * cp.uint64(_SECOND)) >> cp.uint64(32)
+        return cudf.Series((found % cp.uint64(buckets)).astype(cp.int64))
+    return (hashes % buckets).astype("int64")
 
 
 def _hash_columns(key: Any) -> list[Any]:
@@ -63,12 +68,12 @@ def _hash_columns(key: Any) -> list[Any]:
     return [seconds, rest]
 
 
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
         keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
-        of_row = bucket_of(keys, buckets).values
+        of_row = bucket_of(keys, buckets, second).values
         order = cp.argsort(of_row, kind="stable").astype(cp.int32)
         ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
