@@ -1,9 +1,14 @@
 """Rows of host memory through the GPU, against the bandwidth of the link that they go through.
 
-``python -m benchmarks.larger --gigabytes 20`` prints for each number of groups the seconds of our
-stream (``gpuagg.engine: device``), of our host engine, of Polars and of DuckDB where these are
-installed, and what share of the measured bandwidth from pinned memory the stream reaches. Medians
-of alternating repetitions in one process; the collection is persisted before.
+``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
+each number of groups, and streams it (``gpuagg.engine: device``): with all of the device's memory,
+with a part of the frame's size, and with twice the device's memory of rows. Then the stream and its
+peers (our host engine, Polars, DuckDB) group the first rows of the frame, each peer in a process of
+its own with a time limit. The results are written after every cell.
+
+Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
+as it is named, so the link sees all rows, and the groups are those of the frame with so many times
+the rows. Every result is checked: the number of rows, and the rows and the sum of some keys.
 """
 
 from __future__ import annotations
@@ -13,8 +18,12 @@ import gc
 import importlib.util
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +33,78 @@ import numpy as np
 import pandas as pd
 
 import dask_gpuagg
-from benchmarks.machine import provenance
+from benchmarks.report import write
 
 ROW_BYTES = 16
 PARTITION_ROWS = 1 << 24
+PEERS = ("host", "polars", "duckdb")
+AGGREGATIONS = ("sum", "count")
+_CHECKED_KEYS = 4
 
 
-def made(rows: int, groups: int) -> pd.DataFrame:
-    """Int64 keys of so many values, and float64 values."""
-    rng = np.random.default_rng(7)
-    keys = rng.integers(0, groups, rows)
-    return pd.DataFrame({"k": keys, "x": rng.random(rows)}, copy=False)
+class Rows:
+    """A frame of so many rows and, at random, so many groups.
+
+    Parameters
+    ----------
+    rows, groups : int
+    """
+
+    def __init__(self, rows: int, groups: int) -> None:
+        self.groups = groups
+        self.keys, self.values = np.empty(rows, np.int64), np.empty(rows)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._fill, range(0, rows, PARTITION_ROWS)))
+        self.frame = pd.DataFrame({"k": self.keys, "x": self.values}, copy=False)
+        self.checked = self.keys[:_CHECKED_KEYS]
+
+    def _fill(self, start: int) -> None:
+        rng, stop = np.random.default_rng(start), min(start + PARTITION_ROWS, len(self.keys))
+        self.keys[start:stop] = rng.integers(0, self.groups, stop - start)
+        rng.random(out=self.values[start:stop])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def collection(self, passes: int = 1) -> Any:
+        """Its rows so many times, persisted."""
+        starts = range(0, len(self), PARTITION_ROWS)
+        parts = [self.frame.iloc[start : start + PARTITION_ROWS] for start in starts] * passes
+        # by number: Dask would hash the rows for a name
+        made = [
+            dask.delayed(part, name=f"rows-{i}", traverse=False) for i, part in enumerate(parts)
+        ]
+        return dd.from_delayed(made, meta=parts[0][:0], verify_meta=False).persist(scheduler="sync")
+
+    def first(self, rows: int) -> Rows:
+        """Its first rows, not copied."""
+        made = object.__new__(Rows)
+        made.groups, made.keys, made.values = self.groups, self.keys[:rows], self.values[:rows]
+        made.frame, made.checked = self.frame.iloc[:rows], self.checked
+        return made
+
+    def check(self, result: pd.DataFrame, passes: int = 1) -> None:
+        """Whether a result has all rows, and those of some keys.
+
+        Raises
+        ------
+        AssertionError
+            If it has not.
+        """
+        assert int(result["count"].sum()) == passes * len(self)
+
+        def of_a_key(key: int) -> None:
+            rows = np.concatenate([
+                start + np.flatnonzero(self.keys[start : start + PARTITION_ROWS] == key)
+                for start in range(0, len(self), PARTITION_ROWS)
+            ])  # fmt: skip
+            (place,) = np.flatnonzero(result.index.to_numpy() == key)
+            count, total = result["count"].iloc[place], result["sum"].iloc[place]
+            assert count == passes * len(rows), (key, count, passes * len(rows))
+            np.testing.assert_allclose(total, passes * self.values[rows].sum(), rtol=1e-9)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(of_a_key, self.checked.tolist()))
 
 
 def bandwidth(size: int = 1 << 30) -> float:
@@ -42,101 +112,206 @@ def bandwidth(size: int = 1 << 30) -> float:
     import cupy as cp
 
     source = cp.cuda.alloc_pinned_memory(size)
-    target = cp.empty(size, dtype=cp.uint8)
+    target = cp.cuda.alloc(size)
     seconds = []
     for _ in range(5):
         cp.cuda.Device().synchronize()
         started = time.perf_counter()
-        target.data.copy_from_host(source.ptr, size)
+        target.copy_from_host(source.ptr, size)
         cp.cuda.Device().synchronize()
         seconds.append(time.perf_counter() - started)
     return size / statistics.median(seconds)
 
 
-def arms(
-    whole: pd.DataFrame, collection: Any, aggregations: list[str]
-) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
+@contextmanager
+def memory(limit: int | None) -> Any:
+    """The device's memory, counted, of which so many bytes may be taken."""
+    import rmm
 
-    def ours(engine: str) -> Callable[[], Any]:
-        def run() -> Any:
-            with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": engine}):
-                return collection.groupby("k").x.agg(aggregations).compute()
-
-        return run
-
-    found = {"stream": ours("device"), "host": ours("auto")}
-    if importlib.util.find_spec("polars") is not None:
-        import polars as pl
-
-        rows = pl.DataFrame({"k": whole["k"].to_numpy(), "x": whole["x"].to_numpy()})
-        asked = [getattr(pl.col("x"), name)().alias(name) for name in aggregations]
-        found["polars"] = lambda: rows.group_by("k").agg(asked)
-    if importlib.util.find_spec("duckdb") is not None:
-        import duckdb
-
-        outputs = ", ".join(f"{'avg' if a == 'mean' else a}(x) as {a}" for a in aggregations)
-        found["duckdb"] = lambda: duckdb.sql(
-            f"select k, {outputs} from whole group by k"
-        ).fetchnumpy()
-    return found
+    before = rmm.mr.get_current_device_resource()
+    counted = made = rmm.mr.StatisticsResourceAdaptor(before)
+    if limit is not None:
+        made = rmm.mr.LimitingResourceAdaptor(counted, limit)
+    rmm.mr.set_current_device_resource(made)
+    try:
+        yield counted
+    finally:
+        rmm.mr.set_current_device_resource(before)
 
 
-def measured(
-    rows: int, groups: int, aggregations: list[str], repeats: int, wanted: list[str]
-) -> dict[str, Any]:
-    """Seconds of each arm, and what the stream reaches of the link's bandwidth."""
-    whole = made(rows, groups)
-    parts = max(1, rows // PARTITION_ROWS)
-    collection = dd.from_pandas(whole, npartitions=parts, sort=False).persist()
-    timed = {n: run for n, run in arms(whole, collection, aggregations).items() if n in wanted}
-    seconds: dict[str, list[float]] = {name: [] for name in timed}
-    found: dict[str, int] = {}
-    for _ in range(repeats + 1):
-        for name, run in timed.items():
-            gc.collect()
-            started = time.perf_counter()
-            result = run()
-            seconds[name].append(time.perf_counter() - started)
-            found[name] = len(result) if name != "duckdb" else len(result["k"])
-            del result
-    assert len(set(found.values())) == 1, found
-    # the first of each may compile
-    medians = {name: statistics.median(times[1:] or times) for name, times in seconds.items()}
+def grouped(collection: Any, engine: str) -> Any:
+    """The groups of a collection by an engine of ours."""
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": engine}):
+        return collection.groupby("k").x.agg(list(AGGREGATIONS)).compute()
+
+
+def seconds_of(run: Callable[[], Any], repeats: int, check: Callable[[Any], None]) -> list[float]:
+    """Seconds of each repetition; the result of the last one is checked."""
+    seconds = []
+    for i in range(repeats):
+        gc.collect()
+        started = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - started)
+        if i == repeats - 1:
+            check(result)
+        del result
+    return seconds
+
+
+def streamed(rows: Rows, passes: int, limit: int | None, repeats: int) -> dict[str, Any]:
+    """A cell of the stream."""
+    collection = rows.collection(passes)
+    with memory(limit) as counted:
+        seconds = seconds_of(
+            lambda: grouped(collection, "device"), repeats, lambda made: rows.check(made, passes)
+        )
+        runs = dask_gpuagg.last_runs()
+        assert any(run.decision.kernel != "host" for run in runs)
+        peak = counted.allocation_counts.peak_bytes
+    gigabytes = passes * len(rows) * ROW_BYTES / 1e9
+    median = statistics.median(seconds)
     return {
-        "rows": rows,
-        "groups": next(iter(found.values())),
-        "aggregations": aggregations,
-        "gigabytes": rows * ROW_BYTES / 1e9,
-        "seconds": medians,
-        "first": {name: times[0] for name, times in seconds.items()},
+        "groups": rows.groups,
+        "gigabytes": gigabytes,
+        "passes": passes,
+        "limit_bytes": limit,
+        "peak_bytes": peak,
+        "seconds": seconds,
+        "gigabytes_a_second": gigabytes / median,
     }
 
 
+def peer(name: str, rows: Rows) -> Callable[[], Any]:
+    """A call of a peer, and its table."""
+    if name == "host":
+        collection = rows.collection()
+        return lambda: grouped(collection, "auto")
+    if name == "polars":
+        import polars as pl
+
+        table = pl.DataFrame({"k": rows.keys, "x": rows.values})
+        asked = [getattr(pl.col("x"), name)().alias(name) for name in AGGREGATIONS]
+        return lambda: table.group_by("k").agg(asked)
+    import duckdb
+
+    outputs = ", ".join(f"{name}(x) as {name}" for name in AGGREGATIONS)
+    text = f"select k, {outputs} from frame group by k"
+    database = duckdb.connect()
+    database.register("frame", rows.frame)
+    return lambda: database.sql(text).fetchnumpy()
+
+
+def as_frame(made: Any) -> pd.DataFrame:
+    """The result of a peer, by key."""
+    if isinstance(made, pd.DataFrame):
+        return made
+    columns = {name: np.asarray(made[name]) for name in ("k", *AGGREGATIONS)}
+    return pd.DataFrame(columns, copy=False).set_index("k")
+
+
+def run_peer(name: str, rows: int, groups: int, repeats: int) -> None:
+    """Print the seconds of a peer: what its process does."""
+    few = Rows(1 << 20, groups)
+    # loads and compiles what it needs
+    peer(name, few)()
+    made = Rows(rows, groups)
+    seconds = seconds_of(peer(name, made), repeats, lambda made_: made.check(as_frame(made_)))
+    print(json.dumps(seconds), flush=True)
+
+
+def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: float) -> Any:
+    """Seconds of a peer in a process of its own, or why there are none."""
+    if name != "host" and importlib.util.find_spec(name) is None:
+        return "not installed"
+    given = ["--peer", name, "--peer-rows", rows, "--groups", groups, "--repeats", repeats]
+    command = [sys.executable, "-m", "benchmarks.larger", *map(str, given)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not finished within {limit:g} s, start and data included"
+    if done.returncode:
+        return f"failed: {done.stderr.strip().splitlines()[-1]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def beside_peers(rows: Rows, count: int, repeats: int, limit: float) -> dict[str, Any]:
+    """A cell of the stream and its peers on the same number of rows."""
+    cell = streamed(rows.first(count), 1, None, repeats)
+    peers = {name: seconds_of_peer(name, count, rows.groups, repeats, limit) for name in PEERS}
+    ours = statistics.median(cell["seconds"])
+    ratios = {n: statistics.median(s) / ours for n, s in peers.items() if not isinstance(s, str)}
+    return cell | {"peers": peers, "peer_ratio": ratios}
+
+
+def shown(cell: dict[str, Any]) -> str:
+    """A line about a cell."""
+    limit = cell["limit_bytes"]
+    parts = [
+        f"{cell['gigabytes']:.1f} GB by {cell['groups']:,} groups",
+        f"device memory {'all' if limit is None else f'{limit / 1e9:.1f} GB'}",
+        f"{' '.join(f'{s:.2f}' for s in cell['seconds'])} s",
+        f"{cell['gigabytes_a_second']:.1f} GB/s, {cell['share_of_link']:.0%} of the link",
+        f"peak {cell['peak_bytes'] / 1e9:.1f} GB",
+        *(
+            f"{name} {ratio:.1f} times as long"
+            for name, ratio in cell.get("peer_ratio", {}).items()
+        ),
+        *(f"{n} {why}" for n, why in cell.get("peers", {}).items() if isinstance(why, str)),
+    ]
+    return ", ".join(parts)
+
+
+def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> None:
+    """All cells, one after the other."""
+    import cupy as cp
+
+    total = int(cp.cuda.Device().mem_info[1])
+    streamed(Rows(1 << 22, 1 << 21), 1, None, 1)
+    for groups in args.groups:
+        rows = Rows(int(args.gigabytes * 1e9 / ROW_BYTES), groups)
+        size = len(rows) * ROW_BYTES
+        for share in (None, *args.shares):
+            note(streamed(rows, 1, None if share is None else int(share * size), args.repeats))
+        if args.twice:
+            note(streamed(rows, -(-2 * total // size), None, 1))
+        if args.peer_rows:
+            note(beside_peers(rows, args.peer_rows, args.repeats, args.peer_seconds))
+        del rows
+
+
 def main() -> None:
-    """Measure and print; write the results where a file is named."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=4.0)
-    parser.add_argument("--groups", type=int, nargs="+", default=[1_000, 10_000_000])
-    parser.add_argument("--aggregations", nargs="+", default=["sum", "count"])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--arms", nargs="+", default=["stream", "host", "polars", "duckdb"])
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    parser.add_argument("--gigabytes", type=float, default=34.4, help="of a frame")
+    parser.add_argument("--groups", type=int, nargs="+", default=[10_000_000, 100_000_000])
+    parser.add_argument("--shares", type=float, nargs="*", default=[1 / 2, 1 / 8])
+    parser.add_argument("--no-twice", dest="twice", action="store_false")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--peer-rows", type=int, default=1 << 28)
+    parser.add_argument("--peer-seconds", type=float, default=30.0, help="of each peer")
+    parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
+    parser.add_argument("--commit", help="where the tree is no git checkout")
+    parser.add_argument("--out", type=Path, default=Path("larger.json"))
+    args = parser.parse_args()
+    dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"})
+    if args.peer is not None:
+        run_peer(args.peer, args.peer_rows, args.groups[0], args.repeats)
+        return
+    from benchmarks.kernels import report_head
+
     link = bandwidth()
-    print(f"link: {link / 1e9:.1f} GB/s from pinned memory")
-    results = []
-    for groups in given.groups:
-        rows = int(given.gigabytes * 1e9 / ROW_BYTES)
-        one = measured(rows, groups, given.aggregations, given.repeats, given.arms)
-        one["link"] = link
-        results.append(one)
-        rate = {name: one["gigabytes"] / s for name, s in one["seconds"].items()}
-        shown = ", ".join(f"{n} {s:.2f} s ({rate[n]:.1f} GB/s)" for n, s in one["seconds"].items())
-        share = f"; {rate['stream'] * 1e9 / link:.0%} of the link" if "stream" in rate else ""
-        print(f"{one['gigabytes']:.0f} GB by {one['groups']:,} groups: {shown}{share}", flush=True)
-    if given.out is not None:
-        given.out.write_text(json.dumps({"provenance": provenance(), "results": results}, indent=1))
+    print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)
+    head = report_head(args.commit) | {"link": link, "row_bytes": ROW_BYTES}
+    cells: list[dict[str, Any]] = []
+
+    def note(cell: dict[str, Any]) -> None:
+        cell["share_of_link"] = cell["gigabytes_a_second"] * 1e9 / link
+        cells.append(cell)
+        print(shown(cell), flush=True)
+        write(head | {"cells": cells}, args.out)
+
+    run(args, note)
 
 
 if __name__ == "__main__":
