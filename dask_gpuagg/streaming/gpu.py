@@ -24,7 +24,7 @@ from dask_gpuagg.cuda.runtime.driver import current_device, use_device
 from dask_gpuagg.engines.device.exchange import split
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
-from dask_gpuagg.engines.device.memory import free_cached
+from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.operations import (
     binary,
     keep_where,
@@ -88,8 +88,9 @@ class Gpu:
         self._pinned = Pinned(self._handle, self.begin)
 
     def sizes(self) -> Sizes:
-        """Of batches that fit the memory."""
-        return Sizes.of_memory(int(cp.cuda.Device().mem_info[1]), _SHARE_OF_A_BATCH)
+        """Of batches that fit the memory, or what a limit leaves of it."""
+        total, limit = int(cp.cuda.Device().mem_info[1]), limit_of_resource(pools=False)
+        return Sizes.of_memory(total if limit is None else min(total, limit), _SHARE_OF_A_BATCH)
 
     def begin(self) -> None:
         """Make the device the thread's own."""
