@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
 each number of groups, and streams it (``gpuagg.engine: device``): with all of the device's memory,
-with a part of the frame's size, and with twice the device's memory of rows. Then the stream and its
-peers (our host engine, Polars, DuckDB) group the first rows of the frame, each peer in a process of
-its own with a time limit. The results are written after every cell.
+with a part of the frame's size, and with twice the device's memory of rows. At the end the stream
+and its peers (our host engine, Polars, DuckDB) group fewer rows, each peer in a process of its own
+with a time limit. The results are written after every cell.
 
 Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
 as it is named, so the link sees all rows, and the groups are those of the frame with so many times
@@ -75,13 +75,6 @@ class Rows:
             dask.delayed(part, name=f"rows-{i}", traverse=False) for i, part in enumerate(parts)
         ]
         return dd.from_delayed(made, meta=parts[0][:0], verify_meta=False).persist(scheduler="sync")
-
-    def first(self, rows: int) -> Rows:
-        """Its first rows, not copied."""
-        made = object.__new__(Rows)
-        made.groups, made.keys, made.values = self.groups, self.keys[:rows], self.values[:rows]
-        made.frame, made.checked = self.frame.iloc[:rows], self.checked
-        return made
 
     def check(self, result: pd.DataFrame, passes: int = 1) -> None:
         """Whether a result has all rows, and those of some keys.
@@ -235,10 +228,10 @@ def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: floa
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def beside_peers(rows: Rows, count: int, repeats: int, limit: float) -> dict[str, Any]:
-    """A cell of the stream and its peers on the same number of rows."""
-    cell = streamed(rows.first(count), 1, None, repeats)
-    peers = {name: seconds_of_peer(name, count, rows.groups, repeats, limit) for name in PEERS}
+def beside_peers(rows: int, groups: int, repeats: int, limit: float) -> dict[str, Any]:
+    """A cell of the stream and its peers on the same rows."""
+    cell = streamed(Rows(rows, groups), 1, None, repeats)
+    peers = {name: seconds_of_peer(name, rows, groups, repeats, limit) for name in PEERS}
     ours = statistics.median(cell["seconds"])
     ratios = {n: statistics.median(s) / ours for n, s in peers.items() if not isinstance(s, str)}
     return cell | {"peers": peers, "peer_ratio": ratios}
@@ -275,9 +268,9 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
             note(streamed(rows, 1, None if share is None else int(share * size), args.repeats))
         if args.twice:
             note(streamed(rows, -(-2 * total // size), None, 1))
-        if args.peer_rows:
-            note(beside_peers(rows, args.peer_rows, args.repeats, args.peer_seconds))
         del rows
+    for groups in args.groups if args.peer_rows else ():
+        note(beside_peers(args.peer_rows, groups, args.repeats, args.peer_seconds))
 
 
 def main() -> None:

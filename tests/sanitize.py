@@ -2,16 +2,19 @@
 
 The tools are memcheck, racecheck, initcheck and synccheck; by default all. Needs a GPU, cuDF and
 ``compute-sanitizer``, of the CUDA toolkit, on the path or in ``$CUDA_HOME/bin``. Only our kernels
-are checked. The exit status is 0 if no tool has found anything and all answers are right.
+are checked. ``--part 2/4`` runs every fourth query from the second on: processes may share the GPU.
+The exit status is 0 if no tool has found anything and all answers are right.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,19 @@ FOUND = 9
 ROWS = 20_000
 
 
-def command_of(sanitizer: str, tool: str, python: Sequence[str]) -> list[str]:
-    """The command that runs the queries under a tool."""
+def command_of(sanitizer: str, tool: str, python: Sequence[str], part: str = "1/1") -> list[str]:
+    """The command that runs a part of the queries under a tool."""
     given = ["--tool", tool, "--error-exitcode", str(FOUND), "--kernel-name", f"kns={NAMESPACE}"]
     # the CUDA bindings ask the driver for functions that it may not have
     given += ["--report-api-errors", "no"]
     if tool == "memcheck":
         given += ["--leak-check", "no"]
-    return [sanitizer, *given, *python, "-m", "tests.sanitize", "--queries"]
+    return [sanitizer, *given, *python, *queries_of(part)]
+
+
+def queries_of(part: str) -> list[str]:
+    """What Python is given to run a part of the queries."""
+    return ["-m", "tests.sanitize", "--part", part, "--queries"]
 
 
 def sanitizer_of(environment: dict[str, str]) -> str | None:
@@ -89,23 +97,36 @@ def queries(rows: pd.DataFrame) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "whole groups of three partitions", lambda: whole(3)
 
 
-def run_queries() -> None:
-    """Run each query once."""
+def run_queries(number: int, parts: int) -> None:
+    """Run each query of a part once."""
     import dask
 
     rows = frame()
     with dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"}):
-        for name, run in queries(rows):
+        for name, run in islice(queries(rows), number - 1, None, parts):
             run()
             print("right:", name, flush=True)
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """A part of the queries: its number, from 1 on, and how many there are."""
+    number, _, parts = text.partition("/")
+    if not 1 <= int(number) <= int(parts):
+        raise ValueError(text)
+    return int(number), int(parts)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the queries, or each tool over them; the exit status."""
-    if list(arguments) == ["--queries"]:
-        run_queries()
+    parser = argparse.ArgumentParser(prog="python -m tests.sanitize")
+    parser.add_argument("tools", nargs="*", metavar="tool", help=", ".join(TOOLS))
+    parser.add_argument("--part", default="1/1", help="of the queries, as 2/4")
+    parser.add_argument("--queries", action="store_true", help="run them without a tool")
+    given = parser.parse_args(arguments)
+    if given.queries:
+        run_queries(*part_of(given.part))
         return 0
-    unknown = set(arguments) - set(TOOLS)
+    unknown = set(given.tools) - set(TOOLS)
     if unknown:
         print(f"there is no tool {', '.join(sorted(unknown))}: {', '.join(TOOLS)}", file=sys.stderr)
         return 2
@@ -116,9 +137,9 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     # without the tool first: what is compiled is cached then
-    commands = {"no tool": [sys.executable, "-m", "tests.sanitize", "--queries"]}
-    for tool in arguments or TOOLS:
-        commands[tool] = command_of(sanitizer, tool, [sys.executable])
+    commands = {"no tool": [sys.executable, *queries_of(given.part)]}
+    for tool in given.tools or TOOLS:
+        commands[tool] = command_of(sanitizer, tool, [sys.executable], given.part)
     failed = []
     for tool, command in commands.items():
         print(f"== {tool}", flush=True)
