@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -211,16 +211,17 @@ class Gpu:
 
 
 @contextmanager
-def exclusive() -> Iterator[Gpu]:
-    """The current GPU, for one stream of this process at a time.
+def exclusive() -> Iterator[Gpu | None]:
+    """The current GPU, for one stream of this process at a time; None without pinned memory.
 
     Its pinned buffers are kept: to make them takes longer than a short query.
     """
     with _busy:
         ordinal = current_device().ordinal
         if ordinal not in _gpus:
-            _gpus[ordinal] = Gpu(ordinal)
-        yield _gpus[ordinal]
+            with suppress(MemoryError):
+                _gpus[ordinal] = Gpu(ordinal)
+        yield _gpus.get(ordinal)
 
 
 def _image(column: Any, rows: Any) -> Image:
