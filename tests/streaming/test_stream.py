@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.reporting.fallbacks import tally
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.streaming.stream import partials_of
@@ -144,12 +145,17 @@ def test_rows_without_memory_are_halved_and_then_the_host_engines(
     assert "release" in device.log
 
 
-def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host() -> None:
+@pytest.mark.parametrize("limit", [0, 9_999])
+def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host(limit: int) -> None:
+    watch = tally.watch()
     whole = frame(3_000, 700)
     plan = plan_of(whole)
-    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=0)
+    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=limit)
     made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
     pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+    tally.unwatch(watch)
+    reasons = [] if limit else ["device memory does not suffice for them"]
+    assert list(watch.fallbacks) == reasons
 
 
 def test_errors_of_reading_are_raised() -> None:
