@@ -1,14 +1,15 @@
 """Rows of host memory through the GPU, against the bandwidth of the link that they go through.
 
 ``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
-each number of groups, and streams it (``gpuagg.engine: device``): with all of the device's memory,
-with a part of the frame's size, and with twice the device's memory of rows. At the end the stream
-and its peers (our host engine, Polars, DuckDB) group fewer rows, each peer in a process of its own
-with a time limit. The results are written after every cell.
+each number of groups, and streams it (``gpuagg.engine: device``): from RMM's default resource, from
+a pool, from a pool limited to a part of the frame's size, and with twice the device's memory of
+rows. At the end the stream and its peers (our host engine, Polars, DuckDB) group fewer rows, each
+peer in a process of its own with a time limit. The results are written after every cell. Seconds
+are medians without the first repetition, which may compile; of twice the memory there is one.
 
 Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
 as it is named, so the link sees all rows, and the groups are those of the frame with so many times
-the rows. Every result is checked: the number of rows, and the rows and the sum of some keys.
+the rows. Every result is checked: the number of rows, and the rows and the sums of some keys.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ ROW_BYTES = 16
 PARTITION_ROWS = 1 << 24
 PEERS = ("host", "polars", "duckdb")
 AGGREGATIONS = ("sum", "count")
-_CHECKED_KEYS = 4
+_POOL_BYTES = 60 << 30
+# Their sums are checked.
+_SOME_KEYS = 4
 
 
 class Rows:
@@ -54,14 +57,19 @@ class Rows:
         self.groups = groups
         self.keys, self.values = np.empty(rows, np.int64), np.empty(rows)
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self._fill, range(0, rows, PARTITION_ROWS)))
+            found = list(pool.map(self._fill, range(0, rows, PARTITION_ROWS)))
+        self.counts, self.sums = (sum(each) for each in zip(*found, strict=True))
         self.frame = pd.DataFrame({"k": self.keys, "x": self.values}, copy=False)
-        self.checked = self.keys[:_CHECKED_KEYS]
 
-    def _fill(self, start: int) -> None:
+    def _fill(self, start: int) -> tuple[Any, Any]:
+        """Make the rows of a partition; the rows and the sums of some of their keys."""
         rng, stop = np.random.default_rng(start), min(start + PARTITION_ROWS, len(self.keys))
-        self.keys[start:stop] = rng.integers(0, self.groups, stop - start)
-        rng.random(out=self.values[start:stop])
+        keys, values = self.keys[start:stop], self.values[start:stop]
+        keys[:] = rng.integers(0, self.groups, stop - start)
+        rng.random(out=values)
+        few = np.flatnonzero(keys < _SOME_KEYS)
+        counts = np.bincount(keys[few], minlength=_SOME_KEYS)
+        return counts, np.bincount(keys[few], values[few], minlength=_SOME_KEYS)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -85,19 +93,11 @@ class Rows:
             If it has not.
         """
         assert int(result["count"].sum()) == passes * len(self)
-
-        def of_a_key(key: int) -> None:
-            rows = np.concatenate([
-                start + np.flatnonzero(self.keys[start : start + PARTITION_ROWS] == key)
-                for start in range(0, len(self), PARTITION_ROWS)
-            ])  # fmt: skip
-            (place,) = np.flatnonzero(result.index.to_numpy() == key)
-            count, total = result["count"].iloc[place], result["sum"].iloc[place]
-            assert count == passes * len(rows), (key, count, passes * len(rows))
-            np.testing.assert_allclose(total, passes * self.values[rows].sum(), rtol=1e-9)
-
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(of_a_key, self.checked.tolist()))
+        some = result[result.index < _SOME_KEYS].sort_index()
+        present = np.flatnonzero(self.counts)
+        assert some.index.tolist() == present.tolist()
+        assert some["count"].tolist() == (passes * self.counts[present]).tolist()
+        np.testing.assert_allclose(some["sum"], passes * self.sums[present], rtol=1e-9)
 
 
 def bandwidth(size: int = 1 << 30) -> float:
@@ -117,12 +117,13 @@ def bandwidth(size: int = 1 << 30) -> float:
 
 
 @contextmanager
-def memory(limit: int | None) -> Any:
-    """The device's memory, counted, of which so many bytes may be taken."""
+def memory(limit: int | None) -> Iterator[Any]:
+    """A pool of the device's memory, counted, of which so many bytes may be taken."""
     import rmm
 
     before = rmm.mr.get_current_device_resource()
-    counted = made = rmm.mr.StatisticsResourceAdaptor(before)
+    pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=_POOL_BYTES)
+    counted = made = rmm.mr.StatisticsResourceAdaptor(pool)
     if limit is not None:
         made = rmm.mr.LimitingResourceAdaptor(counted, limit)
     rmm.mr.set_current_device_resource(made)
@@ -152,27 +153,33 @@ def seconds_of(run: Callable[[], Any], repeats: int, check: Callable[[Any], None
     return seconds
 
 
-def streamed(rows: Rows, passes: int, limit: int | None, repeats: int) -> dict[str, Any]:
+def streamed(
+    rows: Rows, repeats: int, passes: int = 1, pool: bool = True, limit: int | None = None
+) -> dict[str, Any]:
     """A cell of the stream."""
     collection = rows.collection(passes)
-    with memory(limit) as counted:
+    with memory(limit) if pool else nullcontext() as counted:
         seconds = seconds_of(
             lambda: grouped(collection, "device"), repeats, lambda made: rows.check(made, passes)
         )
-        runs = dask_gpuagg.last_runs()
-        assert any(run.decision.kernel != "host" for run in runs)
-        peak = counted.allocation_counts.peak_bytes
+        peak = None if counted is None else counted.allocation_counts.peak_bytes
+    assert all(run.decision.kernel != "host" for run in dask_gpuagg.last_runs()[-1:])
     gigabytes = passes * len(rows) * ROW_BYTES / 1e9
-    median = statistics.median(seconds)
     return {
         "groups": rows.groups,
         "gigabytes": gigabytes,
         "passes": passes,
+        "resource": "pool" if pool else "default",
         "limit_bytes": limit,
         "peak_bytes": peak,
         "seconds": seconds,
-        "gigabytes_a_second": gigabytes / median,
+        "gigabytes_a_second": gigabytes / warm(seconds),
     }
+
+
+def warm(seconds: list[float]) -> float:
+    """The median of all repetitions but the first, where there are several."""
+    return statistics.median(seconds[1:] or seconds)
 
 
 def peer(name: str, rows: Rows) -> Callable[[], Any]:
@@ -230,26 +237,23 @@ def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: floa
 
 def beside_peers(rows: int, groups: int, repeats: int, limit: float) -> dict[str, Any]:
     """A cell of the stream and its peers on the same rows."""
-    cell = streamed(Rows(rows, groups), 1, None, repeats)
+    cell = streamed(Rows(rows, groups), repeats)
     peers = {name: seconds_of_peer(name, rows, groups, repeats, limit) for name in PEERS}
-    ours = statistics.median(cell["seconds"])
-    ratios = {n: statistics.median(s) / ours for n, s in peers.items() if not isinstance(s, str)}
+    ours = warm(cell["seconds"])
+    ratios = {name: warm(found) / ours for name, found in peers.items() if isinstance(found, list)}
     return cell | {"peers": peers, "peer_ratio": ratios}
 
 
 def shown(cell: dict[str, Any]) -> str:
     """A line about a cell."""
-    limit = cell["limit_bytes"]
+    limit, peak = cell["limit_bytes"], cell["peak_bytes"]
     parts = [
         f"{cell['gigabytes']:.1f} GB by {cell['groups']:,} groups",
-        f"device memory {'all' if limit is None else f'{limit / 1e9:.1f} GB'}",
+        cell["resource"] if limit is None else f"{cell['resource']} of {limit / 1e9:.1f} GB",
         f"{' '.join(f'{s:.2f}' for s in cell['seconds'])} s",
         f"{cell['gigabytes_a_second']:.1f} GB/s, {cell['share_of_link']:.0%} of the link",
-        f"peak {cell['peak_bytes'] / 1e9:.1f} GB",
-        *(
-            f"{name} {ratio:.1f} times as long"
-            for name, ratio in cell.get("peer_ratio", {}).items()
-        ),
+        *([] if peak is None else [f"peak {peak / 1e9:.1f} GB"]),
+        *(f"{n} {ratio:.1f} times as long" for n, ratio in cell.get("peer_ratio", {}).items()),
         *(f"{n} {why}" for n, why in cell.get("peers", {}).items() if isinstance(why, str)),
     ]
     return ", ".join(parts)
@@ -259,29 +263,30 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
     """All cells, one after the other."""
     import cupy as cp
 
-    total = int(cp.cuda.Device().mem_info[1])
-    streamed(Rows(1 << 22, 1 << 21), 1, None, 1)
+    total, repeats = int(cp.cuda.Device().mem_info[1]), args.repeats
     for groups in args.groups:
         rows = Rows(int(args.gigabytes * 1e9 / ROW_BYTES), groups)
         size = len(rows) * ROW_BYTES
-        for share in (None, *args.shares):
-            note(streamed(rows, 1, None if share is None else int(share * size), args.repeats))
+        note(streamed(rows, repeats, pool=False))
+        note(streamed(rows, repeats))
         if args.twice:
-            note(streamed(rows, -(-2 * total // size), None, 1))
+            note(streamed(rows, 1, passes=-(-2 * total // size)))
+        for share in args.shares:
+            note(streamed(rows, repeats, limit=int(share * size)))
         del rows
     for groups in args.groups if args.peer_rows else ():
-        note(beside_peers(args.peer_rows, groups, args.repeats, args.peer_seconds))
+        note(beside_peers(args.peer_rows, groups, repeats, args.peer_seconds))
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=34.4, help="of a frame")
+    parser.add_argument("--gigabytes", type=float, default=17.2, help="of a frame")
     parser.add_argument("--groups", type=int, nargs="+", default=[10_000_000, 100_000_000])
     parser.add_argument("--shares", type=float, nargs="*", default=[1 / 2, 1 / 8])
     parser.add_argument("--no-twice", dest="twice", action="store_false")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--peer-rows", type=int, default=1 << 28)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer-rows", type=int, default=1 << 27)
     parser.add_argument("--peer-seconds", type=float, default=30.0, help="of each peer")
     parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
     parser.add_argument("--commit", help="where the tree is no git checkout")

@@ -14,8 +14,9 @@ def test_each_tool_gets_a_command_that_fails_where_it_finds_something() -> None:
         command = sanitize.command_of("compute-sanitizer", tool, ["python"])
         assert command[command.index("--tool") + 1] == tool
         assert command[command.index("--error-exitcode") + 1] == "9"
-        assert command[-6:-1] == ["python", "-m", "tests.sanitize", "--part", "1/1"]
-        assert command[-1] == "--queries"
+        of_python = command[command.index("python") :]
+        assert of_python[:5] == ["python", "-m", "tests.sanitize", "--part", "1/1"]
+        assert of_python[5:] == ["--queries", *(["--copied"] if tool == "initcheck" else [])]
         part = sanitize.command_of("compute-sanitizer", tool, ["python"], "2/4")
         assert [a for a, b in zip(part, command, strict=True) if a != b] == ["2/4"]
 
@@ -24,7 +25,7 @@ def test_each_query_is_in_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     monkeypatch.setattr(sanitize, "frame", lambda: None)
     made = [(str(i), lambda i=i: ran.append(i)) for i in range(7)]
-    monkeypatch.setattr(sanitize, "queries", lambda rows: iter(made))
+    monkeypatch.setattr(sanitize, "queries", lambda rows, copies: iter(made))
     for number in (1, 2, 3):
         assert sanitize.main(["--part", f"{number}/3", "--queries"]) == 0
     assert sorted(ran) == list(range(7))

@@ -50,6 +50,7 @@ from dask_gpuagg.streaming.columns import (
     restored_text,
 )
 from dask_gpuagg.streaming.download import Fetch, fetched, on_host, text_on_host
+from dask_gpuagg.streaming.pool import pooled
 from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
@@ -221,7 +222,8 @@ def exclusive() -> Iterator[Gpu | None]:
         if ordinal not in _gpus:
             with suppress(MemoryError):
                 _gpus[ordinal] = Gpu(ordinal)
-        yield _gpus.get(ordinal)
+        with pooled(ordinal):
+            yield _gpus.get(ordinal)
 
 
 def _image(column: Any, rows: Any) -> Image:
