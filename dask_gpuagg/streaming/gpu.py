@@ -21,7 +21,7 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
-from dask_gpuagg.engines.device.exchange import split
+from dask_gpuagg.engines.device.exchange import ordered
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
@@ -177,9 +177,18 @@ class Gpu:
         wait_for(self._handle, _get_stream().__cuda_stream__()[1])
         return self._pinned.fetch(address, size)
 
-    def from_host(self, partial: dict[str, pd.DataFrame], plan: Plan) -> Any:
-        """A partial of ``to_host`` as a table again."""
-        groups = partial["groups"]
+    def to_host_in_parts(self, groups: Any, plan: Plan, like_: Batch, parts: int) -> list[Any]:
+        """A table divided by key hash, as partials of the host engine: slices of one."""
+        groups, ends = ordered(groups, plan, parts)
+        whole = self.to_host(groups, plan, like_)["groups"]
+        return [
+            {"groups": whole.iloc[start:end]}
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+    def from_host(self, partials: list[dict[str, pd.DataFrame]], plan: Plan) -> Any:
+        """Partials of ``to_host``, of equal dtypes, as one table again."""
+        groups = partials[0]["groups"]
         # NaN is null in keys and values, and a result in sums and moments
         nullable = [name for name in groups.columns if name[0] == "k"]
         nullable += [
@@ -188,23 +197,21 @@ class Gpu:
             if use.state in _OF_VALUES
             for field in STATES[use.state].fields
         ]
-        images = {name: image_of(groups[name]) for name in groups.columns}
-        images = {
-            name: image if name in nullable or image.kind != FLOAT else replace(image, kind=PLAIN)
-            for name, image in images.items()
-        }
-        loaded = self._started([[image] for image in images.values()])
+
+        def image(partial: dict[str, pd.DataFrame], name: Any) -> Image:
+            found = image_of(partial["groups"][name])
+            plain = found.kind == FLOAT and name not in nullable
+            return replace(found, kind=PLAIN) if plain else found
+
+        names = list(groups.columns)
+        loaded = self._started([[image(each, name) for each in partials] for name in names])
         stream = _get_stream().__cuda_stream__()[1]
         wait_for(stream, self._handle)
         try:
             columns = [_column(*pair) for pair in zip(*loaded, strict=True)]
-            return table(dict(zip(images, columns, strict=True)))
+            return table(dict(zip(names, columns, strict=True)))
         finally:
             wait_for(self._handle, stream)
-
-    def split(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
-        """A table divided by key hash."""
-        return [piece["groups"] for piece in split({"groups": groups}, plan, parts)]
 
     def release(self) -> None:
         """Give back what is cached."""
