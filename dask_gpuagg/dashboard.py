@@ -14,8 +14,9 @@ from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
-from dask_gpuagg.markup import escaped, html_table, page, time_text
+from dask_gpuagg.markup import escaped, html_table, page
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.units import time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages

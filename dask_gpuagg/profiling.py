@@ -15,13 +15,11 @@ from dask_gpuagg.markup import (
     escaped,
     html_table,
     page,
-    rate_text,
-    size_text,
     text_table,
-    time_text,
 )
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
+from dask_gpuagg.reporting.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run

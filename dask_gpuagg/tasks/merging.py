@@ -50,12 +50,13 @@ def finalized(
     bucket : (int, int), optional
         Number of the output, and how many there are.
     owned : bool
-        Whether nobody else needs the partials: they may leave the device while they merge.
+        Whether nobody else needs the partials: they may leave the device while they merge, and
+        the output may take its memory from them.
     """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
     return _merged(
-        lambda: engine.finalize(tables, together, meta, bucket),
+        lambda: engine.finalize(tables, together, meta, bucket, owned),
         lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
         tables,
         together,

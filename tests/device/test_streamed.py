@@ -140,13 +140,13 @@ def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.M
     monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 22, 1 << 23))
     monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 18)
     divided: list[int] = []
-    split = Gpu.split
+    real = Gpu.to_host_in_parts
 
-    def counted(self: Gpu, groups: Any, plan: Any, parts: int) -> list[Any]:
+    def counted(self: Gpu, groups: Any, plan: Any, like: Any, parts: int) -> list[Any]:
         divided.append(parts)
-        return split(self, groups, plan, parts)
+        return real(self, groups, plan, like, parts)
 
-    monkeypatch.setattr(Gpu, "split", counted)
+    monkeypatch.setattr(Gpu, "to_host_in_parts", counted)
     rng = np.random.default_rng(8)
     rows = 2_000_000
     whole = pd.DataFrame({"k": rng.integers(0, 900_000, rows), "x": rng.normal(size=rows)})

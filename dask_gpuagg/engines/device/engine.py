@@ -124,10 +124,12 @@ def finalize(
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
     """Merge partials and make the outputs; see ``host.finalize``.
 
-    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed.
+    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed. ``owned``
+    changes nothing: the outputs are made anew.
     """
     stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     if plan.states_from_rows and plan.states:

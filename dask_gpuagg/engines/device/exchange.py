@@ -72,14 +72,26 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
-        of_row = bucket_of(keys, buckets, second).values
-        order = cp.argsort(of_row, kind="stable").astype(cp.int32)
-        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+        order, ends = _order_of(whole, plan, buckets, second)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
             part[name] = _taken(whole, order[start:end])
     return parts
+
+
+def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
+    """A table in the order of the outputs of ``split``, and where the rows of each end."""
+    order, ends = _order_of(whole, plan, buckets)
+    return _taken(whole, order), ends
+
+
+def _order_of(
+    whole: Any, plan: Plan, buckets: int, second: bool = False
+) -> tuple[cp.ndarray, list[int]]:
+    keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
+    of_row = bucket_of(keys, buckets, second).values
+    ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+    return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
 
 def _taken(whole: Any, rows: cp.ndarray) -> Any:

@@ -9,8 +9,8 @@ partitions.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -171,6 +171,7 @@ def finalize(
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
     """Merge partials and make the outputs.
 
@@ -184,13 +185,15 @@ def finalize(
     bucket : (int, int), optional
         Number of this output and number of outputs, when there are several. Unobserved
         categories then appear only in the output that their hash names.
+    owned : bool
+        Whether nobody else needs the partials: an output may take its memory from them.
 
     Returns
     -------
     DataFrame or Series
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
-        return _finished_alone(partials[0]["groups"], plan, meta)
+        return _finished_alone(partials[0]["groups"], plan, meta, owned)
     stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
@@ -249,14 +252,23 @@ def _is_plain(partial: Partial, plan: Plan) -> bool:
     )
 
 
-def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any) -> Any:
+def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any, owned: bool) -> Any:
     """The output of one partial, each of whose rows is a group: nothing is merged."""
-    arrays = {
-        name: table[name].to_numpy() if is_plain(table[name].dtype) else table[name].array
-        for name in table.columns
-    }
+    arrays = {name: _values(table[name], owned) for name in table.columns}
     keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
     return finish_groups(keys, arrays, {}, {}, plan, meta)
+
+
+def _values(column: pd.Series, owned: bool) -> Any:
+    """The array of a column; one that can be written to, where it is owned and memory is."""
+    if not is_plain(column.dtype):
+        return column.array
+    values = column.to_numpy()
+    if owned:
+        # pandas shows its memory read-only; that of a message is
+        with suppress(ValueError):
+            values.flags.writeable = True
+    return values
 
 
 def _states(
@@ -383,7 +395,7 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
     # None is null to every dtype, and NaN to those that pandas takes from the values
     for dtype, nothing in ((promised.dtype, None), (None, np.nan)):
         objects = held.where(~null, nothing).tolist()
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+        with suppress(TypeError, ValueError, OverflowError):
             made = pd.Series(objects, dtype=dtype)
             # floats are not what large integers are, nor integers what fractions are, nor is
             # False what None is

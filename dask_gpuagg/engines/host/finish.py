@@ -158,9 +158,9 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
 
 
 def make_index(keys: list[Any], names: Any) -> pd.Index:
-    """Index of the groups; a MultiIndex for several keys."""
+    """Index of the groups; a MultiIndex for several keys. Nothing writes to the keys any more."""
     if len(keys) == 1:
-        return pd.Index(keys[0], name=names[0])
+        return pd.Index(keys[0], name=names[0], copy=False)
     return pd.MultiIndex.from_arrays(keys, names=names)
 
 
