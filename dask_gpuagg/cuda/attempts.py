@@ -399,4 +399,6 @@ def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str
     made = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
     if forced != "auto":
         return made
+    if made.expected_ms is not None and costs.corrections:
+        made = replace(made, why=f"{made.why}; corrected by what earlier calls took")
     return that_fits(query, call.rows, made, device, call.has_room, costs, call.values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -133,6 +134,19 @@ class Stopwatch:
     def stop(self, name: str, started: Any, stream: int) -> None:
         """Record the event that ends a lap."""
         self._laps.append((name, started, self.start(stream)))
+
+    def laps(self) -> Counter[str]:
+        """How many laps each name has."""
+        return Counter(name for name, _, _ in self._laps)
+
+    def is_done(self) -> bool:
+        """Whether the device has passed the last lap; does not wait for it."""
+        from cuda.bindings import driver
+
+        if not self._laps:
+            return True
+        (status,) = driver.cuEventQuery(self._laps[-1][2])
+        return bool(status == driver.CUresult.CUDA_SUCCESS)
 
     def milliseconds(self) -> dict[str, float]:
         """Device milliseconds by name; waits for the last lap."""
