@@ -16,7 +16,7 @@ ROWS = 8_000_000
 
 @pytest.fixture
 def derived(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Constants by which scattering takes a tenth of what it does, as of a device never measured."""
+    """Constants by which scattering takes a tenth of its time, as of a device never measured."""
     device = current_device()
     made = costs.shipped(device).costs
     fast = replace(
