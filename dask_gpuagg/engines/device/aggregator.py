@@ -408,6 +408,7 @@ class Aggregator:
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return gather(list(map(whole, self.keys)), column_of(made.keys[0], INT32, groups))
+            rows = column_of(made.keys[0], INT32, groups)
+            return gather(list(map(whole, self.keys)), rows, all_there=True)
         pairs = zip(made.keys, self.keys, strict=True)
         return [column_of(m, k.type(), groups) for m, k in pairs]

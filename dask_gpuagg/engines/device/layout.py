@@ -154,11 +154,16 @@ def column_of(made: Made, dtype: DataType, groups: int) -> plc.Column:
     return plc.Column(dtype, groups, made.characters, mask, nulls, 0, children)
 
 
-def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
-    """Rows of columns by number; null where there is no row of that number."""
+def gather(
+    columns: Sequence[plc.Column], rows: plc.Column, all_there: bool = False
+) -> list[plc.Column]:
+    """Rows of columns by number; null where there is no row of that number.
+
+    Where ``all_there`` says that each number is a row's, columns without nulls get no null mask,
+    which would be made and counted.
+    """
     if not columns:
         return []
-    table = plc.copying.gather(
-        plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
-    )
-    return list(table.columns())
+    policy = plc.copying.OutOfBoundsPolicy
+    beyond = policy.DONT_CHECK if all_there else policy.NULLIFY
+    return list(plc.copying.gather(plc.Table(list(columns)), rows, beyond).columns())

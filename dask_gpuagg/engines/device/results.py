@@ -82,14 +82,19 @@ def shape_of(meta: Any) -> Shape:
 
 
 def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
-    """Index of the groups; a MultiIndex for several keys.
+    """Index of the groups by their key Series; a MultiIndex for several keys."""
+    return _index_of([key._column for key in keys], names)
+
+
+def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
+    """The same, by columns.
 
     It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
     factorized when somebody asks for them, which not many do.
     """
     if len(keys) == 1:
-        return cudf.Index._from_column(keys[0]._column, name=names[0])
-    index = cudf.MultiIndex._from_data({i: key._column for i, key in enumerate(keys)})
+        return cudf.Index._from_column(keys[0], name=names[0])
+    index = cudf.MultiIndex._from_data(dict(enumerate(keys)))
     index.names = list(names)
     return index
 
@@ -169,14 +174,11 @@ def from_libcudf(
     dtypes : sequence of dtypes
         Of the keys; categories and times in a zone are what libcudf stores them as.
     """
-    if len(keys) == 1 and is_own(dtypes[0]):
-        index = cudf.Index._from_column(_wrapped(keys[0]), name=shape.index[0])
-    else:
-        series = [
-            plain(key) if is_own(dtype) else like(key, dtype)
-            for key, dtype in zip(keys, dtypes, strict=True)
-        ]
-        index = index_of(series, shape.index)
+    wrapped = [
+        _wrapped(key) if is_own(dtype) else ColumnBase.create(key, dtype)
+        for key, dtype in zip(keys, dtypes, strict=True)
+    ]
+    index = _index_of(wrapped, shape.index)
     columns = [_wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
         return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
