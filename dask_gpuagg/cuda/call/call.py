@@ -14,7 +14,7 @@ from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, SMALL_BL
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 
-Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
+Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
 
 _MASK_PADDING = 64
 

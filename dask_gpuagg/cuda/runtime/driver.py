@@ -173,7 +173,9 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
 
 
 def read_back(
-    pointer: int, into: ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64, stream: int
+    pointer: int,
+    into: ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64,
+    stream: int,
 ) -> None:
     """Copy a device struct or number to the host and wait for the stream.
 
@@ -181,7 +183,7 @@ def read_back(
     ----------
     pointer : int
         Device address.
-    into : ctypes.Structure, ctypes.c_uint32 or ctypes.c_uint64
+    into : ctypes.Structure, array, ctypes.c_uint32 or ctypes.c_uint64
     stream : int
     """
     driver = bindings()
