@@ -272,17 +272,17 @@ def _of_representation(
     """
     query, remember = call.query, None
     if decision is None:
-        before = None if encoded or query.coded else repeat.expectation(call, forced)
+        before = None if encoded else repeat.expectation(call, forced)
         sample = Sample(call) if before is not None or sampled(call, forced) else None
         if before is not None and sample is not None:
             attempt = _repeated(columns, call, forced, sample, before)
             yield attempt
+            repeat.refused(call, forced)
             if attempt.doubted and before.numbering is None:
                 return
             if attempt.doubted:
                 # values that only the sample has none of
                 remember_out_of_range(query, call.about)
-            repeat.refused(call, forced)
         decision = decide(call, forced, sample, encoded)
         if sample is not None and not encoded:
             if query.may_fill:
