@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
@@ -32,10 +33,13 @@ def engine_of(data: Any) -> ModuleType:
     ----------
     data : DataFrame, Series or dict of DataFrame
     """
-    if engine_name(data) == DEVICE:
-        # imports cuDF, which only users of cuDF have
-        return importlib.import_module("dask_gpuagg.engines.device.engine")
-    return engine
+    return _device("engine") if engine_name(data) == DEVICE else engine
+
+
+def _device(name: str) -> ModuleType:
+    """A module of the device engine. It imports cuDF, which only users of cuDF have."""
+    path = f"dask_gpuagg.engines.device.{name}"
+    return sys.modules.get(path) or importlib.import_module(path)
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
@@ -55,6 +59,5 @@ def column_of(frame: Any, label: Any) -> Any:
     label : label
     """
     if engine_name(frame) == DEVICE:
-        groups = importlib.import_module("dask_gpuagg.engines.device.groups")
-        return groups.column_at(frame, label)
+        return _device("groups").column_at(frame, label)
     return frame[label]

@@ -298,7 +298,7 @@ def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | 
 
 def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
     """The key and value columns of a partition."""
-    if not all(_is_aligned(frame, key) for key in by):
+    if not all(isinstance(key, str) or _is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_resolve(frame, b) for b in by]
     columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]
