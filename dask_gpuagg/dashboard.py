@@ -265,17 +265,28 @@ def _table(title: str, head: Sequence[str], rows: list[list[Any]], text: bool = 
     return page(f"<h4>{escaped(title)}</h4>", html_table(head, cells, text))
 
 
-def _time_plot(source: Any) -> Any:
+def _figure(name: str, title: str, tooltips: str) -> Any:
+    """A plot with a bar for each worker; the caller adds the bars."""
     from bokeh.plotting import figure
 
     plot = figure(
-        title="Seconds in tasks, by step (hatched: on the device)",
+        title=title,
         y_range=[],
         height=260,
         tools="hover",
-        tooltips="$name: @$name{0.00} s on worker @worker",
+        tooltips=tooltips,
         sizing_mode="stretch_width",
-        name="group_by_time",
+        name=name,
+    )
+    plot.x_range.start = 0
+    return plot
+
+
+def _time_plot(source: Any) -> Any:
+    plot = _figure(
+        "group_by_time",
+        "Seconds in tasks, by step (hatched: on the device)",
+        "$name: @$name{0.00} s on worker @worker",
     )
     stacked = [f"{step} {engine}" for engine in _ENGINES for step in _STEPS]
     bars = plot.hbar_stack(
@@ -288,7 +299,6 @@ def _time_plot(source: Any) -> Any:
         source=source,
     )
     _legend(plot, dict(zip(_STEPS, bars, strict=False)))
-    plot.x_range.start = 0
     return plot
 
 
@@ -303,18 +313,12 @@ def _legend(plot: Any, bars: dict[str, Any]) -> None:
 
 def _rate_plot(source: Any) -> Any:
     from bokeh.models import NumeralTickFormatter
-    from bokeh.plotting import figure
 
-    plot = figure(
-        title="Rows grouped per second, over 10 s",
-        y_range=[],
-        height=260,
-        tools="hover",
-        tooltips="@rate{0,0} rows/s on worker @worker",
-        sizing_mode="stretch_width",
-        name="group_by_rate",
+    plot = _figure(
+        "group_by_rate",
+        f"Rows grouped per second, over {_WINDOW_S:.0f} s",
+        "@rate{0,0} rows/s on worker @worker",
     )
     plot.hbar(y="worker", right="rate", height=0.8, color=_COLOURS[0], source=source)
     plot.xaxis.formatter = NumeralTickFormatter(format="0.0 a")
-    plot.x_range.start = 0
     return plot
