@@ -15,6 +15,7 @@ from typing import Any
 from distributed import Client, SchedulerPlugin, get_client
 
 from dask_gpuagg.markup import escaped, html_table, page, time_text
+from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.tasks.reading import ACTIVITY
 
@@ -109,6 +110,7 @@ class GroupByPage(SchedulerPlugin):
         scheduler.http_application.add_application(made)
         made.initialize(scheduler.loop)
         made.start()
+        prometheus.export_fallbacks(lambda: _fallbacks(scheduler))
 
 
 def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
@@ -164,12 +166,11 @@ class _Page:
         bars = bars_of(reports, self._rates_of(reports))
         if bars["worker"] != list(self._time.y_range.factors):
             self._time.y_range.factors = self._rates.y_range.factors = bars["worker"]
-        events = [event for _, event in self.scheduler.get_events(TOPIC)]
         self.bars.data.update(bars)
         for shown, text in (
             (self.steps, steps_of(reports)),
             (self.kernels, kernels_of(reports)),
-            (self.fallbacks, fallbacks_of(events)),
+            (self.fallbacks, fallbacks_of(_fallbacks(self.scheduler))),
         ):
             if shown.text != text:
                 shown.text = text
@@ -186,6 +187,11 @@ class _Page:
                 latest.popleft()
         self._reported = {name: self._reported[name] for name in reports}
         return {name: rate_of(latest) for name, latest in self._reported.items()}
+
+
+def _fallbacks(scheduler: Any) -> list[dict[str, str]]:
+    """What clients have reported."""
+    return [event for _, event in scheduler.get_events(TOPIC)]
 
 
 def rate_of(reported: Sequence[tuple[float, int]]) -> float:
@@ -225,7 +231,7 @@ def steps_of(reports: dict[str, Any]) -> str:
     head = ("worker", "step", "engine", "tasks", "time", "rows in", "rows out", "rows/s")
     rows = [
         [name, step, engine, n, time_text(seconds), rows, groups, int(rows / max(seconds, 1e-9))]
-        for name, (step, engine, kernel, n, seconds, rows, groups, _, _) in _entries(reports)
+        for name, (step, engine, kernel, n, seconds, rows, groups, *_) in _entries(reports)
         if not kernel
     ]
     return _table("Tasks by worker, step and engine", head, rows)
@@ -239,7 +245,7 @@ def kernels_of(reports: dict[str, Any]) -> str:
     )
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
+        for name, (step, _, kernel, n, seconds, rows, groups, _, expected, spilled) in _entries(
             reports
         )
         if kernel
