@@ -30,6 +30,10 @@ _COLOURS = (
     *("#2ca02c", "#9467bd", "#7f7f7f", "#bcbd22"),
 )
 _INTERVAL_MS = 500
+# on a narrow screen plots lie below each other, and wide tables scroll
+_WRAPPED = {"flex-wrap": "wrap"}
+_SCROLLED = {"overflow-x": "auto", "max-width": "100%"}
+_PLOT_WIDTH, _PLOT_HEIGHT = 340, 260
 # over which rows per second are counted: tasks end now and then
 _WINDOW_S = 10.0
 
@@ -143,12 +147,12 @@ class _Page:
         self._reported: dict[str, deque[tuple[float, int]]] = {}
         self.bars = ColumnDataSource(bars_of({}, {}), name="bars")
         self.steps, self.kernels, self.fallbacks = (
-            Div(name=name, sizing_mode="stretch_width")
+            Div(name=name, sizing_mode="stretch_width", styles=_SCROLLED)
             for name in ("steps", "kernels", "fallbacks")
         )
         self._time, self._rates = _time_plot(self.bars), _rate_plot(self.bars)
         self.root = column(
-            row(self._time, self._rates, sizing_mode="stretch_width"),
+            row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED),
             self.steps,
             self.kernels,
             self.fallbacks,
@@ -164,8 +168,9 @@ class _Page:
             if ACTIVITY in ws.metrics
         }
         bars = bars_of(reports, self._rates_of(reports))
-        if bars["worker"] != list(self._time.y_range.factors):
-            self._time.y_range.factors = self._rates.y_range.factors = bars["worker"]
+        upwards = bars["worker"][::-1]  # in the order of the tables, downwards
+        if upwards != list(self._time.y_range.factors):
+            self._time.y_range.factors = self._rates.y_range.factors = upwards
         self.bars.data.update(bars)
         for shown, text in (
             (self.steps, steps_of(reports)),
@@ -278,7 +283,8 @@ def _figure(name: str, title: str, tooltips: str) -> Any:
     plot = figure(
         title=title,
         y_range=[],
-        height=260,
+        min_width=_PLOT_WIDTH,
+        height=_PLOT_HEIGHT,
         tools="hover",
         tooltips=tooltips,
         sizing_mode="stretch_width",
