@@ -128,7 +128,8 @@ def numbers() -> str:
     equal = sum(query["answer"]["equal"] for query in tpch.values())
     slower = sum(any(query["slower"].values()) for query in tpch.values())
     answers = (
-        f"queries of TPC-H give stock Dask's rows; slower than noise explains: {slower or 'none'}"
+        "queries of TPC-H have stock Dask's answers; "
+        f"{slower or 'none'} of them slower by more than noise"
     )
     texts = (
         (f"{cpu}×", "as fast as stock Dask: group-bys on two cores, geometric mean"),
