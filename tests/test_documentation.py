@@ -13,7 +13,7 @@ from tests.running import ROOT
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "benchmarks/*.md", "docs/*.md", "docs/notebooks/*.md", "kernels/**/*.md")
+    for pattern in ("*.md", "benchmarks/*.md", "docs/*.md", "docs/n*/*.md", "kernels/**/*.md")
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
