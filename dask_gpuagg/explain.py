@@ -204,7 +204,7 @@ def _one_expression(query: Any) -> Expr:
         return query
     if isinstance(query, GroupBy):
         raise TypeError(
-            "explain() takes a query, and a group-by without an aggregation is none: "
+            "explain() takes a query, and this group-by has no aggregation yet: "
             "add one, such as .sum(), or ask why_not(groupby, spec)"
         )
     expr = getattr(query, "expr", None)

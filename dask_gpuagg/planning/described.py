@@ -99,7 +99,10 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     nodes = list(_nodes(planned, query))
     kinds = {type(node): node for node in nodes}
     chunks = next((node.chunks for node in nodes if "chunks" in node._parameters), None)
-    partials = query.frame.npartitions if chunks is None else len(chunks)
+    partitions = partials = int(query.frame.npartitions)
+    if chunks is not None:
+        # of files, which Dask would read several of as one partition, the tasks read each
+        partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
     exchange = next((n for n in nodes if isinstance(n, _EXCHANGES)), None)
     route, pieces = Route.ALIGNED, 0
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
@@ -116,7 +119,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     rows = rows_of(query.frame)
     return Physical(
         route,
-        int(query.frame.npartitions),
+        partitions,
         partials,
         pieces,
         int(planned.npartitions),

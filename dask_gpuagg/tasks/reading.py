@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dask_gpuagg.engines.device.memory import free_cached
+from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
@@ -132,7 +133,7 @@ def _read_again(part: Any) -> Frame:
 
 
 def show_progress() -> None:
-    """Let the worker that this task runs on report the rows that are done, with each heartbeat."""
+    """Let the worker of this task report what is done, by heartbeats and to Prometheus."""
     module = sys.modules.get("distributed.worker")
     state = getattr(module.thread_state, "execution_state", None) if module is not None else None
     if state is not None:
@@ -141,6 +142,7 @@ def show_progress() -> None:
             # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
             # whose heartbeat fails closes
             worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done, ACTIVITY: _activity}
+            prometheus.export_activity()
 
 
 def _rows_done(worker: Any) -> int:

@@ -89,17 +89,17 @@ def test_activity_sums_up_all_queries_in_plain_values() -> None:
             note_run(Run(DECISION, np.int64(10), np.int64(2), spilled=3, seconds=0.5))
             running.saw("device", 10, 2)
     with task(plan_of("var"), "finalize") as running:
-        note_run(Run(Decision(kernel="hgb", why=""), 4, 2, seconds=0.5))
-        running.saw("device", 4, 2)
+        note_run(Run(Decision(kernel="hgb", why=""), 4, 2, bytes_read=32, seconds=0.5))
+        running.saw("device", 4, 2, 32)
     found = activity()
     # as heartbeats carry it
     assert msgpack.loads(msgpack.dumps(found)) == found
     steps = {tuple(entry[:3]): entry[3:] for entry in found["steps"]}
-    assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 180, 6]
+    assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 0, 180, 6]
     # nothing was expected: what was found counts
-    assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 2, 0]
+    assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 32, 2, 0]
     calls, _, rows, groups, *rest = steps["partial", "device", ""]
-    assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0])
+    assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0, 0])
 
 
 def test_a_rehearsal_leaves_no_run() -> None:
