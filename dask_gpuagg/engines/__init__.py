@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from dask_gpuagg.engines.host import engine
+from dask_gpuagg.engines.host import engine, narrowed
 
 HOST, DEVICE = "host", "device"
 
@@ -36,6 +36,12 @@ def engine_of(data: Any) -> ModuleType:
         # imports cuDF, which only users of cuDF have
         return importlib.import_module("dask_gpuagg.engines.device.engine")
     return engine
+
+
+def narrowing_of(data: Any) -> ModuleType:
+    """What the engine of some data narrows quantiles by, as a module; see ``engine_of``."""
+    assert engine_name(data) == HOST
+    return narrowed
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
