@@ -98,9 +98,7 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
         return None
     if estimate.rows < max(ROWS_FROM, ROWS_OF_A_GROUP * estimate.groups):
         return None
-    reason = (
-        f"about {estimate.groups:,} groups of {estimate.rows:,} rows, which stay where they are"
-    )
+    reason = f"about {estimate.groups:,} groups of {estimate.rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=estimate.groups, bound=False)
     stride = stride_of(estimate.rows, estimate.groups)
     promised = Promised(query.meta, query.plan)

@@ -14,8 +14,9 @@ from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.engines.host import fused, ordered
 from dask_gpuagg.engines.host.exchange import keys_of
 from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.interpolated import interpolated
 from dask_gpuagg.engines.host.stacking import stack, stack_series
-from dask_gpuagg.narrowing import ERRORS, SPARE, Target, interpolation_of, target_of, targets
+from dask_gpuagg.narrowing import ERRORS, SPARE, Target, target_of, targets
 from dask_gpuagg.plan import Output, Plan
 
 Array = npt.NDArray[Any]
@@ -344,7 +345,7 @@ def picked(
             low[missed], high[missed] = (v[place[missed]] for v in values)
         made[target] = ranked, low, high
     outputs = {
-        f"o{i}": _between(output, *made[target_of(output)], plan)
+        f"o{i}": _made(output, *made[target_of(output)], plan)
         for i, output in enumerate(plan.outputs)
         if output.kind is Kind.WHOLE
     }
@@ -376,27 +377,7 @@ def _found(
     return ranked, values[0], values[1]
 
 
-def _between(output: Output, ranked: _Ranked, low: Array, high: Array, plan: Plan) -> Array:
-    """What pandas makes of two order statistics of each group; NaN of groups without values."""
-    assert output.column is not None
-    dtype = plan.columns[output.column].dtype
-    with np.errstate(invalid="ignore", over="ignore"):
-        if output.aggregation == "median":
-            low, high = low.astype(np.float64), high.astype(np.float64)
-            made = np.where(ranked.upper > ranked.lower, (low + high) / 2.0, low)
-            kept = np.float32 if dtype == np.float32 else np.float64
-        else:
-            made, kept = _quantile(output, ranked, low, high, dtype), np.float64
-        return np.where(ranked.rows > 0, made, np.nan).astype(kept)
-
-
-def _quantile(output: Output, ranked: _Ranked, low: Array, high: Array, dtype: Any) -> Array:
-    # in the arithmetic of pandas' loop: that of C, in the column's type
-    kind = dtype if dtype.itemsize >= 4 else np.dtype(np.int32)
-    low, high = low.astype(kind), high.astype(kind)
-    share = target_of(output).q * np.maximum(ranked.rows - 1, 0) % 1
-    if interpolation_of(output) == "midpoint":
-        made = (low + high) / 2.0
-    else:
-        made = low.astype(np.float64) + (high - low).astype(np.float64) * share
-    return np.where(share == 0, low.astype(np.float64), made)
+def _made(output: Output, ranked: _Ranked, low: Array, high: Array, plan: Plan) -> Array:
+    return interpolated(
+        output, plan.columns[target_of(output).column].dtype, ranked.rows, low, high
+    )
