@@ -10,7 +10,8 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 
 from dask_gpuagg.cluster.preflight import current_client
-from dask_gpuagg.engines import HOST, engine_name
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.narrowing import is_narrowed, stride_of
 from dask_gpuagg.planning.chunks import READERS, STREAMED_READERS, Chunks, unprojected
 from dask_gpuagg.planning.nodes import OfChunks, chunk_task
@@ -31,6 +32,8 @@ from dask_gpuagg.tasks.narrowing import (
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly.
 ROWS_OF_A_GROUP = 1 << 11
 ROWS_FROM = 1 << 20
+# Of more groups the kernels sort rows, and do not count them by brackets.
+GROUPS_OF_DEVICE = 1 << 16
 
 
 class GroupByNarrowed(OfChunks):
@@ -88,7 +91,10 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     """
     if not is_narrowed(query.plan) or query.shuffle_method is not None:
         return None
-    if engine_name(query.meta) != HOST or settings().engine == "device":
+    device = engine_name(query.meta) == DEVICE
+    if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
+        return None  # chunks may number categories each in its own way
+    if not device and settings().engine == "device":
         return None
     chunks = _held(query)
     if chunks is None or len(chunks) < 2:
@@ -97,6 +103,8 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     if estimate.groups is None or estimate.rows is None:
         return None
     if estimate.rows < max(ROWS_FROM, ROWS_OF_A_GROUP * estimate.groups):
+        return None
+    if device and estimate.groups > GROUPS_OF_DEVICE:
         return None
     reason = f"about {estimate.groups:,} groups of {estimate.rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=estimate.groups, bound=False)

@@ -6,7 +6,7 @@ Partitions whose columns are not as promised are not narrowed: then all rows are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dask_gpuagg.aggregations import Kind
@@ -14,25 +14,13 @@ from dask_gpuagg.engines import engine_name, narrowing_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.tasks.merging import combined, finalized
-from dask_gpuagg.tasks.partials import Partial, partials_of, runs_of
+from dask_gpuagg.tasks.partials import Inputs, partials_of, runs_of
 from dask_gpuagg.tasks.reading import show_progress
 from dask_gpuagg.tasks.tasks import inputs_there, read
 
-
-@dataclass(frozen=True, slots=True)
-class Narrowed:
-    """What one chunk sends.
-
-    Attributes
-    ----------
-    counted : list of Counted
-        Of its partitions; empty where there are no brackets.
-    partial : dict of str to DataFrame, optional
-        Of the other outputs; of all, where there are no brackets.
-    """
-
-    counted: list[Any]
-    partial: Partial | None
+# What one chunk sends: ``counted``, a list of its partitions' counts, empty where there are no
+# brackets; and ``partial``, that of the other outputs, or of all where there are no brackets.
+Narrowed = dict[str, Any]
 
 
 def gpuagg_sample_rows(
@@ -52,9 +40,9 @@ def gpuagg_sample_rows(
     """
     with task(plan, "sample") as done:
         found = inputs_there(parts, keys, values, plan)
-        if any(part.dtypes is not None for part in found):
-            return None
         engine = narrowing_of(found[0].keys[0])
+        if any(part.dtypes is not None for part in found) or not engine.is_ready():
+            return None
         made = [engine.sample(part.keys, part.columns, plan, stride) for part in found]
         rows = sum(map(len, made))
         done.saw(engine_name(made[0]), sum(map(len, found)), rows)
@@ -86,13 +74,13 @@ def gpuagg_count_sides(
         found = inputs_there(parts, keys, values, plan)
         read(done, found, plan)
         if brackets is None:
-            return Narrowed([], combined(partials_of(found, plan), plan))
+            return {"counted": [], "partial": combined(partials_of(found, plan), plan)}
         counted = _counted(found, brackets, plan)
         rest, partial = _others(plan), None
         if rest.outputs:
             partial = combined(partials_of(found, rest), rest)
-        done.groups = sum(map(len, counted))
-        return Narrowed(counted, partial)
+        done.groups = _kept(counted)
+        return {"counted": counted, "partial": partial}
 
 
 def gpuagg_widen(brackets: Any, narrowed: Sequence[Narrowed], plan: Plan) -> Any:
@@ -100,10 +88,10 @@ def gpuagg_widen(brackets: Any, narrowed: Sequence[Narrowed], plan: Plan) -> Any
     if brackets is None:
         return None
     with task(plan, "widen") as done:
-        counted = [one for of_chunk in narrowed for one in of_chunk.counted]
-        wider = narrowing_of(counted[0].keys).widened(brackets, counted, plan)
+        counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
+        wider = narrowing_of(counted[0]["keys"]).widened(brackets, counted, plan)
         groups = 0 if wider is None else len(wider.keys)
-        done.saw(engine_name(counted[0].keys), len(brackets.keys), groups)
+        done.saw(engine_name(counted[0]["keys"]), len(brackets.keys), groups)
         return wider
 
 
@@ -121,7 +109,7 @@ def gpuagg_recount_sides(
     with task(plan, "recount") as done:
         found = inputs_there(parts, keys, values, plan)
         counted = _counted(found, wider, plan)
-        done.saw(engine_name(counted[0].keys), sum(map(len, found)), sum(map(len, counted)))
+        done.saw(engine_name(counted[0]["keys"]), sum(map(len, found)), _kept(counted))
         return counted
 
 
@@ -135,22 +123,27 @@ def gpuagg_pick(
 ) -> Any:
     """Task: the output, from the rows that all chunks have kept."""
     with task(plan, "finalize") as done:
-        partials = [one.partial for one in narrowed if one.partial is not None]
+        partials = [one["partial"] for one in narrowed if one["partial"]]
         if brackets is None:
             return finalized(partials, plan, meta)
-        counted = [one for of_chunk in narrowed for one in of_chunk.counted]
+        counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
         recounted = [one for of_chunk in again for one in of_chunk]
-        engine = narrowing_of(counted[0].keys)
+        engine = narrowing_of(counted[0]["keys"])
         rows = engine.picked(brackets, counted, wider, recounted, plan)
         partial = combined(partials, _others(plan)) if partials else {}
         made = finalized([{**partial, "rows": rows}], replace(plan, narrowed=True), meta)
-        done.saw(engine_name(rows), sum(map(len, [*counted, *recounted])), len(made))
+        done.saw(engine_name(rows), _kept([*counted, *recounted]), len(made))
         return made
 
 
-def _counted(found: Sequence[Any], brackets: Any, plan: Plan) -> list[Any]:
-    runs = runs_of(found, plan)
-    engine = narrowing_of(runs[0].keys[0])
+def _kept(counted: Sequence[Any]) -> int:
+    return sum(narrowing_of(one["keys"]).kept_rows(one) for one in counted)
+
+
+def _counted(found: Sequence[Inputs], brackets: Any, plan: Plan) -> list[Any]:
+    engine = narrowing_of(found[0].keys[0])
+    stacks = sum(map(len, found)) < engine.ROWS_TO_STACK * len(found)
+    runs = runs_of(found, plan) if stacks else [part for part in found if len(part)] or found[:1]
     return [engine.count(run.keys, run.columns, brackets, plan) for run in runs]
 
 

@@ -24,6 +24,8 @@ Array = npt.NDArray[Any]
 # Where a row lies; those at the ends are counted and not kept: many equal ones cost nothing.
 BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(5)
 SIDES = 5
+# Partitions of fewer rows on average are stacked before they are counted.
+ROWS_TO_STACK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +47,10 @@ class Brackets:
     others: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The rows of some partitions, counted by the sides of brackets.
-
-    Attributes
-    ----------
-    keys : DataFrame
-        Of their groups.
-    counts : list of ndarray of int64, shape (groups, SIDES)
-        For each target.
-    kept : list of (ndarray, ndarray)
-        For each target the group and the value of each row inside.
-    """
-
-    keys: pd.DataFrame
-    counts: list[Array]
-    kept: list[tuple[Array, Array]]
-
-    def __len__(self) -> int:
-        return sum(len(values) for _, values in self.kept)
+# The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
+# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``kept``, for
+# each target the group and the value of each row inside. Plain, so that arrays travel as they are.
+Counted = dict[str, Any]
 
 
 def sample(
@@ -92,6 +78,16 @@ def sample(
     found = {f"k{i}": key.array.take(places) for i, key in enumerate(keys)}
     found |= {f"v{c}": columns[c].array.take(places) for c in plan.rows}
     return pd.DataFrame(found, copy=False)
+
+
+def is_ready() -> bool:
+    """Whether rows can be counted by brackets."""
+    return True
+
+
+def kept_rows(counted: Counted) -> int:
+    """How many rows were kept."""
+    return sum(len(values) for _, values in counted["kept"])
 
 
 def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
@@ -168,7 +164,7 @@ def count(
         made = _counted(groups.codes, groups.n, values, lows, highs)
         counts.append(made[0])
         kept.append(made[1:])
-    return Counted(table, counts, kept)
+    return {"keys": table, "counts": counts, "kept": kept}
 
 
 def _places(table: pd.DataFrame, brackets: Brackets) -> Array:
@@ -270,22 +266,22 @@ class _Together:
 
     @classmethod
     def of(cls, counted: Sequence[Counted]) -> _Together:
-        stacked = stack([one.keys for one in counted])
+        stacked = stack([one["keys"] for one in counted])
         groups = group(keys_of(stacked), dropna=False)
         table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
-        ends = np.cumsum([len(one.keys) for one in counted])[:-1]
+        ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
         return cls(table, np.split(groups.codes, ends), counted)
 
     def counts(self, target: int) -> Array:
         """Sums over all chunks."""
         sums = np.zeros((len(self.keys), SIDES), np.int64)
         for codes, one in zip(self.codes, self.counted, strict=True):
-            sums[codes] += one.counts[target]  # each group once in each
+            sums[codes] += one["counts"][target]  # each group once in each
         return sums
 
     def kept(self, target: int) -> tuple[Array, Array]:
         """Group and value of all rows that were kept."""
-        pairs = [one.kept[target] for one in self.counted]
+        pairs = [one["kept"][target] for one in self.counted]
         of = [codes.take(group) for codes, (group, _) in zip(self.codes, pairs, strict=True)]
         return np.concatenate(of), np.concatenate([values for _, values in pairs])
 
