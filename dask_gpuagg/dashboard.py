@@ -24,11 +24,15 @@ from dask_gpuagg.tasks.reading import ACTIVITY
 PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
 
-_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 _ENGINES = ("host", "device")
 _COLOURS = (
-    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e"),
-    *("#2ca02c", "#9467bd", "#7f7f7f", "#bcbd22"),
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
+    *("#17becf", "#e377c2", "#d62728", "#f7b6d2", "#9edae5"),
+    *("#9467bd", "#7f7f7f", "#bcbd22"),
 )
 _INTERVAL_MS = 500
 # on a narrow screen plots lie below each other, and wide tables scroll

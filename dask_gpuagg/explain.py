@@ -83,7 +83,8 @@ class Explained:
             found.append(("groups", self.groups or "not estimated"))
             if physical.chunks:
                 found.append(("chunks", physical.chunks))
-            found.append(("merge", f"{physical}: {self.decision.reason}"))
+            reason = physical.reason or self.decision.reason
+            found.append(("merge", f"{physical}: {reason}"))
             found.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
             if physical.nbytes is not None:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))

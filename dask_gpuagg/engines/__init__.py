@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from dask_gpuagg.engines.host import engine
+from dask_gpuagg.engines.host import engine, narrowed
 
 HOST, DEVICE = "host", "device"
 
@@ -40,6 +40,13 @@ def _device(name: str) -> ModuleType:
     """A module of the device engine. It imports cuDF, which only users of cuDF have."""
     path = f"dask_gpuagg.engines.device.{name}"
     return sys.modules.get(path) or importlib.import_module(path)
+
+
+def narrowing_of(data: Any) -> ModuleType:
+    """What the engine of some data narrows quantiles by, as a module; see ``engine_of``."""
+    if engine_name(data) == DEVICE:
+        return importlib.import_module("dask_gpuagg.engines.device.narrowed")
+    return narrowed
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:

@@ -103,7 +103,8 @@ class Chunks:
         return f"{text}, {self.readers} read at a time" if self.readers else text
 
     @cached_property
-    def _region(self) -> tuple[list[Expr], list[Expr]]:
+    def region(self) -> tuple[list[Expr], list[Expr]]:
+        """Nodes whose tasks run inside of chunks, and the nodes that these read."""
         return _region([self.frame, *_expressions(self.by)], self.inside)
 
     @cached_property
@@ -111,7 +112,7 @@ class Chunks:
         # the tasks of a persisted collection only rename the data, so they are skipped
         return {
             (node._name, i): key
-            for node in self._region[1]
+            for node in self.region[1]
             if isinstance(node, FromGraph)
             for i, key in enumerate(node.operand("keys"))
         }
@@ -124,7 +125,7 @@ class Chunks:
         """
         return {
             key: future
-            for node in self._region[1]
+            for node in self.region[1]
             if isinstance(node, FromGraph)
             for key, future in dict(node.operand("layer")).items()
         }
@@ -145,7 +146,7 @@ class Chunks:
             Keys of the inputs that other tasks provide.
         """
         roots, alias = (self.frame, *self.by), self._alias
-        nodes = {node._name: node for node in self._region[0]}
+        nodes = {node._name: node for node in self.region[0]}
         parts = []
         outer: dict[Any, None] = {}
         for index in self.buckets[bucket]:
@@ -292,7 +293,7 @@ def chunked(
     if settings().chunk.partitions == 1 or frame.npartitions == 1:
         return None
     read = frame._meta
-    frame = _unprojected(frame, by)
+    frame = unprojected(frame, by)
     roots = [frame, *_expressions(by)]
     readers = STREAMED_READERS if streamed else READERS
     inside, outside = _region(roots, readers)
@@ -383,7 +384,7 @@ def _of_files(
     return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
 
 
-def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
+def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
     """The frame without its projections, each of which costs a frame for every partition."""
     while (
         isinstance(frame, Projection)

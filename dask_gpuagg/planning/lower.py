@@ -18,6 +18,7 @@ from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
+from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -148,6 +149,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
+    stays = narrowed(query, decision)
+    if stays is not None:
+        return GroupBySelect(stays, plan, query.meta, outputs) if outputs > 1 else stays
     if _must_complete_at_once(query):
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)

@@ -170,7 +170,7 @@ class _Reduction(NamedByBytes, _Quiet):
         return f"{self._prefix}-{self.deterministic_token}"
 
 
-class _OfChunks(_Reduction):
+class OfChunks(_Reduction):
     """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
@@ -183,7 +183,7 @@ class _OfChunks(_Reduction):
         return _unknown(self.outputs)
 
 
-class GroupByChunkDirect(_OfChunks):
+class GroupByChunkDirect(OfChunks):
     """The only chunk made the outputs."""
 
     _prefix = "gpuagg_direct"
@@ -266,7 +266,7 @@ class GroupByExchange(_Reduction):
         return layer
 
 
-class GroupByChunkExchange(_OfChunks):
+class GroupByChunkExchange(OfChunks):
     """Chunks reduced and split by key hash in one task; every output merges its pieces."""
 
     _prefix = "gpuagg_exchange"

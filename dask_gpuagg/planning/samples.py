@@ -114,7 +114,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
         return "a key is a function"
     for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
         for node in root.walk():
-            if isinstance(node, FromGraph) and not _holds_data(node):
+            if isinstance(node, FromGraph) and not holds_data(node):
                 return "the input is a graph of unknown cost"
             if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
                 return f"the input is computed by {type(node).__name__}"
@@ -130,7 +130,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
     return None
 
 
-def _holds_data(node: FromGraph) -> bool:
+def holds_data(node: FromGraph) -> bool:
     """Whether a graph is the data of a persisted collection: futures, or values."""
     layer = node.operand("layer")
     futures = sys.modules.get("distributed.client")

@@ -27,7 +27,7 @@ _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
 # steps whose rows are those of partitions
-_OF_PARTITIONS = frozenset(("partial", "chunk", "direct"))
+_OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # readings whose longest calls are kept apart: of blocks inside each other
 _READINGS = 64
 # plans that are compared with that of a task: of equal ones one is kept
@@ -45,7 +45,7 @@ class What(NamedTuple):
         The outputs and keys, abbreviated.
     step : str
         ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
-        ``gather``.
+        ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of quantiles.
     engine : str
         ``host`` or ``device``.
     kernel : str

@@ -89,6 +89,12 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
     return labelled(made, inputs.dtypes)
 
 
+def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
+    """Partitions, of which those that are small are stacked."""
+    engine = engine_of(parts[0].keys[0])
+    return [stacked(run, engine, plan) for run in _stackable(parts, plan, engine)]
+
+
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):

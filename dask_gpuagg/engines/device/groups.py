@@ -161,12 +161,16 @@ class Numbering:
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
-            codes = self._of_rows
-            if codes is None:
-                codes = cp.full(rows, -1, dtype=cp.int32)
-                codes[self.rows] = self.codes
-            self._sorted = SortedRows(column_of(codes), self.n)
+            self._sorted = SortedRows(column_of(self.of_rows(rows)), self.n)
         return self._sorted
+
+    def of_rows(self, rows: int) -> cp.ndarray:
+        """The numbers of the groups of all rows, this many; -1 for rows of none."""
+        codes = self._of_rows
+        if codes is None:
+            codes = cp.full(rows, -1, dtype=cp.int32)
+            codes[self.rows] = self.codes
+        return codes
 
     def where(self, kept: cp.ndarray) -> Numbering:
         """The same groups, of some of the rows."""

@@ -66,6 +66,8 @@ def finish_groups(
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, of_states, index)
+        elif plan.narrowed and output.kind is Kind.WHOLE:
+            values = reducers["rows"].placed(tables["rows"][f"o{i}"].to_numpy())
         else:
             values = _from_table(output, tables, reducers, plan)
         if output.column in plan.found:
