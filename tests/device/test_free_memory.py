@@ -59,6 +59,8 @@ def test_rows_whose_copies_have_no_room(
         "k = ((unsigned long long)i * 2654435761ull) % groups * stride; v = i", "fill_rows",
     )  # fmt: skip
     step(groups, stride, k, v)
+    # the kernels run on a stream of their own
+    cp.cuda.get_current_stream().synchronize()
     aggregator = Aggregator([keys], False)
     aggregator.sum(values)
     aggregator.size()
