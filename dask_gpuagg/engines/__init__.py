@@ -11,6 +11,7 @@ from typing import Any
 from dask_gpuagg.engines.host import engine, narrowed
 
 HOST, DEVICE = "host", "device"
+_BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
 
 
 def engine_name(data: Any) -> str | None:
@@ -22,8 +23,7 @@ def engine_name(data: Any) -> str | None:
     """
     if isinstance(data, dict):
         data = next(iter(data.values()))
-    library = type(data).__module__.partition(".")[0]
-    return {"pandas": HOST, "cudf": DEVICE}.get(library)
+    return _BY_LIBRARY.get(type(data).__module__.partition(".")[0])
 
 
 def engine_of(data: Any) -> ModuleType:

@@ -95,6 +95,14 @@ def l2_bytes(device: Device) -> int:
     return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
 
 
+def free_bytes() -> int:
+    """Device memory that no process has taken."""
+    from cuda.bindings import runtime
+
+    free, _ = _runtime_all(runtime.cudaMemGetInfo())
+    return int(free)
+
+
 def driver_version() -> int:
     """The CUDA version that the driver supports, as 13000 for 13.0."""
     from cuda.bindings import runtime
@@ -218,9 +226,14 @@ def checked(returned: tuple[Any, ...]) -> Any:
 
 
 def _runtime(returned: tuple[Any, ...]) -> Any:
+    values = _runtime_all(returned)
+    return values[0] if values else None
+
+
+def _runtime_all(returned: tuple[Any, ...]) -> list[Any]:
     from cuda.bindings import runtime
 
     status, *values = returned
     if status != runtime.cudaError_t.cudaSuccess:
         raise DriverError(f"CUDA runtime: {status.name}")
-    return values[0] if values else None
+    return values

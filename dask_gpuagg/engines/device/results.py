@@ -192,6 +192,9 @@ def _wrapped(column: plc.Column) -> ColumnBase:
     """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
     dtype = _NUMBERS.get(column.type().id())
     if dtype is None:
+        if column.type().id() == TypeId.STRING:
+            return ColumnBase.from_pylibcudf(column)
+        # days become seconds, which cuDF has
         return plain(column)._column
     mask = column.null_mask()
     made = plc.Column(
