@@ -124,8 +124,11 @@ class Stream:
         if len(self.tables) > 1 and held > max(_FEW_ROWS, 2 * self.merged_rows):
             self.merge()
 
-    def merge(self) -> None:
-        """Merge the tables of the device into one; where that does not fit, they leave."""
+    def merge(self, last: bool = False) -> None:
+        """Merge the tables of the device into one; where that does not fit, they leave.
+
+        The last one leaves in parts only where others have left: it is whole then.
+        """
         if len(self.tables) < 2:
             return
         made = self._attempt(lambda: self.device.merged(self.tables, self.plan))
@@ -133,7 +136,7 @@ class Stream:
             self.leave()
             return
         self.tables, self.merged_rows = [made], self.device.rows(made)
-        if self.device.nbytes(made) > self.sizes.most:
+        if self.device.nbytes(made) > self.sizes.most and not last:
             self.leave()
 
     def spill(self) -> None:
@@ -177,7 +180,7 @@ class Stream:
 
     def finish(self) -> list[Any]:
         """The partials of all rows."""
-        self.merge()
+        self.merge(last=True)
         if self.parts and self.tables:
             self.leave()
         self.spill()

@@ -94,6 +94,20 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(set(splits)) == 1
 
 
+def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has left before it, so nothing is to be merged with it."""
+    pieces = [frame(1_000, 3_000, seed) for seed in range(4)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, ("sum", "min"))
+    device = FakeDevice(Sizes(16_000, 16_000))
+    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert device.nbytes(made) > 16_000
+    assert device.log[-2:] == ["merge 4", "leave"]
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
+    pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
+
+
 def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the device merges them at the end; each load has as many pieces as fit."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 2_000)
