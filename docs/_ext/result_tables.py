@@ -43,7 +43,8 @@ def benchmark(text: str) -> str:
             title = f"{query['name']}: {query['title']}"
             rows.append([title, *seconds, f"{query['ratio']:.2f}", *peaks])
         head = ["query", "stock, s", "plugin, s", "stock / plugin", "peak MiB, stock", "plugin"]
-        lines += [f"## {scheduler['title'].capitalize()}", "", markdown(head, rows), ""]
+        title = scheduler["title"]
+        lines += [f"## {title[0].upper()}{title[1:]}", "", markdown(head, rows), ""]
     return "\n".join(lines)
 
 
