@@ -100,3 +100,13 @@ def stride_of(rows: int, groups: int) -> int:
     of_group = max(rows / max(groups, 1), 1.0)
     best = (2.0 * math.sqrt(of_group) / ERRORS) ** (2.0 / 3.0)
     return int(2 ** max(1, round(math.log2(max(best, 1.0)))))
+
+
+def rows_inside(rows: int, groups: int, stride: int) -> int:
+    """Rows that the brackets of one quantile are expected to hold, at most.
+
+    Exact for medians and groups of one size; skewed groups have less in all.
+    """
+    of_group = max(rows / max(groups, 1), 1.0)
+    of_bracket = (ERRORS * math.sqrt(of_group / stride) + 2 * SPARE + 2) * stride
+    return round(rows * min(1.0, of_bracket / of_group))

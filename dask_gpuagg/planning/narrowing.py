@@ -12,7 +12,7 @@ from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.narrowing import is_narrowed, stride_of
+from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.planning.chunks import READERS, STREAMED_READERS, Chunks, unprojected
 from dask_gpuagg.planning.nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.promised import Promised
@@ -29,9 +29,12 @@ from dask_gpuagg.tasks.narrowing import (
     gpuagg_widen,
 )
 
-# Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly.
+# Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
+# between threads. Between processes a quarter of both is enough.
 ROWS_OF_A_GROUP = 1 << 11
 ROWS_FROM = 1 << 20
+# Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
+ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
 # Of more groups the kernels sort rows, and do not count them by brackets.
 GROUPS_OF_DEVICE = 1 << 16
 
@@ -102,13 +105,16 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     estimate = estimate_groups(query, 0, chunks)
     if estimate.groups is None or estimate.rows is None:
         return None
-    if estimate.rows < max(ROWS_FROM, ROWS_OF_A_GROUP * estimate.groups):
+    rows, groups = estimate.rows, max(estimate.groups, 1)
+    shift = 0 if current_client() is None else 2
+    if rows < max(ROWS_FROM >> shift, (ROWS_OF_A_GROUP >> shift) * groups):
         return None
-    if device and estimate.groups > GROUPS_OF_DEVICE:
+    stride = stride_of(rows, groups)
+    travel = rows // stride + len(targets(query.plan)) * rows_inside(rows, groups, stride)
+    if travel > ROWS_OF_A_TASK[device] or (device and groups > GROUPS_OF_DEVICE):
         return None
-    reason = f"about {estimate.groups:,} groups of {estimate.rows:,} rows, which are not moved"
-    decision = replace(decision, reason=reason, groups=estimate.groups, bound=False)
-    stride = stride_of(estimate.rows, estimate.groups)
+    reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
+    decision = replace(decision, reason=reason, groups=groups, bound=False)
     promised = Promised(query.meta, query.plan)
     return GroupByNarrowed(chunks, query.plan, promised, 1, decision, stride)
 

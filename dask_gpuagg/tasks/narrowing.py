@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dask_gpuagg.aggregations import Kind
-from dask_gpuagg.engines import engine_name, narrowing_of
+from dask_gpuagg.engines import DEVICE, engine_name, engine_of, narrowing_of
+from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.tasks.merging import combined, finalized
-from dask_gpuagg.tasks.partials import Inputs, partials_of, runs_of
+from dask_gpuagg.tasks.partials import Inputs, partials_of, runs_of, stackable
 from dask_gpuagg.tasks.reading import show_progress
 from dask_gpuagg.tasks.tasks import inputs_there, read
 
@@ -43,7 +45,8 @@ def gpuagg_sample_rows(
         engine = narrowing_of(found[0].keys[0])
         if any(part.dtypes is not None for part in found) or not engine.is_ready():
             return None
-        made = [engine.sample(part.keys, part.columns, plan, stride) for part in found]
+        runs = stackable(found, plan, engine_of(found[0].keys[0]))
+        made = [engine.sample(run, plan, stride) for run in runs]
         rows = sum(map(len, made))
         done.saw(engine_name(made[0]), sum(map(len, found)), rows)
         return made
@@ -76,11 +79,10 @@ def gpuagg_count_sides(
         if brackets is None:
             return {"counted": [], "partial": combined(partials_of(found, plan), plan)}
         counted = _counted(found, brackets, plan)
-        rest, partial = _others(plan), None
-        if rest.outputs:
-            partial = combined(partials_of(found, rest), rest)
+        rest = _others(plan)
+        beside = combined(partials_of(found, rest), rest) if rest.outputs else None
         done.groups = _kept(counted)
-        return {"counted": counted, "partial": partial}
+        return {"counted": counted, "partial": beside}
 
 
 def gpuagg_widen(brackets: Any, narrowed: Sequence[Narrowed], plan: Plan) -> Any:
@@ -130,8 +132,8 @@ def gpuagg_pick(
         recounted = [one for of_chunk in again for one in of_chunk]
         engine = narrowing_of(counted[0]["keys"])
         rows = engine.picked(brackets, counted, wider, recounted, plan)
-        partial = combined(partials, _others(plan)) if partials else {}
-        made = finalized([{**partial, "rows": rows}], replace(plan, narrowed=True), meta)
+        beside = combined(partials, _others(plan)) if partials else {}
+        made = finalized([{**beside, "rows": rows}], replace(plan, narrowed=True), meta)
         done.saw(engine_name(rows), _kept([*counted, *recounted]), len(made))
         return made
 
@@ -141,10 +143,19 @@ def _kept(counted: Sequence[Any]) -> int:
 
 
 def _counted(found: Sequence[Inputs], brackets: Any, plan: Plan) -> list[Any]:
-    engine = narrowing_of(found[0].keys[0])
-    stacks = sum(map(len, found)) < engine.ROWS_TO_STACK * len(found)
-    runs = runs_of(found, plan) if stacks else [part for part in found if len(part)] or found[:1]
-    return [engine.count(run.keys, run.columns, brackets, plan) for run in runs]
+    engine, first = narrowing_of(found[0].keys[0]), found[0].keys[0]
+
+    def counted(parts: Sequence[Inputs]) -> list[Any]:
+        return [engine.count(part.keys, part.columns, brackets, plan) for part in parts]
+
+    def stacked() -> list[Any]:
+        return counted(runs_of(found, plan))
+
+    if engine_name(first) != DEVICE:
+        return stacked()
+    filled = [part for part in found if len(part)] or found[:1]
+    what = partial(out_of_memory, f"counting {sum(map(len, found)):,} rows")
+    return first_that_fits([stacked, after_free(lambda: counted(filled))], what)
 
 
 def _others(plan: Plan) -> Plan:

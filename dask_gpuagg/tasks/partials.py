@@ -92,7 +92,7 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
 def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
     """Partitions, of which those that are small are stacked."""
     engine = engine_of(parts[0].keys[0])
-    return [stacked(run, engine, plan) for run in _stackable(parts, plan, engine)]
+    return [stacked(run, engine, plan) for run in stackable(parts, plan, engine)]
 
 
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
@@ -101,7 +101,7 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
         return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
     made: list[Partial | Spilled[Partial]] = []
-    for run in _stackable(parts, plan, engine):
+    for run in stackable(parts, plan, engine):
         _add_run(made, run, plan, engine)
     return _on_device(made)
 
@@ -190,7 +190,7 @@ _ROWS_TO_HALVE = 1 << 17
 _FEW_ROWS = 1 << 22
 
 
-def _stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
+def stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
     """Runs of partitions that are stacked: consecutive ones of equal dtypes."""
     if len(parts) == 1:
         return [parts]
@@ -286,7 +286,7 @@ def stacked(run: Sequence[Inputs], engine: Any, plan: Plan) -> Inputs:
 def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     """The output of all partitions."""
     engine = engine_of(parts[0].keys[0])
-    runs = _stackable(parts, plan, engine)
+    runs = stackable(parts, plan, engine)
     device = engine_name(parts[0].keys[0]) == DEVICE
     at_once = device and (one_pass(plan) or of_rows(plan))
     if at_once and len(runs) == 1 and runs[0][0].dtypes is None:

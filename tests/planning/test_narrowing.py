@@ -178,8 +178,12 @@ def test_what_is_not_narrowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     others["files"] = dd.read_parquet(tmp_path).groupby("k").agg({"v": "median"})
     for name, query in others.items():
         assert not by_narrowing(query), name
-    monkeypatch.setattr(narrowing, "ROWS_FROM", ROWS + 1)
-    assert not by_narrowing(ddf.groupby("k").agg({"v": "median"}))
+    query = ddf.groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    for name, limit in {"ROWS_FROM": ROWS + 1, "ROWS_OF_A_TASK": {False: ROWS // 2}}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(narrowing, name, limit)
+            assert not by_narrowing(query), name
 
 
 def test_without_a_sample():

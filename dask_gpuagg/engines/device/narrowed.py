@@ -23,17 +23,16 @@ from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.background import waiting
+from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.groups import (
     Numbering,
     column_of,
-    gather,
     like,
     matches,
     plain,
     table,
     view,
 )
-from dask_gpuagg.engines.device.layout import FLOAT64
 from dask_gpuagg.engines.device.outputs import numbered
 from dask_gpuagg.engines.device.passes import keys_of
 from dask_gpuagg.engines.device.stacking import aligned, stack
@@ -41,15 +40,14 @@ from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sor
 from dask_gpuagg.narrowing import Target, interpolation_of, target_of, targets
 from dask_gpuagg.plan import Plan
 
-# Partitions of fewer rows on average are stacked before they are counted.
-ROWS_TO_STACK = 6_000_000
 # Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
 _ROOM = 8
 _ROOM_AT_LEAST = 1 << 16
 
 # The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
-# groups; ``counts``, one of the sides of each target by group; and for each target ``kept`` with
-# its number, the group and the word of each row inside. Tables, so that they travel as buffers.
+# groups; and for each target, with its number, ``counts`` of the groups of each side, one side
+# after the other, and ``kept``, the group and the word of each row inside. Tables travel as
+# buffers.
 Counted = dict[str, Any]
 
 
@@ -83,17 +81,30 @@ def kept_rows(counted: Counted) -> int:
     return sum(len(t) for name, t in counted.items() if name.startswith("kept"))
 
 
-def sample(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, stride: int) -> Any:
+def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
     """One row of each ``stride``; see ``host.narrowed.sample``."""
-    rows = len(keys[0])
+    places: dict[int, plc.Column] = {}
+    first = [*run[0].keys, *(run[0].columns[c] for c in plan.rows)]
+    names = [f"k{i}" for i in range(len(run[0].keys))] + [f"v{c}" for c in plan.rows]
+    sampled = []
+    for part in run:
+        rows = len(part)
+        if rows not in places:
+            places[rows] = _places(rows, stride)
+        columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
+        sampled.append(layout.gather(list(map(view, columns)), places[rows]))
+    made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
+    pairs = zip(names, made, first, strict=True)
+    return table({name: like(column, known.dtype) for name, column, known in pairs})
+
+
+def _places(rows: int, stride: int) -> plc.Column:
+    """Numbers of one row of each ``stride``."""
     blocks = cp.arange(-(-rows // stride), dtype=cp.uint64)
     # not at equal distances: rows may have a period
     within = (blocks * cp.uint64(0x9E3779B97F4A7C15)) >> cp.uint64(40)
     places = blocks * cp.uint64(stride) + within % cp.uint64(stride)
-    places = cp.minimum(places, cp.uint64(max(rows - 1, 0))).astype(cp.int32)
-    found = {f"k{i}": key for i, key in enumerate(keys)}
-    found |= {f"v{c}": columns[c] for c in plan.rows}
-    return table({n: like(gather(view(c), places), c.dtype) for n, c in found.items()})
+    return column_of(cp.minimum(places, cp.uint64(max(rows - 1, 0))).astype(cp.int32))
 
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
@@ -117,19 +128,17 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
-    counts: dict[str, Any] = {}
     made: Counted = {"keys": groups}
     for i, target in enumerate(targets(plan)):
         column = view(columns[target.column])
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
-        counts |= {f"{i}.{side}": _series(sides[side]) for side in range(SIDES)}
-        made[f"kept{i}"] = kept
-    return {**made, "counts": cudf.DataFrame(counts)}
+        made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+    return made
 
 
 def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Target) -> Any:
-    """Counts of shape (SIDES, groups), and the table of the rows inside."""
+    """Counts of shape (SIDES * groups,), and the table of the rows inside."""
     groups, rows = len(ends), column.size()
     width = ends.dtype.itemsize
     room = rows // _ROOM + _ROOM_AT_LEAST
@@ -144,7 +153,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
             if found <= room:
                 break
             room = found
-    sides = _bytes(counts).view(cp.uint64).reshape(SIDES, -1)[:, :groups]
+    sides = _bytes(counts).view(cp.uint64)[: SIDES * groups]
     columns = {"g": _array(kept.of_row, 4)[:found], "w": _array(kept.words, width)[:found]}
     # copies: the room for more is given back
     return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
@@ -177,8 +186,8 @@ class _Together:
         """Sums over all chunks, of shape (SIDES, groups)."""
         sums = cp.zeros((SIDES, len(self.groups)), cp.uint64)
         for codes, one in zip(self.codes, self.counted, strict=True):
-            for side in range(SIDES):  # each group once in each
-                sums[side, codes] += one["counts"][f"{target}.{side}"].values
+            counts = one[f"counts{target}"]["n"].values.reshape(SIDES, -1)
+            sums[:, codes] += counts  # each group once in each
         return sums
 
     def kept(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
@@ -199,23 +208,28 @@ class _Settling:
         self._i = i
         self._ends = _words(_ends_of(together.groups, brackets, i))
         self.missed = 0
-        self.add(together)
 
     @property
     def ends(self) -> cp.ndarray:
         """The brackets of groups that are not settled; closed ones of the others."""
         return _array(self._ends, self._ends.width).reshape(-1, 2)
 
-    def add(self, together: _Together) -> None:
-        """Take the counts by the last brackets, and pick what they settle."""
+    def narrow(self, together: _Together) -> _Settling:
+        """Take the counts by the last brackets."""
+        counts = _words(together.counts(self._i))
+        tally = self.selector.narrow(counts.buffer, self._ends, self.selector.candidates(0))
+        self.missed = int(tally.missed)
+        return self
+
+    def settle(self, together: _Together) -> _Settling:
+        """The same, and pick what is settled."""
+        self.narrow(together)
         of_row, words = together.kept(self._i)
         kept = self.selector.candidates(len(words))
         _array(kept.words, words.dtype.itemsize)[: len(words)] = words
         _array(kept.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
-        counts = _words(together.counts(self._i))
-        tally = self.selector.narrow(counts.buffer, self._ends, kept)
         self.selector.pick(kept, len(words))
-        self.missed = int(tally.missed)
+        return self
 
 
 def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
@@ -224,7 +238,8 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
     if len(together.groups) == 0:
         return None
     with waiting(True):
-        found = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
+        every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
+        found = [one.narrow(together) for one in every]
     if not any(one.missed for one in found):
         return None
     return Brackets(together.groups, [one.ends.copy() for one in found], others=False)
@@ -248,14 +263,14 @@ def picked(
     outputs = {}
     with waiting(True):
         for i, target in enumerate(targets(plan)):
-            found[target] = _Settling(together, brackets, i, plan)
+            found[target] = _Settling(together, brackets, i, plan).settle(together)
             if second is not None and found[target].missed:
-                found[target].add(second)
+                found[target].settle(second)
         for i, output in whole.items():
             one = found[target_of(output)]
             data, mask, nulls = one.selector.made(interpolation_of(output))
             size = len(together.groups)
-            column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
+            column = plc.Column(layout.FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
             outputs[f"o{i}"] = plain(column)
     return table(keys | outputs)
 

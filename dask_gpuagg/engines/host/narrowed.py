@@ -24,8 +24,6 @@ Array = npt.NDArray[Any]
 # Where a row lies; those at the ends are counted and not kept: many equal ones cost nothing.
 BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(5)
 SIDES = 5
-# Partitions of fewer rows on average are stacked before they are counted.
-ROWS_TO_STACK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +51,13 @@ class Brackets:
 Counted = dict[str, Any]
 
 
-def sample(
-    keys: Sequence[pd.Series], columns: Sequence[pd.Series], plan: Plan, stride: int
-) -> pd.DataFrame:
+def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
     """One row of each ``stride``: keys, and the columns of the targets.
 
     Parameters
     ----------
-    keys, columns : sequence of Series
-        Of the rows, as the plan names them.
+    run : sequence of parts
+        With ``keys`` and ``columns`` as the plan names them, of equal dtypes.
     plan : Plan
     stride : int
 
@@ -70,6 +66,12 @@ def sample(
     DataFrame
         Columns ``k0``, ``k1`` and so on, and ``v`` with the position of each column.
     """
+    return stack([_sampled(part.keys, part.columns, plan, stride) for part in run])
+
+
+def _sampled(
+    keys: Sequence[pd.Series], columns: Sequence[pd.Series], plan: Plan, stride: int
+) -> pd.DataFrame:
     rows = len(keys[0])
     # not at equal distances: rows may have a period
     places = np.arange(0, rows, stride)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import engine, fused, narrowed
-from dask_gpuagg.narrowing import is_narrowed, stride_of, targets
+from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -40,12 +40,17 @@ def plan_of(dtype: Any, queries: dict[str, dict[str, Any]] = QUERIES, **flags: A
     return Plan(keys, (Column("v", np.dtype(dtype)),), (), outputs, **flags)
 
 
+class Part(NamedTuple):
+    keys: list[pd.Series]
+    columns: list[pd.Series]
+
+
 def by_brackets(
     parts: list[pd.DataFrame], plan: Plan, stride: int, spoil: Any = None
 ) -> tuple[pd.DataFrame, Any]:
     """The result of all steps, and the brackets of the second count."""
-    columns = [([part["k"]], [part["v"]]) for part in parts]
-    brackets = narrowed.aim([narrowed.sample(k, c, plan, stride) for k, c in columns], plan)
+    columns = [Part([part["k"]], [part["v"]]) for part in parts]
+    brackets = narrowed.aim([narrowed.sample([part], plan, stride) for part in columns], plan)
     if spoil is not None:
         brackets = spoil(brackets)
     counted = [narrowed.count(k, c, brackets, plan) for k, c in columns]
@@ -125,7 +130,7 @@ def test_many_rows(dtype: str, compiled: bool, monkeypatch: pytest.MonkeyPatch):
     assert wider is None
     pd.testing.assert_frame_equal(found, by_pandas(parts), check_exact=True)
     keys, columns = [whole["k"]], [whole["v"]]
-    brackets = narrowed.aim([narrowed.sample(keys, columns, plan, 8)], plan)
+    brackets = narrowed.aim([narrowed.sample([Part(keys, columns)], plan, 8)], plan)
     kept = narrowed.count(keys, columns, brackets, plan)["kept"]
     assert all(len(values) < len(whole) / 4 for _, values in kept)
 
@@ -140,7 +145,7 @@ def test_many_equal_values_are_counted_and_not_kept(
     whole["v"] = np.floor(whole["v"] / 1e6)  # a handful of values
     plan = plan_of("float64")
     keys, columns = [whole["k"]], [whole["v"]]
-    brackets = narrowed.aim([narrowed.sample(keys, columns, plan, 16)], plan)
+    brackets = narrowed.aim([narrowed.sample([Part(keys, columns)], plan, 16)], plan)
     counted = narrowed.count(keys, columns, brackets, plan)
     assert len(counted["kept"][0][1]) == 0
     found, _ = by_brackets([whole], plan, 16)
@@ -228,6 +233,9 @@ def test_which_plans():
 
 
 def test_larger_groups_are_sampled_more_thinly():
+    inside = [rows_inside(rows, 1000, stride_of(rows, 1000)) / rows for rows in (10**6, 10**8)]
+    assert 0.01 < inside[1] < inside[0] / 4 < 0.25
+    assert rows_inside(1000, 1000, 2) == 1000
     strides = [stride_of(rows, 1000) for rows in (10**3, 10**6, 10**8, 10**10)]
     assert strides == sorted(strides)
     assert strides[0] == 2
