@@ -29,6 +29,7 @@ from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
+from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -89,7 +90,7 @@ class GroupByPartial(_OfRows):
     """Every partition reduced to a partial; operands: frame, plan, then the keys."""
 
     _parameters = ["frame", "plan"]
-    operation = staticmethod(gpuagg_partial)
+    operation: Any = staticmethod(gpuagg_partial)
 
     @functools.cached_property
     def _meta(self) -> pd.DataFrame:
@@ -103,11 +104,17 @@ class GroupByPartial(_OfRows):
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
-        return Task(name, gpuagg_partial, *args, plan=self.plan)
+        return Task(name, self.operation, *args, plan=self.plan)
 
     def __str__(self) -> str:
         keys = ", ".join(str(k.label) for k in self.plan.keys)
         return f"GroupByPartial(by=[{keys}])"
+
+
+class GroupBySampled(GroupByPartial):
+    """The keys of some rows of every partition, for an estimate; operands: those of a partial."""
+
+    operation = staticmethod(gpuagg_sample_partition)
 
 
 class GroupByDirect(NamedByBytes, _OfRows):
