@@ -20,6 +20,7 @@ class Route(enum.Enum):
 
     TREE = "tree"
     EXCHANGE = "exchange"
+    RANGES = "ranges"
     ALIGNED = "aligned"
     DIRECT = "direct"
 

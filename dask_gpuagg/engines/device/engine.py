@@ -45,6 +45,7 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
+from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
     Shape,
     from_libcudf,
@@ -67,9 +68,10 @@ from dask_gpuagg.engines.device.states import finish_rows, keeps_values
 from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
-    "Shape", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "Shape", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "of_categories",
-    "output_of_bucket", "partial", "shape_of", "split", "stacked",
+    "output_of_bucket", "partial", "sampled_keys", "shape_of", "split", "split_in_ranges",
+    "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

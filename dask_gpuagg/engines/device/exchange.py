@@ -65,19 +65,27 @@ def _hash_columns(key: Any) -> list[Any]:
 
 def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    places = {
+        name: bucket_of([whole[f"k{i}"] for i in range(len(plan.keys))], buckets).values
+        for name, whole in tables.items()
+    }
+    return divided_tables(tables, places, buckets)
+
+
+def divided_tables(tables: Partial, places: dict[str, cp.ndarray], buckets: int) -> list[Partial]:
+    """Divide a partial into one per output, by the output of each row of each table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
-        of_row = bucket_of(keys, buckets).values
+        of_row = places[name]
         order = cp.argsort(of_row, kind="stable").astype(cp.int32)
         ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(whole, order[start:end])
+            part[name] = taken(whole, order[start:end])
     return parts
 
 
-def _taken(whole: Any, rows: cp.ndarray) -> Any:
+def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
     made = plc.copying.gather(
         plc.Table([view(whole[name]) for name in whole.columns]),

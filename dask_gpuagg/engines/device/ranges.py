@@ -1,0 +1,92 @@
+"""Partials divided by ranges of keys; see ``host.ranges``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pylibcudf as plc
+
+from dask_gpuagg.dtypes import NUMERIC, TEXT, dtype_class
+from dask_gpuagg.engines.device.exchange import divided_tables, taken
+from dask_gpuagg.engines.device.groups import like, table, view
+from dask_gpuagg.engines.device.operations import nans_to_nulls
+from dask_gpuagg.engines.device.stacking import aligned, stack
+from dask_gpuagg.plan import Plan
+
+Partial = dict[str, Any]
+
+_WEIGHT = "weight"
+
+
+def sampled_keys(tables: Partial, plan: Plan, most: int) -> tuple[Any, int]:
+    """Keys of a partial at equal distances; see ``host.sampled_keys``."""
+    whole = tables[plan.tables[0]]
+    step = max(-(-len(whole) // most), 1)
+    return taken(_keys(whole, plan), cp.arange(0, len(whole), step, dtype=cp.int32)), len(whole)
+
+
+def bounds_of(samples: Sequence[tuple[Any, int]], plan: Plan, outputs: int) -> Any:
+    """The first keys of all outputs but one; see ``host.bounds_of``."""
+    weighted = []
+    for keys, rows in samples:
+        weights = cudf.Series(cp.full(len(keys), rows / max(len(keys), 1)))
+        weighted.append(table({n: keys[n] for n in keys.columns} | {_WEIGHT: weights}))
+    stacked = stack(weighted)
+    names = [f"k{i}" for i in range(len(plan.keys))]
+    if len(stacked) == 0 or not _have_one_order([stacked[n].dtype for n in names], plan):
+        return None
+    ordered = stacked.sort_values(names, na_position="last", ignore_index=True)
+    weights = ordered[_WEIGHT].to_numpy()
+    before = np.cumsum(weights) - weights
+    wanted = before[-1] * np.arange(1, outputs) / outputs
+    rows = cp.asarray(np.searchsorted(before, wanted).astype(np.int32))
+    return taken(table({n: ordered[n] for n in names}), rows)
+
+
+def split_in_ranges(tables: Partial, plan: Plan, bounds: Any, outputs: int) -> list[Partial]:
+    """Divide a partial by ranges of keys into one partial per output; see the host's."""
+    places = {
+        name: cp.zeros(len(whole), cp.int64)
+        if bounds is None
+        else _ranges_of(_keys(whole, plan), bounds)
+        for name, whole in tables.items()
+    }
+    return divided_tables(tables, places, outputs)
+
+
+def _ranges_of(keys: Any, bounds: Any) -> cp.ndarray:
+    """How many bounds are not above each row of keys."""
+    bounds, keys = aligned([bounds, keys])
+    number = len(keys.columns)
+    above = plc.search.upper_bound(
+        plc.Table([view(bounds[name]) for name in keys.columns]),
+        plc.Table([view(keys[name]) for name in keys.columns]),
+        [plc.types.Order.ASCENDING] * number,
+        [plc.types.NullOrder.AFTER] * number,
+    )
+    return like(above, np.dtype("int32")).values.astype(cp.int64)
+
+
+def _keys(whole: Any, plan: Plan) -> Any:
+    """The keys of a table; NaN and null are one key, and so are -0.0 and 0.0."""
+    found = {}
+    for i in range(len(plan.keys)):
+        key = whole[f"k{i}"]
+        if dtype_class(key.dtype) == "float":
+            key = like(nans_to_nulls(view(key)), key.dtype) + 0.0
+        found[f"k{i}"] = key
+    return table(found)
+
+
+def _have_one_order(found: Sequence[Any], plan: Plan) -> bool:
+    """Whether all outputs sort keys as their bounds are sorted."""
+    for dtype, promised in zip(found, plan.keys, strict=True):
+        classes = {dtype_class(dtype), dtype_class(promised.dtype)}
+        alike = len(classes) == 1 or classes <= {*NUMERIC} or classes <= {*TEXT}
+        if classes & {"category", "other"} or not alike:
+            return False
+    return True
