@@ -16,6 +16,7 @@ are run: in q8 it calls Python once for each group, which takes minutes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -99,7 +100,8 @@ def table(rows: int, gpu: bool) -> dd.DataFrame:
 def top_two(x: dd.DataFrame) -> Any:
     """The two largest v3 of each id6, a row for each."""
     if hasattr(x._meta, "to_pandas"):  # whole groups, as lists of cuDF's
-        return x.groupby("id6").agg({"v3": list}).map_partitions(_first_two)
+        meta = x._meta[["id6", "v3"]].set_index("id6")
+        return x.groupby("id6").agg({"v3": list}).map_partitions(_first_two, meta=meta)
     return x.groupby("id6").v3.agg("nlargest", n=2).explode().astype("float64").to_frame()
 
 
@@ -329,7 +331,9 @@ def main() -> None:
         print("each question once on few rows, which compiles what it needs ...", flush=True)
         few = where.ready(table(200_000, gpu))
         for name in given.questions:
-            by_plugin(QUESTIONS[name], few, where)
+            # what fails here will fail again, and be reported
+            with contextlib.suppress(Exception):
+                by_plugin(QUESTIONS[name], few, where)
         print(f"making {rows:,} rows ...", flush=True)
         x = where.ready(table(rows, gpu))
         memory = f"{'memory':>12}" if gpu else ""

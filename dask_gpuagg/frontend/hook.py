@@ -34,6 +34,7 @@ from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
@@ -71,6 +72,7 @@ def hooks() -> list[Hook]:
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
     ]
+    found += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(METHODS & vars(owner).keys()):
             found.append((owner, name, functools.partial(method, name)))

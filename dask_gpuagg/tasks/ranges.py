@@ -18,7 +18,7 @@ KEYS_OF_A_PARTIAL = 1 << 12
 
 
 def gpuagg_range_keys(partial: Partial, plan: Plan) -> tuple[Any, int]:
-    """Task: some keys of a partial, and how many rows it has."""
+    """Task: some keys of a partial, and how many it has."""
     tables = _tables(partial)
     keys: tuple[Any, int] = engine_of(partial).sampled_keys(tables, plan, KEYS_OF_A_PARTIAL)
     return keys

@@ -26,6 +26,7 @@ from dask_gpuagg.engines.device.exchange import (
     output_of_bucket,
     split,
 )
+from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -69,9 +70,9 @@ from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
     "Shape", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "of_categories",
-    "output_of_bucket", "partial", "sampled_keys", "shape_of", "split", "split_in_ranges",
-    "stacked",
+    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "key_table",
+    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "shape_of",
+    "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

@@ -11,7 +11,7 @@ import numpy as np
 import pylibcudf as plc
 
 from dask_gpuagg.dtypes import NUMERIC, TEXT, dtype_class
-from dask_gpuagg.engines.device.exchange import divided_tables, taken
+from dask_gpuagg.engines.device.exchange import bucket_of, divided_tables, taken
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.stacking import aligned, stack
@@ -23,17 +23,23 @@ _WEIGHT = "weight"
 
 
 def sampled_keys(tables: Partial, plan: Plan, most: int) -> tuple[Any, int]:
-    """Keys of a partial at equal distances; see ``host.sampled_keys``."""
-    whole = tables[plan.tables[0]]
-    step = max(-(-len(whole) // most), 1)
-    return taken(_keys(whole, plan), cp.arange(0, len(whole), step, dtype=cp.int32)), len(whole)
+    """Some keys of a partial, chosen by their hash; see ``host.sampled_keys``."""
+    name = plan.tables[0]
+    keys = _keys(tables[name], plan)
+    if name != "groups":
+        keys = keys.drop_duplicates(ignore_index=True)
+    parts = -(-len(keys) // most)
+    if parts > 1:
+        of_row = bucket_of([keys[k] for k in keys.columns], parts).values
+        return taken(keys, cp.flatnonzero(of_row == 0).astype(cp.int32)), len(keys)
+    return keys, len(keys)
 
 
 def bounds_of(samples: Sequence[tuple[Any, int]], plan: Plan, outputs: int) -> Any:
     """The first keys of all outputs but one; see ``host.bounds_of``."""
     weighted = []
-    for keys, rows in samples:
-        weights = cudf.Series(cp.full(len(keys), rows / max(len(keys), 1)))
+    for keys, number in samples:
+        weights = cudf.Series(cp.full(len(keys), number / max(len(keys), 1)))
         weighted.append(table({n: keys[n] for n in keys.columns} | {_WEIGHT: weights}))
     stacked = stack(weighted)
     names = [f"k{i}" for i in range(len(plan.keys))]

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_gpuagg.dtypes import NUMERIC, dtype_class
+from dask_gpuagg.engines.host.buckets import bucket_of
 from dask_gpuagg.engines.host.exchange import divided_tables, keys_of
 from dask_gpuagg.engines.host.finish import ranks, sort_order
+from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.stacking import stack
 from dask_gpuagg.plan import Plan
 
@@ -29,24 +31,36 @@ _WIDEST = 1 << 62
 
 
 def sampled_keys(tables: Partial, plan: Plan, most: int) -> tuple[pd.DataFrame, int]:
-    """Keys of a partial at equal distances.
+    """Some keys of a partial, chosen by their hash.
+
+    They do not depend on the order of the rows: a task that runs again, for another output or after
+    a worker was lost, gives the same bounds.
 
     Parameters
     ----------
     tables : dict of str to DataFrame
     plan : Plan
     most : int
-        Rows of a sample.
+        Keys of a sample, about.
 
     Returns
     -------
     keys : DataFrame
-    rows : int
-        Of the table that they were taken of.
+        Distinct.
+    number : int
+        Of the partial's distinct keys.
     """
-    table = tables[plan.tables[0]]
-    step = max(-(-len(table) // most), 1)
-    return _keys(table, plan).iloc[::step].reset_index(drop=True), len(table)
+    name = plan.tables[0]
+    keys = _keys(tables[name], plan)
+    if name != "groups":
+        found = group([keys[k] for k in keys], dropna=False).keys
+        keys = pd.DataFrame(dict(zip(keys, found, strict=True)), copy=False)
+    parts = -(-len(keys) // most)
+    if parts > 1:
+        dtypes = [key.dtype for key in plan.keys]
+        chosen = bucket_of([keys[k].array for k in keys], dtypes, parts) == 0
+        return keys[chosen].reset_index(drop=True), len(keys)
+    return keys, len(keys)
 
 
 def bounds_of(
@@ -70,7 +84,7 @@ def bounds_of(
     stacked = stack(keys)
     if len(stacked) == 0 or not _have_one_order(keys, stacked, plan):
         return None
-    weights = np.concatenate([np.full(len(k), rows / max(len(k), 1)) for k, rows in samples])
+    weights = np.concatenate([np.full(len(k), number / max(len(k), 1)) for k, number in samples])
     order = sort_order([key.array for key in keys_of(stacked)])
     before = np.cumsum(weights[order]) - weights[order]
     wanted = before[-1] * np.arange(1, outputs) / outputs
