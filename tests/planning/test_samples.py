@@ -369,3 +369,45 @@ class TestFailingSamples:
         assert "the disk is gone" in decision_of(query).reason
         with pytest.raises(OSError, match="the disk is gone"):
             query.compute()
+
+
+class TestFewPartitionsThatAreHere:
+    """Of a frame of this process rows are read; of anything else nothing is computed."""
+
+    ROWS = 40_000
+
+    def frame(self, keys: int) -> pd.DataFrame:
+        order = np.random.default_rng(1).permutation(self.ROWS)
+        return pd.DataFrame({"k": order % keys, "j": 1, "v": 1.5})
+
+    @pytest.mark.parametrize("persisted", [False, True])
+    @pytest.mark.parametrize("by", ["k", ["k", "j"]])
+    def test_many_groups_are_exchanged(self, persisted: bool, by: Any):
+        data = self.frame(self.ROWS)
+        ddf = dd.from_pandas(data, npartitions=4)
+        ddf = ddf.persist() if persisted else ddf
+        with dask.config.set({"gpuagg.output-bytes": 200_000, "gpuagg.chunk": 1}):
+            query = ddf.groupby(by).v.sum()
+            decision = decision_of(query)
+            assert decision.route is Route.EXCHANGE
+            assert decision.outputs > 1
+            assert self.ROWS / 2 < (decision.groups or 0) <= self.ROWS
+            assert "sampled rows of 3 of 4 partitions" in decision.reason
+            assert query.optimize().npartitions == decision.outputs
+            same(query.compute(), data.groupby(by).v.sum())
+
+    def test_few_groups_make_a_tree(self):
+        ddf = dd.from_pandas(self.frame(50), npartitions=4)
+        with dask.config.set({"gpuagg.output-bytes": 200_000}):
+            decision = decision_of(ddf.groupby("k").v.sum())
+        assert (decision.route, decision.groups) == (Route.TREE, 50)
+
+    def test_what_has_to_be_computed_is_not(self):
+        def refuse(frame: pd.DataFrame) -> pd.DataFrame:
+            raise AssertionError("computed")
+
+        ddf = dd.from_pandas(self.frame(50), npartitions=4)
+        ddf = ddf.map_partitions(refuse, meta=ddf._meta)
+        with dask.config.set({"gpuagg.output-bytes": 1_000}):
+            decision = decision_of(ddf.groupby("k").v.sum())
+        assert (decision.route, decision.groups) == (Route.TREE, None)

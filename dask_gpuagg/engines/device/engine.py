@@ -26,6 +26,7 @@ from dask_gpuagg.engines.device.exchange import (
     output_of_bucket,
     split,
 )
+from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -46,6 +47,7 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
+from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
     Shape,
     from_libcudf,
@@ -68,9 +70,10 @@ from dask_gpuagg.engines.device.states import finish_rows, keeps_values
 from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
-    "Shape", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "of_categories",
-    "output_of_bucket", "partial", "shape_of", "split", "stacked",
+    "Shape", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "key_table",
+    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "shape_of",
+    "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from dask_gpuagg.dtypes import NUMERIC, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.host import fused
+from dask_gpuagg.engines.host.grouping import densify, encode
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -158,7 +159,7 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         text = pc.cast(pa.array(values.array), pa.string())
         return _of_numbers(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False), promised)
     if cls == "string":
-        return _of_array(values.to_numpy(dtype=object))
+        return _of_text(values)
     if cls in ("datetime", "timedelta"):
         unit, ticks = ticks_with_unit(values)
         return _of_ticks(ticks, TICKS[unit], promised)
@@ -167,6 +168,18 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         seconds = days.to_numpy(zero_copy_only=False).astype(np.int64) * _DAY
         return _of_ticks(seconds, TICKS["s"], promised)
     return _of_objects(values.to_numpy(dtype=object), promised)
+
+
+def _of_text(values: pd.Series) -> Hashes:
+    """Of each distinct string once: Python objects are made of nothing else."""
+    encoded = encode(values)
+    if encoded.dense:
+        codes, present = encoded.codes, np.arange(encoded.size)
+    else:
+        codes, present = densify(encoded.codes, encoded.size)
+    distinct = pd.Series(encoded.decode(present)).to_numpy(dtype=object)
+    hashes = pd.util.hash_array(distinct, categorize=False)
+    return np.asarray(hashes, np.uint64).take(codes)
 
 
 def _of_array(array: npt.NDArray[Any]) -> Hashes:

@@ -30,6 +30,7 @@ from dask_gpuagg.engines.host.exchange import (
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
+from dask_gpuagg.engines.host.first_rows import key_table, rows_within
 from dask_gpuagg.engines.host.found_dtypes import (
     common_dtype,
     compatible,
@@ -39,6 +40,7 @@ from dask_gpuagg.engines.host.found_dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
+from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
     bytes_of,
@@ -54,9 +56,9 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
-    "divided_outputs", "finalize", "of_categories", "output_of_bucket", "partial", "split",
-    "stacked",
+    "bounds_of", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
+    "divided", "divided_outputs", "finalize", "key_table", "of_categories", "output_of_bucket",
+    "partial", "rows_within", "sampled_keys", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
