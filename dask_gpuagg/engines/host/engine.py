@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
@@ -150,7 +151,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """
     tables: Partial = {}
     for name in plan.tables:
-        stacked = stack([p[name] for p in partials])
+        stacked = stack(_alike(partials, name, plan))
         keys = keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
@@ -191,7 +192,7 @@ def finalize(
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
         return _finished_alone(partials[0]["groups"], plan, meta)
-    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack(_alike(partials, name, plan)) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
@@ -234,6 +235,15 @@ def finalize(
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
+
+
+def _alike(partials: Sequence[Partial], name: str, plan: Plan) -> list[pd.DataFrame]:
+    """A table of several partials, with the same columns: some lack bins of exact sums."""
+    tables = [partial[name] for partial in partials]
+    if not plan.deterministic or name != "groups":
+        return tables
+    columns = exact_sums.united(table.columns for table in tables)
+    return [table.reindex(columns=columns, fill_value=0) for table in tables]
 
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
@@ -292,7 +302,7 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     merged: Fields = {}
     fields = [
-        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields}
+        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields_in(table.columns, f"s{i}.")}
         for i, use in enumerate(plan.states)
     ]
     for use, of_state in zip(plan.states, fields, strict=True):
