@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Bits of a bin. Bin 0 starts at the lowest bit of the smallest float64, which is 2**-1074.
+# Bits of a bin. Bin 0 starts at the lowest bit of the smallest float64, which is 2**-ONE.
 WIDTH = 32
-_ONE = 1074
+ONE = 1074
 # Fields of the state beside the bins: the number of values, and how many are NaN, inf and -inf.
 COUNT = "n"
 SPECIAL = ("nan", "above", "below")
@@ -86,7 +86,7 @@ def of_integers(values: Any) -> Digits:
     ----------
     values : array, or Series of any engine, of int64 or uint64
     """
-    place, shift = divmod(_ONE, WIDTH)
+    place, shift = divmod(ONE, WIDTH)
     first = 1 << (WIDTH - shift)
     parts = (
         values % first * (1 << shift),

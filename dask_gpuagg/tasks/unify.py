@@ -206,7 +206,7 @@ def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateU
 
 
 def _exact(sums: Any) -> dict[str, Any]:
-    """Sums of integers, null of no values, as exact sums; whether there are values is their number."""
+    """Sums of integers, null of no values, as exact sums of one value."""
     known = sums.notna()
     digits = exact_sums.of_integers(sums.fillna(0))
     of_bins = {exact_sums.label(place): values for place, values in digits.items()}

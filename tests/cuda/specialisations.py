@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
+    EXACT_BINS,
     PRESENT,
     TYPE_BYTES,
     KernelOutput,
@@ -83,6 +84,11 @@ class Builder:
         elif name == "wide sum or null":
             code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
             self.output(code, "i128", True)
+        elif name == "exact sum":
+            state = self.state("ExactSum", i)
+            self.output(f"ExactUsed<{state}>", "i64")
+            for k in range(EXACT_BINS):
+                self.output(f"ExactBin<{state}, {k}>", "i64")
         elif name == "mean":
             states = f"{self.state('FloatSum', i)}, {self.counted(i)}"
             self.output(f"Mean<{states}, {str(masked).lower()}>", "f64", masked)
@@ -218,6 +224,10 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     for ctype in ("i32", "i64", "i128"):
         exact = {(ctype, True): ["wide mean", "wide sum or null"], (ctype, False): ["wide mean"]}
         yield f"exact means of {ctype}", of(INT64, exact)
+    for ctype in ORDERED:
+        wanted = {(ctype, False): ["exact sum"], (ctype, True): ["exact sum", "count"]}
+        yield f"exact sums of {ctype}", of(INT64, wanted)
+    yield "exact sum alone", of(INT64, {("f64", False): ["exact sum"]})
     yield "limbs alone", of(INT64, {("i64", True): ["limbs", "count"]})
     present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
     yield "validity alone", of(INT64, present)
@@ -310,6 +320,8 @@ COVERING = [
     "mean of merged limbs alone",
     "exact means of i64",
     "limbs alone",
+    "exact sums of f64",
+    "exact sum alone",
     "nothing but the groups",
     "20 aggregations by int64",
     "20 aggregations by strings",

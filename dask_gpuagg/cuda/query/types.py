@@ -21,6 +21,7 @@ STATE_BYTES: dict[str, tuple[int, int]] = {
     "FirstRow": (4, 0),
     "LastRow": (4, 0),
     "WideSum": (0, 16),
+    "ExactSum": (8, 32),
     "Moments": (8, 20),
     "MergedMoments": (8, 24),
     "AnyRow": (4, 0),
@@ -132,6 +133,10 @@ class KernelOutput(NamedTuple):
         return [int(argument) for argument in read if argument != "NO_STATE"]
 
 
+# Bins of an ``ExactSum`` (kernels/aggregate/exact_sum.cuh).
+EXACT_BINS = 4
+# States that take as many registers as three others.
+HEAVY = ("Moments", "MergedMoments", "ExactSum")
 # States of the numbers of rows instead of values.
 OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
 # Which of an output's arguments are states.

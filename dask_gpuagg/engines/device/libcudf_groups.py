@@ -19,6 +19,7 @@ from pylibcudf.types import (
 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
+from dask_gpuagg.engines.device.exact_libcudf import exact_sum
 from dask_gpuagg.engines.device.layout import BOOL8, CTYPES, FLOAT64, INT64
 from dask_gpuagg.engines.device.operations import (
     as_key,
@@ -134,6 +135,8 @@ class _Groups:
         match state.policy:
             case "WideSum":
                 return (self._sum(self._wide(*state.inputs)),)
+            case "ExactSum":
+                return exact_sum(self._reduced, self._plain(*state.inputs))
             case "Moments":
                 return self._moments(*state.inputs)
             case "MergedMoments":
@@ -224,6 +227,10 @@ class _Groups:
             case "LimbMean":
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
                 return limb_mean(upper, lower, n)
+            case "ExactUsed":
+                return fill_nulls(state[0], 0)
+            case "ExactBin":
+                return fill_nulls(state[1 + int(arguments[1])], 0)
             case "MomentRows":
                 return state[0]
             case "MomentMean":

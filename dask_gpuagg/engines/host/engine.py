@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import sketches
 from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
@@ -42,6 +41,7 @@ from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
+    alike,
     bytes_of,
     divided,
     is_categorical,
@@ -55,7 +55,7 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
+    "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
     "divided_outputs", "finalize", "of_categories", "output_of_bucket", "partial", "split",
     "stacked",
 ]  # fmt: skip
@@ -151,7 +151,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """
     tables: Partial = {}
     for name in plan.tables:
-        stacked = stack(_alike(partials, name, plan))
+        stacked = stack(alike([p[name] for p in partials], plan))
         keys = keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
@@ -192,7 +192,7 @@ def finalize(
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
         return _finished_alone(partials[0]["groups"], plan, meta)
-    stacked = {name: stack(_alike(partials, name, plan)) for name in plan.tables}
+    stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
@@ -235,15 +235,6 @@ def finalize(
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
     return finish_groups(keys, fields, stacked, reducers, plan, meta)
-
-
-def _alike(partials: Sequence[Partial], name: str, plan: Plan) -> list[pd.DataFrame]:
-    """A table of several partials, with the same columns: some lack bins of exact sums."""
-    tables = [partial[name] for partial in partials]
-    if not plan.deterministic or name != "groups":
-        return tables
-    columns = exact_sums.united(table.columns for table in tables)
-    return [table.reindex(columns=columns, fill_value=0) for table in tables]
 
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:

@@ -15,7 +15,7 @@ _IN_BIN, _DIGITS = np.uint64(31), np.uint64(52)
 
 
 @compiled
-def exponents(bits: Array) -> tuple[int, int]:
+def exponents(bits: Array) -> tuple[np.uint64, np.uint64]:
     """The least and the greatest exponent of float64 that are not zero; 0x7ff and 0 of none."""
     least, most = _EXPONENT, np.uint64(0)
     for i in range(len(bits)):

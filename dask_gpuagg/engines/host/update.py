@@ -22,7 +22,6 @@ from dask_gpuagg.engines.host import fused
 from dask_gpuagg.engines.host.grouping import take
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 
-
 _LOW = np.uint32(0xFFFFFFFF)
 
 

@@ -137,6 +137,7 @@ def test_specialisations_have_every_type_and_policy() -> None:
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : (?:Replicated|OneCopy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
+    policies.add("ExactSum")
     assert states == policies == set(STATE_BYTES) | {"Min", "Max"}
 
     outputs = {o.code.partition("<")[0] for q in TABLE.values() for o in q.outputs}
