@@ -156,14 +156,12 @@ def total(fields: Mapping[str, Any], xp: Any) -> Any:
     made = _rounded(digits_of(fields), xp)
     if made is None:
         made = xp.zeros(len(fields[COUNT]))
-    # a bin for each kind that no value has would be a column more
-    nan, above, below = (fields.get(name) for name in SPECIAL)
-    if above is not None:
-        made = xp.where(above > 0, xp.inf, made)
-    if below is not None:
-        opposed = (above > 0) if above is not None else False
-        made = xp.where(below > 0, xp.where(opposed, xp.nan, -xp.inf), made)
-    return made if nan is None else xp.where(nan > 0, xp.nan, made)
+    if fields.keys().isdisjoint(SPECIAL):
+        return made
+    nothing = xp.zeros_like(fields[COUNT])
+    nan, above, below = (fields.get(name, nothing) > 0 for name in SPECIAL)
+    made = xp.where(below, -xp.inf, xp.where(above, xp.inf, made))
+    return xp.where(nan | (above & below), xp.nan, made)
 
 
 def _rounded(digits: Digits, xp: Any) -> Any:
