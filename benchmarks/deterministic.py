@@ -70,6 +70,25 @@ def timed(collection: Any, repeats: int) -> tuple[dict[bool, list[float]], dict[
     return seconds, results
 
 
+def device_times(frame: Any, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each kernel, by arm."""
+    from benchmarks.kernels import device_time
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+
+    k, x = (frame[c].to_pylibcudf()[0] for c in "kx")
+
+    def arm(name: str) -> Any:
+        def run(stopwatch: Any = None) -> Any:
+            aggregator = Aggregator([k], False)
+            getattr(aggregator, name)(x)
+            return aggregator.run(stopwatch=stopwatch)
+
+        return run
+
+    arms = {"ordinary": "float_sum", "exact": "exact_total"}
+    return {arm_name: device_time(arm(name), repeats) for arm_name, name in arms.items()}
+
+
 def kernels() -> list[str]:
     """Which kernels ran last, the one of most rows first."""
     runs = sorted(dask_gpuagg.last_runs(), key=lambda run: -run.rows)
@@ -91,6 +110,13 @@ def main() -> None:
     dask.config.set({"gpuagg.compile": "wait"})
     dask_gpuagg.enable()
     data = host_data if args.engine == "host" else device_data
+    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
+    if args.engine == "device":
+        import cudf
+
+        from dask_gpuagg.cuda.runtime.driver import current_device
+
+        about |= {"gpu": current_device().name, "cudf": cudf.__version__}
     cells: list[dict[str, Any]] = []
     for groups in (int(float(g)) for g in args.groups.split(",")):
         for keys in args.keys.split(","):
@@ -105,16 +131,11 @@ def main() -> None:
                     "ordinary_ms": round(median[False], 3), "exact_ms": round(median[True], 3),
                     "ratio": round(median[True] / median[False], 2), "kernels": kernels(),
                 })  # fmt: skip
+                if args.engine == "device":
+                    cells[-1]["device_ms"] = device_times(collection.compute(), args.repeats)
                 print(cells[-1], flush=True)
+                write({**provenance(), **about, "repeats": args.repeats, "cells": cells}, args.out)
                 del collection, results
-    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
-    if args.engine == "device":
-        import cudf
-
-        from dask_gpuagg.cuda.runtime.driver import current_device
-
-        about |= {"gpu": current_device().name, "cudf": cudf.__version__}
-    write({**provenance(), **about, "repeats": args.repeats, "cells": cells}, args.out)
 
 
 if __name__ == "__main__":

@@ -81,20 +81,6 @@ template <u32 S> struct WideLower : Output<i64, false, S> {
     }
 };
 
-// The bins of an exact sum, and which of them are used.
-template <u32 S, u32 K> struct ExactBin : Output<i64, false, S> {
-    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, i64& out) {
-        out = static_cast<i64>(Nth<S, L>::of(v).bins[K]);
-        return true;
-    }
-};
-template <u32 S> struct ExactUsed : Output<i64, false, S> {
-    template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, i64& out) {
-        out = static_cast<i64>(Nth<S, L>::of(v).used);
-        return true;
-    }
-};
-
 // Fields of partial moments. A group of no values has mean NaN and second moment 0.
 template <u32 S> struct MomentRows : Output<i64, false, S> {
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, i64& out) {

@@ -89,6 +89,13 @@ class Builder:
             self.output(f"ExactUsed<{state}>", "i64")
             for k in range(EXACT_BINS):
                 self.output(f"ExactBin<{state}, {k}>", "i64")
+        elif name == "total":
+            count = str(self.counted(i)) if masked else "NO_STATE"
+            self.output(f"ExactTotal<{self.state('ExactSum', i)}, {count}>", "f64", masked)
+            self.output(f"ExactLoss<{self.state('ExactSum', i)}>", "f64")
+        elif name == "total mean":
+            states = f"{self.state('ExactSum', i)}, {self.counted(i)}"
+            self.output(f"ExactMean<{states}, {str(masked).lower()}>", "f64", masked)
         elif name == "mean":
             states = f"{self.state('FloatSum', i)}, {self.counted(i)}"
             self.output(f"Mean<{states}, {str(masked).lower()}>", "f64", masked)
@@ -227,6 +234,8 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     for ctype in ORDERED:
         wanted = {(ctype, False): ["exact sum"], (ctype, True): ["exact sum", "count"]}
         yield f"exact sums of {ctype}", of(INT64, wanted)
+        wanted = {(ctype, masked): ["total", "total mean"] for masked in (False, True)}
+        yield f"totals of {ctype}", of(INT64, wanted)
     yield "exact sum alone", of(INT64, {("f64", False): ["exact sum"]})
     yield "limbs alone", of(INT64, {("i64", True): ["limbs", "count"]})
     present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
@@ -322,6 +331,7 @@ COVERING = [
     "limbs alone",
     "exact sums of f64",
     "exact sum alone",
+    "totals of f64",
     "nothing but the groups",
     "20 aggregations by int64",
     "20 aggregations by strings",

@@ -81,7 +81,7 @@ class ValuePart(NamedTuple):
 
 
 class KernelState(NamedTuple):
-    """A state policy of ``kernels/aggregate/states.cuh``.
+    """A state policy of ``kernels/aggregate/``.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class KernelState(NamedTuple):
 
 
 class KernelOutput(NamedTuple):
-    """An output policy of ``kernels/output/outputs.cuh``: code, its type, whether it has nulls."""
+    """An output policy of ``kernels/output/``: code, its type, whether it has nulls."""
 
     code: str
     ctype: str
@@ -142,6 +142,7 @@ OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
 # Which of an output's arguments are states.
 _STATE_ARGUMENTS = {
     "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
+    "ExactTotal": (0, 1), "ExactMean": (0, 1),
     "WideMean": (0, 1), "LimbMean": (0, 1, 2),
 }  # fmt: skip
 # States of a list that the bits of one integer can stand for (kernels/output/outputs.cuh).

@@ -1,9 +1,8 @@
 """Exact sums on the device, in the bins of ``exact_sums.py``.
 
-A slot of the kernels has ``EXACT_BINS`` bins, bin ``j`` in the place ``j % EXACT_BINS``, and says
-which are used: enough for a group whose values differ by a factor of 2**44 at least. Where a group
-needs more, or has values that are not finite, the rows are read again: their values are divided
-into columns that need no more.
+The bins of a slot of the kernels are enough for a group whose values differ by a factor of 2**44 at
+least. Where a group needs more, or has values that are not finite, the rows are read again: their
+values are divided into columns that need no more.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pylibcudf as plc
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
+from dask_gpuagg.engines.device.exact_bins import decoded
 from dask_gpuagg.engines.device.groups import Grouping, array_of, column_of, plain, table, view
 from dask_gpuagg.engines.device.layout import FLOAT64
 from dask_gpuagg.engines.device.operations import is_positive, keep_where
@@ -28,8 +28,6 @@ Fields = dict[str, Any]
 # Fields of rows: which bins are used, then the bins; of a column that holds parts of the values
 # the first of its bins.
 _USED, _BIN = "used", "bin"
-# The lowest bin that has a bit in the first.
-_LOWEST = 3
 
 
 def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
@@ -103,7 +101,7 @@ def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
     unusual = []
     for i in _binned(plan):
         fields = _fields(groups, i)
-        made = _decoded(fields)
+        made = _of_slots(fields)
         if made is None:
             unusual.append(i)
         else:
@@ -111,17 +109,13 @@ def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
     return groups, frozenset(unusual)
 
 
-def _decoded(fields: Fields) -> Fields | None:
+def _of_slots(fields: Fields) -> Fields | None:
     """The fields with each bin in its own column; None where bins of a group are too far apart."""
     if _USED in fields:
-        used = fields[_USED]
-        lowest = used & -used
-        if bool(((used < 0) | (used // cp.maximum(lowest, 1) >= 1 << EXACT_BINS)).any()):
+        bins = [fields[f"{_BIN}{k}"] for k in range(EXACT_BINS)]
+        digits = decoded(fields[_USED], bins)
+        if digits is None:
             return None
-        # the exponent of a power of two
-        first = _LOWEST + (lowest.astype(cp.float64).view(cp.int64) >> 52) - 1023
-        first = cp.where(used == 0, 0, first)
-        digits = _placed(first, [fields[f"{_BIN}{k}"] for k in range(EXACT_BINS)])
         return {exact_sums.COUNT: fields[exact_sums.COUNT]} | _labelled(digits)
     digits = {}
     for name in fields:
@@ -132,22 +126,6 @@ def _decoded(fields: Fields) -> Fields | None:
             digits |= {j: values for j, values in of_part.items() if bool(values.any())}
     others = {n: fields[n] for n in (exact_sums.COUNT, *exact_sums.SPECIAL) if n in fields}
     return others | _labelled(digits)
-
-
-def _placed(first: cp.ndarray, bins: Sequence[cp.ndarray]) -> exact_sums.Digits:
-    """The bins of groups of which each has its own first one."""
-    digits: exact_sums.Digits = {}
-    if len(first) == 0:
-        return digits
-    held = first[(bins[0] != 0) | (bins[1] != 0) | (bins[2] != 0) | (bins[3] != 0)]
-    if len(held) == 0:
-        return digits
-    for j in range(int(held.min()), int(held.max()) + EXACT_BINS):
-        inside = (j >= first) & (j < first + EXACT_BINS)
-        values = cp.where(inside, bins[j % EXACT_BINS], 0)
-        if bool(values.any()):
-            digits[j] = values
-    return digits
 
 
 def _labelled(digits: exact_sums.Digits) -> Fields:
@@ -167,7 +145,7 @@ def with_sums(groups: Any, plan: Plan) -> Any:
     for i, output in enumerate(plan.outputs):
         if not output.custom and output.states and output.states[0] in states:
             fields = _fields(groups, output.states[0])
-            made = exact_sums.total(exact_sums.settled(fields, cp), cp)
+            made = exact_sums.total(fields, cp)
             n = fields[exact_sums.COUNT]
             if output.aggregation == "mean":
                 made = made / cp.maximum(n, 1)

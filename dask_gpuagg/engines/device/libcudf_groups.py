@@ -19,7 +19,7 @@ from pylibcudf.types import (
 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
-from dask_gpuagg.engines.device.exact_libcudf import exact_sum
+from dask_gpuagg.engines.device.exact_bins import exact_sum, loss, total
 from dask_gpuagg.engines.device.layout import BOOL8, CTYPES, FLOAT64, INT64
 from dask_gpuagg.engines.device.operations import (
     as_key,
@@ -228,9 +228,13 @@ class _Groups:
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
                 return limb_mean(upper, lower, n)
             case "ExactUsed":
-                return fill_nulls(state[0], 0)
+                return state[0]
             case "ExactBin":
-                return fill_nulls(state[1 + int(arguments[1])], 0)
+                return state[1 + int(arguments[1])]
+            case "ExactLoss":
+                return loss(state)
+            case "ExactTotal" | "ExactMean":
+                return self._exact_total(total(state), policy, arguments[1])
             case "MomentRows":
                 return state[0]
             case "MomentMean":
@@ -247,6 +251,13 @@ class _Groups:
                 n, _, m2 = state
                 return spread_of(n, m2, int(arguments[1]), int(arguments[2]))
         raise NotImplementedError(f"{KERNEL} does not make {policy}")
+
+    def _exact_total(self, sums: plc.Column, policy: str, count: str) -> plc.Column:
+        if count == "NO_STATE":
+            return sums
+        (n,) = self._state(int(count))
+        made = binary("TRUE_DIV", sums, n) if policy == "ExactMean" else sums
+        return keep_where(made, is_positive(n))
 
     def _extreme(self, found: plc.Column, count: str) -> plc.Column:
         if found.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):

@@ -17,7 +17,14 @@ from dask_gpuagg.engines.device.moments import (
     repaired_rows,
     without_losses,
 )
-from dask_gpuagg.engines.device.states import finish, is_spread, keeps_values, merge, update
+from dask_gpuagg.engines.device.states import (
+    finish,
+    is_binned,
+    is_watched,
+    keeps_values,
+    merge,
+    update,
+)
 from dask_gpuagg.engines.device.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
@@ -129,7 +136,7 @@ def add_outputs(
     chosen: Iterable[int],
     add: Callable[[Aggregator, Output, bool], None],
 ) -> list[str]:
-    """Add outputs to the passes over some rows, and the loss of each state of moments once.
+    """Add outputs to the passes over some rows, and what a state loses once.
 
     Parameters
     ----------
@@ -150,7 +157,7 @@ def add_outputs(
     for i in chosen:
         output, aggregator = plan.outputs[i], grouping.aggregator
         moments = (aggregator, output.states)
-        first = is_spread(output) and moments not in watched
+        first = is_watched(output, plan) and moments not in watched
         add(aggregator, output, first)
         labels.append(f"o{i}")
         if first:
@@ -161,8 +168,9 @@ def add_outputs(
 
 def _finished_in_kernels(output: Output, plan: Plan) -> bool:
     # the outputs of a matrix name no states
-    uses = [plan.states[i] for i in output.states]
-    return bool(uses) and all(in_kernels(u, plan) and not STATES[u.state].binned for u in uses)
+    if not output.states or is_binned(output, plan):
+        return False
+    return all(in_kernels(plan.states[i], plan) for i in output.states)
 
 
 def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:

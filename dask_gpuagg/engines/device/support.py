@@ -34,7 +34,7 @@ def one_pass(plan: Plan) -> bool:
         plan.shape == "groups"
         and plan.tables == ("groups",)
         and not _has_unobserved(plan)
-        and all(in_kernels(use, plan) and not STATES[use.state].binned for use in plan.states)
+        and all(in_kernels(use, plan) for use in plan.states)
     )
 
 

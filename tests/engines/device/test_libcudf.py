@@ -38,7 +38,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setitem(sys.modules, "pylibcudf.types", plc.types)
     exact = MagicMock()
     exact.exact_sum.return_value = (any_column,) * (1 + EXACT_BINS)
-    monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.exact_libcudf", exact)
+    monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.exact_bins", exact)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module(names[-1])

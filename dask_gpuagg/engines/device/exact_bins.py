@@ -1,8 +1,11 @@
-"""The bins of exact sums as libcudf makes them, while the kernels are being compiled."""
+"""The bins of one slot of the kernels, and exact sums as libcudf makes them meanwhile.
+
+A slot has ``EXACT_BINS`` bins, bin ``j`` in the place ``j % EXACT_BINS``, and says which are used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cudf
@@ -13,10 +16,38 @@ from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
 from dask_gpuagg.engines.device.operations import fill_nulls
 
-# By bits, the bins that have one in the first field; the last bit is that of unusual values.
+# What a bit says is used, from the lowest one on; the last bit is that of unusual values.
 _LOWEST, _HIGHEST = 3, 65
+# More than ``centred.LOSS_AT_MOST``.
+_LOSS = 1e300
 
 Reduce = Callable[[plc.Column, Any], plc.Column]
+
+
+def decoded(used: cp.ndarray, bins: Sequence[cp.ndarray]) -> exact_sums.Digits | None:
+    """The bins of all groups by their places; None where those of a group are too far apart.
+
+    Parameters
+    ----------
+    used : array of int64
+        Of each group, the bits of the bins between which its values lie.
+    bins : sequence of arrays of int64
+    """
+    lowest = used & -used
+    if bool(((used < 0) | (used // cp.maximum(lowest, 1) >= 1 << EXACT_BINS)).any()):
+        return None
+    digits: exact_sums.Digits = {}
+    held = used != 0
+    if not bool(held.any()):
+        return digits
+    # the exponent of a power of two
+    first = _LOWEST + (lowest.astype(cp.float64).view(cp.int64) >> 52) - 1023
+    for j in range(int(first[held].min()), int(first[held].max()) + EXACT_BINS):
+        inside = held & (j >= first) & (j < first + EXACT_BINS)
+        values = cp.where(inside, bins[j % EXACT_BINS], 0)
+        if bool(values.any()):
+            digits[j] = values
+    return digits
 
 
 def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
@@ -30,7 +61,8 @@ def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
         Numbers of rows.
     """
     values = _array(fill_nulls(column, 0))
-    if values.dtype.kind == "f":
+    floats = values.dtype.kind == "f"
+    if floats:
         values = values.astype(cp.float64)
         place, slices = exact_sums.sliced(values, cp)
     else:
@@ -44,12 +76,10 @@ def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
         first = cp.where(filled & ~some, place, first)
         last = cp.where(filled, place + i, last)
         some |= filled
-        bins = [
-            cp.where((place + i) % EXACT_BINS == k, bins[k] + part, bins[k])
-            for k in range(EXACT_BINS)
-        ]
+        for k in range(EXACT_BINS):
+            bins[k] += cp.where((place + i) % EXACT_BINS == k, part, 0)
     unusual = some & ((first < _LOWEST) | (last > _HIGHEST))
-    if values.dtype.kind == "f":
+    if floats:
         unusual |= ~cp.isfinite(values)
     sums = [reduced(_column(part), plc.aggregation.sum()) for part in bins]
     least = _array(reduced(_column(first), plc.aggregation.min()))
@@ -60,6 +90,22 @@ def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
     used = cp.where(most >= least, used, 0)
     used = cp.where(any_unusual > 0, cp.int64(-(1 << 63)), used)
     return _column(used), *sums
+
+
+def total(fields: Sequence[plc.Column]) -> plc.Column:
+    """The sums of such fields, rounded once; anything where bins are too far apart."""
+    used, *bins = map(_array, fields)
+    digits = decoded(used, bins)
+    if digits is None:
+        return _column(cp.zeros(len(used)))
+    labelled = {exact_sums.label(j): values for j, values in digits.items()}
+    return _column(exact_sums.total({exact_sums.COUNT: used} | labelled, cp))
+
+
+def loss(fields: Sequence[plc.Column]) -> plc.Column:
+    """More than may be lost where bins are too far apart."""
+    used, *bins = map(_array, fields)
+    return _column(cp.full(len(used), _LOSS if decoded(used, bins) is None else 0.0))
 
 
 def _wide(values: cp.ndarray) -> cp.ndarray:
