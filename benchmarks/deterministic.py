@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,13 @@ def device_data(rows: int, groups: int, keys: str, values: str, partitions: int)
     return dask_cudf.from_cudf(cudf.DataFrame({"k": key, "x": x}), npartitions=partitions)
 
 
-def timed(collection: Any, repeats: int) -> tuple[dict[bool, list[float]], dict[bool, Any]]:
-    """Seconds of each repetition and the last result, by setting; the first is not counted."""
+def timed(
+    collection: Any, repeats: int, wait: Callable[[], None]
+) -> tuple[dict[bool, list[float]], dict[bool, Any]]:
+    """Seconds of each repetition and the last result, by setting; the first is not counted.
+
+    ``wait`` is for what the device has still to do.
+    """
     seconds: dict[bool, list[float]] = {False: [], True: []}
     results = {}
     for repetition in range(repeats + 1):
@@ -62,9 +68,9 @@ def timed(collection: Any, repeats: int) -> tuple[dict[bool, list[float]], dict[
             with dask.config.set({"gpuagg.deterministic": exact}):
                 started = time.perf_counter()
                 made = collection.groupby("k").x.sum().compute()
-                # a copy to the host waits for the device
-                results[exact] = made.sort_index().to_numpy()
+                wait()
                 took = time.perf_counter() - started
+            results[exact] = made.sort_index().to_numpy()
             if repetition:
                 seconds[exact].append(took)
     return seconds, results
@@ -110,19 +116,22 @@ def main() -> None:
     dask.config.set({"gpuagg.compile": "wait"})
     dask_gpuagg.enable()
     data = host_data if args.engine == "host" else device_data
+    wait: Callable[[], None] = lambda: None  # noqa: E731
     about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
     if args.engine == "device":
         import cudf
+        import cupy as cp
 
         from dask_gpuagg.cuda.runtime.driver import current_device
 
+        wait = cp.cuda.Device().synchronize
         about |= {"gpu": current_device().name, "cudf": cudf.__version__}
     cells: list[dict[str, Any]] = []
     for groups in (int(float(g)) for g in args.groups.split(",")):
         for keys in args.keys.split(","):
             for values in args.values.split(","):
                 collection = data(int(args.rows), groups, keys, values, args.partitions)
-                seconds, results = timed(collection, args.repeats)
+                seconds, results = timed(collection, args.repeats, wait)
                 error = np.abs(results[True] - results[False]).max()
                 assert error <= 1e-9 * np.abs(results[True]).max() + 1e-6, error
                 median = {exact: statistics.median(s) * 1e3 for exact, s in seconds.items()}
