@@ -29,8 +29,8 @@ from dask_gpuagg.reporting.runs import note_run, subject
 NOWHERE = 0x7FFFFFFF
 
 
-# Outputs of a pass before the next one begins: one more state may have four.
-_FULL = OUTPUTS_AT_MOST - 4
+# Outputs of a pass before the next one begins: one more state may have six.
+_FULL = OUTPUTS_AT_MOST - 6
 
 
 class Grouping:
