@@ -401,6 +401,7 @@ def parts() -> dict[str, str]:
                 ("grid", grid),
                 ("tables", tables),
                 ("first_use", first_use),
+                ("larger", larger),
             )
         },
     }
