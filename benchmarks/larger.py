@@ -288,13 +288,13 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
         if args.twice:
             note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES))))
         del rows
-    for groups in args.groups if args.peer_rows else ():
-        note(beside_peers(args.peer_rows, groups, repeats, args.peer_seconds))
     for groups in args.groups if args.shares else ():
         rows = Rows(count, groups)
         for share in args.shares:
             note(streamed(rows, repeats, limit=int(share * count * ROW_BYTES)))
         del rows
+    for groups in args.groups if args.peer_rows else ():
+        note(beside_peers(args.peer_rows, groups, repeats, args.peer_seconds))
 
 
 def main() -> None:
