@@ -83,7 +83,8 @@ class Explained:
             found.append(("groups", self.groups or "not estimated"))
             if physical.chunks:
                 found.append(("chunks", physical.chunks))
-            found.append(("merge", f"{physical}: {self.decision.reason}"))
+            reason = physical.reason or self.decision.reason
+            found.append(("merge", f"{physical}: {reason}"))
             found.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
             if physical.nbytes is not None:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
@@ -204,7 +205,7 @@ def _one_expression(query: Any) -> Expr:
         return query
     if isinstance(query, GroupBy):
         raise TypeError(
-            "explain() takes a query, and a group-by without an aggregation is none: "
+            "explain() takes a query, and this group-by has no aggregation yet: "
             "add one, such as .sum(), or ask why_not(groupby, spec)"
         )
     expr = getattr(query, "expr", None)

@@ -16,6 +16,7 @@ STYLE = (
     ".gpuagg th:first-child,.gpuagg td:first-child{text-align:left}"
     ".gpuagg .text th,.gpuagg .text td,.gpuagg td:has(.bar){text-align:left}"
     ".gpuagg .text td{white-space:normal;overflow-wrap:anywhere}"
+    ".gpuagg .text td:first-child{overflow-wrap:normal}"
     ".gpuagg h4{margin:.6em 0 .1em;overflow-wrap:anywhere}"
     ".gpuagg p{margin:.2em 0;overflow-wrap:anywhere}"
     ".gpuagg .off{border-left:4px solid #d08700;padding-left:.6em}"

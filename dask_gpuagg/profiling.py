@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from dask_gpuagg.plan import Plan
 
 # the order in which a query goes through its steps
-_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 
 
 def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:

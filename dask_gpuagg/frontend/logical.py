@@ -20,6 +20,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.settings import settings
 from dask_gpuagg.task_settings import configured
 
@@ -109,6 +110,7 @@ def read(expr: Any) -> GroupByQuery:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
+    flags["deterministic"] = settings().deterministic
     extended = isinstance(expr, ExtendedAggregation)
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
@@ -140,6 +142,26 @@ def read(expr: Any) -> GroupByQuery:
     )
 
 
+def is_sorted(expr: Any) -> bool:
+    """Whether the user asked for a sorted result of a group-by aggregation."""
+    return bool(_operand(expr, "sort", False))
+
+
+def asks_for_ranges(expr: Any) -> bool:
+    """Whether the user asked for a sorted result with several outputs."""
+    split_out = _operand(expr, "split_out", None)
+    several = split_out is True or (isinstance(split_out, int) and split_out > 1)
+    return is_sorted(expr) and several
+
+
+def range_outputs(expr: Any) -> int:
+    """How many outputs, each with a range of the keys, were decided on; 0 without a decision."""
+    decision = _operand(expr, "split_out", None) if is_aggregation(expr) else None
+    if isinstance(decision, Routing) and decision.route is Route.RANGES:
+        return decision.outputs
+    return 0
+
+
 def refusals(expr: Any) -> list[Unsupported]:
     """One reason per aggregation of a logical group-by that our plan cannot run."""
     try:
@@ -152,7 +174,7 @@ def refusals(expr: Any) -> list[Unsupported]:
         _, columns, requested = _parts(expr)
     except Unsupported as refusal:
         return [refusal]
-    return reasons(columns, requested) or [first]
+    return reasons(columns, requested, settings().deterministic) or [first]
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import cudf
 import cupy as cp
@@ -21,6 +21,7 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
+from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import ordered
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
@@ -70,13 +71,6 @@ _gpus: dict[int, Gpu] = {}
 
 # The images of each column, and its buffer in device memory.
 Loaded = tuple[list[list[Image]], list[Any]]
-
-
-class _Columns(NamedTuple):
-    """The columns of a table, for ``bytes_of``."""
-
-    keys: list[Any]
-    columns: list[Any]
 
 
 class Gpu:
@@ -146,7 +140,7 @@ class Gpu:
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         """The groups of several tables."""
-        return merged(stack(tables), plan)
+        return merged(stack(alike(tables, plan)), plan)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
@@ -154,7 +148,7 @@ class Gpu:
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of(_Columns([], [groups[name] for name in groups.columns]))
+        return bytes_of([groups[name] for name in groups.columns])
 
     def to_host(self, groups: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """A table as a partial of the host engine."""
@@ -164,7 +158,10 @@ class Gpu:
             found[f"k{i}"] = _to_host(key, known.dtype, self._fetch)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
-            for field, empty in zip(record.fields, record.identity, strict=True):
+            # bins of exact sums are 0 of no rows, as their number is
+            identity = dict(zip(record.fields, record.identity, strict=True))
+            for field in record.fields_in(groups.columns, f"s{i}."):
+                empty = identity.get(field, 0)
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
                 found[name] = _field(groups[name], use.state, empty, of, self._fetch)

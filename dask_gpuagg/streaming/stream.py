@@ -286,7 +286,7 @@ def partials_of(
             yield part
 
     with ThreadPoolExecutor(1, "gpuagg-copy", device.begin) as copier:
-        for batch in batches(seen(), sizes, host.bytes_of, _are_alike):
+        for batch in batches(seen(), sizes, _bytes_of, _are_alike):
             waiting.append((batch, copier.submit(device.load, batch)))
             if len(waiting) > 1:
                 stream.take(waiting)
@@ -299,6 +299,10 @@ def partials_of(
         # dtypes of no groups are the host engine's matter: these rows have none either
         made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
     return made
+
+
+def _bytes_of(part: Any) -> int:
+    return host.bytes_of((*part.keys, *part.columns))
 
 
 def _are_alike(part: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import sketches
@@ -66,6 +67,8 @@ def finish_groups(
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, of_states, index)
+        elif plan.narrowed and output.kind is Kind.WHOLE:
+            values = reducers["rows"].placed(tables["rows"][f"o{i}"].to_numpy())
         else:
             values = _from_table(output, tables, reducers, plan)
         if output.column in plan.found:
@@ -118,8 +121,8 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     else:  # categories of some partition may have been null
         valid = ~pd.isna(keys[-1])
         keys, counts = [k[valid] for k in keys], counts[valid]
-    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
-    order = np.lexsort((-counts, *reversed(ranks)))
+    of_keys = ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
+    order = np.lexsort((-counts, *reversed(of_keys)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
     # Dask's metadata of counted categories has lost the name
@@ -166,11 +169,12 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
     """Positions that sort groups by key, nulls last, categories in their order."""
-    return np.lexsort(tuple(reversed(_ranks(keys))))
+    return np.lexsort(tuple(reversed(ranks(keys))))
 
 
-def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    ranks = []
+def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
+    """For each key an integer per row, in the order of its values; nulls are last."""
+    found = []
     for key in keys:
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
@@ -179,8 +183,8 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             plain = isinstance(key, pd.arrays.NumpyExtensionArray)
             codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
-        ranks.append(np.where(codes < 0, size, codes))
-    return ranks
+        found.append(np.where(codes < 0, size, codes))
+    return found
 
 
 def _by_state(fields: Fields) -> dict[str, Fields]:
@@ -223,6 +227,8 @@ def _from_table(
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    if "sum" not in state:
+        return exact_sums.total(state, np)
     if isinstance(state["sum"], np.ndarray) and state["sum"].dtype.kind in "biufc":
         return state["sum"]
     sums = series_of(state["sum"])
@@ -238,6 +244,8 @@ def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
     n = state["n"]
     if "hi" in state:
         return _mean_of_limbs(state)
+    if "sum" not in state:
+        state = {"sum": exact_sums.total(state, np)}
     if not isinstance(state["sum"], np.ndarray):
         return _mean_of_decimals(state["sum"], n)
     with np.errstate(invalid="ignore", divide="ignore"):
