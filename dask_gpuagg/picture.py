@@ -77,6 +77,9 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
     if physical.route is Route.DIRECT:
         columns.append(Column(1, "one task", "groups and finishes", True))
         return [*columns, Column(outputs, "outputs", expected, True)]
+    if physical.route is Route.NARROWED:
+        columns.append(Column(1, "narrowed", "quantiles; rows stay", True))
+        return [*columns, Column(outputs, "outputs", expected, True)]
     under = "one of each partition"
     if physical.partials < physical.partitions:
         under = f"of {physical.partitions / physical.partials:.3g} partitions each"
@@ -145,7 +148,7 @@ def _boxes(column: Column, place: int, height: int) -> list[str]:
     return shapes
 
 
-_MERGES = ("tree", "exchange", "aligned", "one task")
+_MERGES = ("tree", "exchange", "aligned", "one task", "narrowed")
 
 
 def _text(x: float, y: float, text: str, bold: bool = False) -> str:

@@ -53,6 +53,7 @@ class Settings:
     kernel_cache: Any
     pool: str | int | None
     engine: str
+    deterministic: bool
 
 
 # the section as last read, and its settings
@@ -150,7 +151,13 @@ def _enabled(value: Any) -> bool | None:
         return value
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
-    raise ValueError("true, false (not as a string), or null for what enable() and disable() say")
+    raise ValueError("true or false (not as text), or null to leave it to enable() and disable()")
+
+
+def _deterministic(value: Any) -> bool:
+    if not isinstance(value, bool | int) or value not in (0, 1):
+        raise ValueError("true or false (not as a string)")
+    return bool(value)
 
 
 def _count(value: Any) -> int:
@@ -213,4 +220,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "output_bytes": _output_bytes,
     "kernel_cache": _as_given,
     "pool": _pool,
+    "deterministic": _deterministic,
 }

@@ -9,7 +9,8 @@ from typing import Any
 from dask._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
 
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -57,6 +58,8 @@ class Physical:
         At most, where that is known.
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
+    reason : str
+        Why this route, where it is another than that of the decision.
     """
 
     route: Route
@@ -69,11 +72,14 @@ class Physical:
     workers: int = 0
     rows: int | None = None
     nbytes: int | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         outputs = _counted(self.outputs, "output")
         if self.route is Route.DIRECT:
             return f"none: one task makes {outputs}"
+        if self.route is Route.NARROWED:
+            return f"quantiles narrowed in two passes into {outputs}"
         if self.route is Route.RANGES:
             outputs = f"{outputs}, by ranges of keys"
             return f"exchange of {_counted(self.partials, 'partial')} into {outputs}"
@@ -103,9 +109,12 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     nodes = list(_nodes(planned, query))
     kinds = {type(node): node for node in nodes}
     chunks = next((node.chunks for node in nodes if "chunks" in node._parameters), None)
-    partials = query.frame.npartitions if chunks is None else len(chunks)
+    partitions = partials = int(query.frame.npartitions)
+    if chunks is not None:
+        # of files, which Dask would read several of as one partition, the tasks read each
+        partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
     exchange = next((n for n in nodes if isinstance(n, _EXCHANGES)), None)
-    route, pieces = Route.ALIGNED, 0
+    route, pieces, reason = Route.ALIGNED, 0, ""
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
         route, partials = Route.DIRECT, 0
     elif GroupByRanges in kinds:
@@ -113,6 +122,10 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     elif exchange is not None:
         route = Route.EXCHANGE
         pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
+    elif GroupByNarrowed in kinds:
+        # neither rows nor partials of the usual tables travel
+        route, partials = Route.NARROWED, 0
+        reason = kinds[GroupByNarrowed].decision.reason
     elif GroupByTree in kinds:
         route = Route.TREE
     tasks: dict[str, int] = {}
@@ -122,7 +135,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     rows = rows_of(query.frame)
     return Physical(
         route,
-        int(query.frame.npartitions),
+        partitions,
         partials,
         pieces,
         int(planned.npartitions),
@@ -131,9 +144,12 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         0 if chunks is None else chunks.workers,
         rows,
         _bytes(query.plan, partials, decision.groups, rows) if partials else None,
+        reason,
     )
 
 
+# Bins of an exact sum, of values that differ by a factor of a million.
+_BINS = 3
 _EXCHANGES = (GroupByExchange, GroupByChunkExchange, GroupByPieces)
 
 
@@ -177,6 +193,10 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
                 ("exchange", parts * node.outputs),
                 ("finalize", node.outputs),
             ]
+        case GroupByNarrowed():
+            parts = len(node.chunks)
+            each = [(step, parts) for step in ("sample", "count", "recount")]
+            return [*each, ("aim", 1), ("widen", 1), ("finalize", 1)]
         case GroupByPieces():
             return [("exchange", node.npartitions)]
         case GroupByMerge():
@@ -203,13 +223,19 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
             if not at_most:
                 return None
             states = () if plan.states_from_rows else plan.states
-            fields = sum(max(len(STATES[use.state].fields), 1) for use in states)
+            fields = sum(map(_fields_of, states))
             found += min(at_most) * (keys + 8 * fields)
         elif rows is None:
             return None
         else:
             found += rows * (keys + _bytes_of_row(plan, name))
     return found
+
+
+def _fields_of(use: StateUse) -> int:
+    """Columns of a state in a partial, about."""
+    record = STATES[use.state]
+    return max(len(record.fields), 1) + _BINS * record.binned
 
 
 def _bytes_of_row(plan: Plan, table: str) -> int:

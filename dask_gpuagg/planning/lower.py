@@ -15,10 +15,10 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.planning.bucketing import DEVICE_SHARE as CHUNK_SHARE
-from dask_gpuagg.planning.bucketing import gpus
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
+from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -32,7 +32,7 @@ from dask_gpuagg.planning.nodes import (
     GroupBySelect,
     GroupByTree,
 )
-from dask_gpuagg.planning.output_size import DEVICE_SHARE, bytes_of_a_group, output_size
+from dask_gpuagg.planning.output_size import OUTPUTS_OF_A_GPU, bytes_of_a_group, output_size
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.ranges import asked, have_ranges, in_ranges
@@ -169,6 +169,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
+    stays = narrowed(query, decision)
+    if stays is not None:
+        return GroupBySelect(stays, plan, query.meta, outputs) if outputs > 1 else stays
     if _must_complete_at_once(query):
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
@@ -236,7 +239,7 @@ def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
-        pieces = len(chunks) * (CHUNK_SHARE if engine_name(query.meta) == DEVICE else 1)
+        pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
     return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
 
 
@@ -248,9 +251,9 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
     """
     memory = gpus()[1]
     expected = (decision.groups or 0) * bytes_of_a_group(query)
-    if not memory or expected <= memory // CHUNK_SHARE:
+    if not memory or expected <= memory // CHUNKS_OF_A_GPU:
         return chunks
-    return chunks.divided(expected * DEVICE_SHARE // memory)
+    return chunks.divided(expected * OUTPUTS_OF_A_GPU // memory)
 
 
 def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:

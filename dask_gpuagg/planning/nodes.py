@@ -29,6 +29,7 @@ from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
+from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
@@ -176,7 +177,7 @@ class Reduction(NamedByBytes, _Quiet):
         return f"{self._prefix}-{self.deterministic_token}"
 
 
-class _OfChunks(Reduction):
+class OfChunks(Reduction):
     """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
@@ -189,7 +190,7 @@ class _OfChunks(Reduction):
         return unknown(self.outputs)
 
 
-class GroupByChunkDirect(_OfChunks):
+class GroupByChunkDirect(OfChunks):
     """The only chunk made the outputs."""
 
     _prefix = "gpuagg_direct"
@@ -227,17 +228,22 @@ class GroupByTree(Reduction, TreeReduce):
         cls, partial: Expr, plan: Plan, meta: Any, split_every: Any, decision: Any
     ) -> GroupByTree:
         """The tree over the partials of a plan."""
+        promised = Promised(meta, plan)
         return cls(
             partial,
             cls,
-            meta,
+            promised,
             gpuagg_combine,
             gpuagg_finalize,
             {"plan": plan},
-            {"plan": plan, "meta": meta},
+            {"plan": plan, "meta": promised.sent},
             split_every,
             decision,
         )
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta").meta
 
     def _tree_repr_lines(self, indent: int = 0, recursive: bool = True) -> list[str]:
         lines = self.frame._tree_repr_lines(2) if recursive else []
@@ -267,7 +273,7 @@ class GroupByExchange(Reduction):
         return layer
 
 
-class GroupByChunkExchange(_OfChunks):
+class GroupByChunkExchange(OfChunks):
     """Chunks reduced and split by key hash in one task; every output merges its pieces."""
 
     _prefix = "gpuagg_exchange"

@@ -75,7 +75,9 @@ def estimate_groups(
         return GroupEstimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "rows" if few or chunks is not None else "partitions"
-    name = (kind, query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    plan = query.plan
+    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *map(_identity, query.by))
+    name = (kind, query.frame._name, *keys)
     known = _recent.get(name)
     if known is None:
         try:
@@ -136,7 +138,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
         return "a key is a function"
     for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
         for node in root.walk():
-            if isinstance(node, FromGraph) and not _holds_data(node):
+            if isinstance(node, FromGraph) and not holds_data(node):
                 return "the input is a graph of unknown cost"
             if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
                 return f"the input is computed by {type(node).__name__}"
@@ -152,7 +154,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
     return None
 
 
-def _holds_data(node: FromGraph) -> bool:
+def holds_data(node: FromGraph) -> bool:
     """Whether a graph is the data of a persisted collection: futures, or values."""
     layer = node.operand("layer")
     futures = sys.modules.get("distributed.client")
@@ -188,14 +190,11 @@ def _sample_rows_here(query: GroupByQuery) -> GroupEstimate:
 
 
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
-    npartitions = int(query.frame.npartitions)
+    npartitions, plan = int(query.frame.npartitions), _keys_only(query)
     alone = replace(chunks, buckets=tuple((i,) for i in _three(npartitions)))
-    name = f"gpuagg_sample-{tokenize(alone)}"
+    name = f"gpuagg_sample-{tokenize(alone, plan)}"
     keys = [(name, i) for i in range(len(alone))]
-    graph = {
-        key: chunk_task(key, gpuagg_sample, alone, i, plan=_keys_only(query))
-        for i, key in enumerate(keys)
-    }
+    graph = {key: chunk_task(key, gpuagg_sample, alone, i, plan=plan) for i, key in enumerate(keys)}
     needed = {key for task in graph.values() for key in task.dependencies}
     futures = {key: future for key, future in alone.futures().items() if key in needed}
     return from_key_samples(_made({**graph, **futures}, keys), npartitions)

@@ -55,7 +55,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
         made = combined(partials_of([part], plan), plan)
-        _read(done, [part], plan)
+        read(done, [part], plan)
         done.groups = rows_of(made)
         return made
 
@@ -65,7 +65,7 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
         made = finished_of([part], plan, shape)
-        _read(done, [part], plan)
+        read(done, [part], plan)
         done.groups = len(made)
         return made
 
@@ -90,9 +90,9 @@ def gpuagg_chunk(
     show_progress()
     with task(plan, "chunk") as done:
         if not readers:
-            found = _there(parts, keys, values, plan)
+            found = inputs_there(parts, keys, values, plan)
             made = combined(partials_of(found, plan), plan)
-            _read(done, found, plan)
+            read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = combined(partials_of_stream(frames, plan, done.saw), plan)
@@ -120,9 +120,9 @@ def gpuagg_chunk_direct(
     show_progress()
     with task(plan, "direct") as done:
         if not readers:
-            found = _there(parts, keys, values, plan)
+            found = inputs_there(parts, keys, values, plan)
             made = finished_of(found, plan, meta)
-            _read(done, found, plan)
+            read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 partials = partials_of_stream(frames, plan, done.saw)
@@ -152,9 +152,10 @@ def gpuagg_chunk_outputs(
         return divided
 
 
-def _there(
+def inputs_there(
     parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
 ) -> list[Inputs]:
+    """What a plan reads of the partitions of a chunk that are there."""
     given = dict(zip(keys, values, strict=True))
     return [inputs_of(*frame_of(part, given), plan) for part in parts]
 
@@ -253,10 +254,11 @@ def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
     return tried_twice(what, step) if engine_name(data) == DEVICE else step()
 
 
-def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
+def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     engine = engine_of(parts[0].keys[0])
-    rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
+    rows = sum(map(len, parts))
+    nbytes = sum(engine.bytes_of((*part.keys, *part.columns)) for part in parts)
     done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 
 from dask_gpuagg.cuda.aggregate import Aggregated, Run
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
+from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device.calls import How, Served, grouped
 from dask_gpuagg.engines.device.layout import (
@@ -45,6 +45,23 @@ def _flag(column: plc.Column) -> str:
     return str(masked(column)).lower()
 
 
+class Template(NamedTuple):
+    """What a pass computes of columns by their positions.
+
+    Attributes
+    ----------
+    query : Query
+    inputs : tuple of (int, bool)
+        Positions of the columns, and whether only the validity of one is read.
+    outputs : tuple of (KernelOutput, DataType, int or None)
+        Of those that are gathered the position of the column.
+    """
+
+    query: Query
+    inputs: tuple[tuple[int, bool], ...]
+    outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
+
+
 class Aggregator:
     """Collects the outputs wanted of one pass over some columns, and runs the pass.
 
@@ -69,6 +86,7 @@ class Aggregator:
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = self._in_order = False
+        self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
         for key in keys:
@@ -151,6 +169,28 @@ class Aggregator:
     def float_sum(self, column: plc.Column) -> None:
         """Sums in float64 whatever the column is; null for groups without values."""
         self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+
+    def exact_sum(self, column: plc.Column) -> None:
+        """Five outputs, int64: which bins of a sum are used, and the bins; see ``exact.py``."""
+        state = self._state("ExactSum", column)
+        self._add(f"ExactUsed<{state}>", "i64", INT64, False)
+        for k in range(EXACT_BINS):
+            self._add(f"ExactBin<{state}, {k}>", "i64", INT64, False)
+
+    def exact_total(self, column: plc.Column) -> None:
+        """Sums of numbers without rounding, rounded once; null for groups without values."""
+        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
+        self._add(code, "f64", FLOAT64, masked(column))
+
+    def exact_total_mean(self, column: plc.Column) -> None:
+        """Means of such sums."""
+        states = f"{self._state('ExactSum', column)}, {self._counted(column)}"
+        self._add(f"ExactMean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
+
+    def exact_loss(self, column: plc.Column) -> None:
+        """More than ``centred.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
+        self._add(f"ExactLoss<{self._state('ExactSum', column)}>", "f64", FLOAT64, False)
 
     def prod(self, column: plc.Column) -> None:
         """Products: integers modulo 2**64, floats in float64; null for groups without values."""
@@ -302,6 +342,8 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """What is compiled."""
+        if self._template is not None:
+            return self._template.query
         return _query(
             tuple([key_part(k) for k in self.keys]),
             self.keep_nulls,
@@ -309,6 +351,36 @@ class Aggregator:
             tuple(self._states),
             tuple([output for output, _, _ in self._outputs]),
         )
+
+    def template(self, columns: Sequence[plc.Column]) -> Template | None:
+        """What the pass computes, for other columns of the same types; None if it cannot be told.
+
+        Parameters
+        ----------
+        columns : sequence of pylibcudf.Column
+            Of which all inputs are to be.
+        """
+        places = {id(column): i for i, column in enumerate(columns)}
+        inputs = [(places.get(id(column)), present) for column, present in self._inputs]
+        outputs = [
+            (output, dtype, None if of is None else places.get(id(of)))
+            for output, dtype, of in self._outputs
+        ]
+        made = [place for place, _ in inputs if place is not None]
+        gathered = [of for _, _, of in self._outputs if of is not None]
+        if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
+            return None
+        present = [present for _, present in inputs]
+        return Template(self.query, tuple(zip(made, present, strict=True)), tuple(outputs))
+
+    def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
+        """Compute the same of other columns, which have the same types."""
+        self._template = template
+        self._inputs = [(columns[place], present) for place, present in template.inputs]
+        self._outputs = [
+            (output, dtype, None if of is None else columns[of])
+            for output, dtype, of in template.outputs
+        ]
 
     def run(
         self,
@@ -358,6 +430,7 @@ class Aggregator:
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return gather(list(map(whole, self.keys)), column_of(made.keys[0], INT32, groups))
+            rows = column_of(made.keys[0], INT32, groups)
+            return gather(list(map(whole, self.keys)), rows, all_there=True)
         pairs = zip(made.keys, self.keys, strict=True)
         return [column_of(m, k.type(), groups) for m, k in pairs]

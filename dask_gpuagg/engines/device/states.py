@@ -50,9 +50,14 @@ def _is_exact(output: Output, plan: Plan) -> bool:
     return cls in ("datetime", "timedelta", "decimal")
 
 
-def is_spread(output: Output) -> bool:
-    """Whether an output is made of second moments."""
-    return _power(output) is not None
+def is_watched(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of what a pass may lose digits of: moments, or exact sums."""
+    return _power(output) is not None or is_binned(output, plan)
+
+
+def is_binned(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of an exact sum."""
+    return any(STATES[plan.states[i].state].binned for i in output.states)
 
 
 def _power(output: Output) -> int | None:
@@ -89,7 +94,7 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
     """One state of partials: the outputs are its fields again, and the loss of moments."""
     record = STATES[use.state]
-    fields = [view(table[prefix + name]) for name in record.fields]
+    fields = [view(table[prefix + name]) for name in record.fields_in(table.columns, prefix)]
     if use.state == "moments":
         aggregator.merged_moments(*fields)
         aggregator.merged_loss(*fields)
@@ -136,9 +141,16 @@ def finish_rows(
     column: plc.Column | None,
     watched: bool = False,
 ) -> None:
-    """One output from whole rows; of moments their loss too if they are watched."""
+    """One output from whole rows; of moments and exact sums their loss too if they are watched."""
     if column is None:
         aggregator.size()
+    elif is_binned(output, plan):
+        if output.aggregation == "mean":
+            aggregator.exact_total_mean(column)
+        else:
+            aggregator.exact_total(column)
+        if watched:
+            aggregator.exact_loss(column)
     elif output.aggregation == "mean" and _is_exact(output, plan):
         aggregator.exact_mean(column)
     elif output.aggregation == "mean":

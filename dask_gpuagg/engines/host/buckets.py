@@ -31,9 +31,13 @@ Hashes = npt.NDArray[np.uint64]
 # of the hash of a tuple
 _FIRST, _FACTOR, _LAST = 0x345678, 1000003, 97531
 _DAY = 24 * 60 * 60
+# 2^64 / golden ratio: multiplicative hashing (Knuth, The Art of Computer Programming, 6.4)
+_SECOND = np.uint64(0x9E3779B97F4A7C15)
 
 
-def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
+def bucket_of(
+    keys: Sequence[Any], dtypes: Sequence[Any], buckets: int, second: bool = False
+) -> npt.NDArray[np.int64]:
     """The output that each row of key values belongs to.
 
     Parameters
@@ -42,16 +46,23 @@ def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.N
     dtypes : sequence of dtypes
         What the metadata promised, one per key.
     buckets : int
+    second : bool
+        Whether the keys of one output are divided again, into even parts however many outputs there
+        are: by the upper bits of a product with the hash.
 
     Returns
     -------
     ndarray of int64, shape (rows,)
     """
     series = [pd.Series(key) for key in keys]
-    if len(keys) == 1 and _is_number(series[0], dtypes[0]) and fused.usable(len(series[0])):
+    number = len(keys) == 1 and _is_number(series[0], dtypes[0])
+    if number and not second and fused.usable(len(series[0])):
         return _bucket_of_numbers(series[0].to_numpy(np.float64), buckets)
     columns = [_hashes(key, d) for key, d in zip(series, dtypes, strict=True)]
-    return np.asarray(_together(columns) % np.uint64(buckets), dtype=np.int64)
+    hashes = _together(columns)
+    if second:
+        hashes = (hashes * _SECOND) >> np.uint64(32)
+    return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
 
 
 def _is_number(key: pd.Series, promised: Any) -> bool:

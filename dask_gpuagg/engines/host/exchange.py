@@ -24,7 +24,7 @@ Partial = dict[str, pd.DataFrame]
 _RADIX_SORTED = 1 << 16
 
 
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output.
 
     Parameters
@@ -32,6 +32,8 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     tables : dict of str to DataFrame
     plan : Plan
     buckets : int
+    second : bool
+        Whether the partial is of one output, and is divided again; see ``bucket_of``.
 
     Returns
     -------
@@ -41,10 +43,10 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     for name, table in tables.items():
         keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
         if name == "groups":
-            of_row[name] = bucket_of(keys, _key_dtypes(plan), buckets)
+            of_row[name] = bucket_of(keys, _key_dtypes(plan), buckets, second)
         else:  # hashing a row costs more than numbering it
             groups = group([pd.Series(k) for k in keys], dropna=False)
-            of_group = bucket_of(groups.keys, _key_dtypes(plan), buckets)
+            of_group = bucket_of(groups.keys, _key_dtypes(plan), buckets, second)
             of_row[name] = of_group.take(groups.codes)
     return divided_tables(tables, of_row, buckets)
 

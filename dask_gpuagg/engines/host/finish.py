@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import sketches
@@ -66,6 +67,8 @@ def finish_groups(
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, of_states, index)
+        elif plan.narrowed and output.kind is Kind.WHOLE:
+            values = reducers["rows"].placed(tables["rows"][f"o{i}"].to_numpy())
         else:
             values = _from_table(output, tables, reducers, plan)
         if output.column in plan.found:
@@ -158,9 +161,9 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
 
 
 def make_index(keys: list[Any], names: Any) -> pd.Index:
-    """Index of the groups; a MultiIndex for several keys."""
+    """Index of the groups; a MultiIndex for several keys. Nothing writes to the keys any more."""
     if len(keys) == 1:
-        return pd.Index(keys[0], name=names[0])
+        return pd.Index(keys[0], name=names[0], copy=False)
     return pd.MultiIndex.from_arrays(keys, names=names)
 
 
@@ -224,6 +227,8 @@ def _from_table(
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    if "sum" not in state:
+        return exact_sums.total(state, np)
     if isinstance(state["sum"], np.ndarray) and state["sum"].dtype.kind in "biufc":
         return state["sum"]
     sums = series_of(state["sum"])
@@ -239,6 +244,8 @@ def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
     n = state["n"]
     if "hi" in state:
         return _mean_of_limbs(state)
+    if "sum" not in state:
+        state = {"sum": exact_sums.total(state, np)}
     if not isinstance(state["sum"], np.ndarray):
         return _mean_of_decimals(state["sum"], n)
     with np.errstate(invalid="ignore", divide="ignore"):

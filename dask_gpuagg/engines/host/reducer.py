@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.engines.host import batches, fused, ordered
+from dask_gpuagg.engines.host import batches, exact, fused, ordered
 from dask_gpuagg.engines.host.grouping import Codes
 
 Fields = dict[str, Any]
@@ -97,6 +97,12 @@ class Reducer:
         sums = self.fused(values, "sum", skipna)
         return self.reduced("sum", values, skipna=skipna) if sums is None else sums
 
+    def exact_sums(self, values: npt.NDArray[np.float64], nan_is_null: bool) -> Fields:
+        """Sums without rounding, in bins; see ``exact.sums``."""
+        small = self._small_codes
+        codes = self.codes if small is None else small
+        return exact.sums(codes, self.n, values, nan_is_null, small is not None)
+
     def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
         """``by(values)`` reduced, along with the other columns of which the same is expected."""
         if not batches.is_batched(values.dtype):
@@ -158,6 +164,12 @@ class Reducer:
         if self._small_codes is None:
             return None
         return ordered.medians(self._small_codes, self.n, values.to_numpy(np.float64))
+
+    def placed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Floats of rows, one of a group at most, by group; NaN where a group has none."""
+        found = np.full(self.n, np.nan, values.dtype)
+        found[self.codes] = values
+        return found
 
     def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """For each group the first of the given ascending row numbers, -1 where none is."""
