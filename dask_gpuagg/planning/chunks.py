@@ -9,8 +9,9 @@ partition before it is grouped, partition by partition, is done inside the task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from dask._task_spec import Task
@@ -116,6 +117,15 @@ class Chunks:
             if isinstance(node, FromGraph)
             for i, key in enumerate(node.operand("keys"))
         }
+
+    def divided(self, number: int) -> Chunks:
+        """The same partitions in up to ``number`` times as many tasks."""
+        buckets = []
+        for bucket in self.buckets:
+            parts = min(number, len(bucket))
+            ends = [len(bucket) * i // parts for i in range(parts + 1)]
+            buckets += [bucket[a:b] for a, b in pairwise(ends)]
+        return replace(self, buckets=tuple(buckets))
 
     def futures(self) -> dict[Any, Any]:
         """The futures that the tasks read, by key.
