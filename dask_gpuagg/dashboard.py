@@ -14,20 +14,25 @@ from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
-from dask_gpuagg.markup import escaped, html_table, page, time_text
+from dask_gpuagg.markup import escaped, html_table, page
 from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.units import time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
 PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
 
-_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 _ENGINES = ("host", "device")
 _COLOURS = (
-    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e"),
-    *("#2ca02c", "#9467bd", "#7f7f7f", "#bcbd22"),
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
+    *("#17becf", "#e377c2", "#d62728", "#f7b6d2", "#9edae5"),
+    *("#9467bd", "#7f7f7f", "#bcbd22"),
 )
 _INTERVAL_MS = 500
 # on a narrow screen plots lie below each other, and wide tables scroll

@@ -157,6 +157,9 @@ class Plan:
     gathered : bool
         Whether several outputs are gathered into the sorted one. Categories that the partitions do
         not hold, but the metadata promised, are made then, so that all outputs share their order.
+    narrowed : bool
+        Whether outputs of whole groups are found where the rows lie (``narrowing.py``): the table
+        of rows has these outputs, and a row for each group.
     settings : TaskSettings, optional
         Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
     """
@@ -171,6 +174,7 @@ class Plan:
     shape: str = "groups"
     found: frozenset[int] = frozenset()
     gathered: bool = False
+    narrowed: bool = False
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     def __dask_tokenize__(self) -> Any:
@@ -185,6 +189,7 @@ class Plan:
             [(use.state, use.columns) for use in self.states],
             [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
             (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
+            self.narrowed,
             self.settings,
         ))  # fmt: skip
         others = [d for d in described if not isinstance(d, str)]
@@ -223,9 +228,13 @@ class Plan:
         functions are left out: the rows table has neither labels nor the partitions' chunks.
         """
         rows = set(self.rows)
-        return bool(rows) and all(
-            rows.issuperset(use.columns) and not STATES[use.state].by_partition
-            for use in self.states
+        return (
+            bool(rows)
+            and not self.narrowed
+            and all(
+                rows.issuperset(use.columns) and not STATES[use.state].by_partition
+                for use in self.states
+            )
         )
 
     @property

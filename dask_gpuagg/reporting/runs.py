@@ -27,7 +27,7 @@ _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
 # steps whose rows are those of partitions
-_OF_PARTITIONS = frozenset(("partial", "chunk", "direct"))
+_OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # readings whose longest calls are kept apart: of blocks inside each other
 _READINGS = 64
 # plans that are compared with that of a task: of equal ones one is kept
@@ -45,7 +45,7 @@ class What(NamedTuple):
         The outputs and keys, abbreviated.
     step : str
         ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
-        ``gather``.
+        ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of quantiles.
     engine : str
         ``host`` or ``device``.
     kernel : str
@@ -272,15 +272,16 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
     Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
     """
     known = tuple(_plans)
-    for kept, text, categorical in known:
-        if kept is plan or (not categorical and kept == plan):
+    for kept, text, _ in known:
+        if kept is plan:
             return kept, text
-    text = summary(plan)
     categorical = any(_has_categories(c.dtype) for c in (*plan.keys, *plan.columns))
+    # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
+    text = summary(plan) if categorical else ""
     for kept, same, also in known:
-        # comparing categories takes milliseconds on a GPU
-        if categorical and also and text == same:
-            return kept, text
+        if categorical == also and (text == same if categorical else kept == plan):
+            return kept, same
+    text = text or summary(plan)
     if any(use.custom is not None for use in plan.states):
         return None, text
     _plans.append((plan, text, categorical))

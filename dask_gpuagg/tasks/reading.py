@@ -59,8 +59,9 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     parts : sequence
         As ``Chunks.parts`` has them.
     readers : int
-        How many are read at a time, and how many at most wait to be used. Of the host's tasks as
-        many run as there are cores: another thread would only take the time of theirs.
+        How many are read at a time, and how many at most wait to be used: with the one that is in
+        use one more is there. Of the host's tasks as many run as there are cores: another thread
+        would only take the time of theirs.
 
     Yields
     ------
@@ -94,21 +95,27 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
     waiting: deque[tuple[Any, Future[Frame]]] = deque()
     left = iter(parts)
     worker, key = _task()
-    while True:
+
+    def begin() -> None:
         while len(waiting) < (1 if _is_paused(worker) else readers):
             part = next(left, None)
             if part is None:
-                break
+                return
             run = contextvars.copy_context().run
             waiting.append((part, pool.submit(run, frame_of, part, {})))
-        if not waiting:
-            return
+
+    begin()
+    while waiting:
         part, future = waiting.popleft()
         found = [_result(future)]
         # a failed one keeps what it had read, and a yielded one is not to be kept
         del future
+        if found[0] is not None and not _is_paused(worker):
+            # all readers work while this one is used
+            begin()
         yield found.pop() or _read_again(part)
         _require_wanted(worker, key)
+        begin()
 
 
 def _result(future: Future[Frame]) -> Frame | None:

@@ -9,9 +9,14 @@ from typing import Any
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.streaming.choice import streams
 from dask_gpuagg.streaming.stream import partials_of
 from dask_gpuagg.streaming.support import is_as_promised
+
+_NOT_PINNED = Fallback(
+    "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+)
 
 
 def goes_to_device(column: Any, plan: Plan) -> bool:
@@ -34,8 +39,10 @@ def streamed_partials(
     gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
     made: list[dict[str, Any]] = []
     with gpu.exclusive() as device:
+        if device is None:
+            tally.count(_NOT_PINNED)
         for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
-            if exact:
+            if exact and device is not None:
                 made += partials_of(run, plan, device)
             else:
                 made += map(otherwise, run)

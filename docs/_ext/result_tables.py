@@ -322,6 +322,51 @@ def first_use(text: str) -> str:
     return markdown(head, rows)
 
 
+def larger(text: str) -> str:
+    """Markdown tables of a result of ``benchmarks/larger.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By groups, rows and device memory: rate, share of the link and peak. Then how many times as
+        long the peers take.
+    """
+    report = json.loads(text)
+    lines = [
+        "| groups | rows, GB | device memory | GB/s | of the link | most in use, GB |",
+        "|" + " --- |" * 6,
+    ]
+    beside = []
+    for cell in report["cells"]:
+        start = f"| {cell['groups']:,} | {cell['gigabytes']:.1f} |"
+        if "peers" in cell:
+            times = [
+                f"{cell['peer_ratio'][name]:.1f}" if name in cell["peer_ratio"] else found
+                for name, found in cell["peers"].items()
+            ]
+            beside.append(f"{start} {cell['gigabytes_a_second']:.1f} | {' | '.join(times)} |")
+            continue
+        memory = "RMM's default" if cell["resource"] == "default" else "a pool"
+        if cell["limit_bytes"] is not None:
+            memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
+        peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
+        lines.append(
+            f"{start} {memory} | {cell['gigabytes_a_second']:.1f} | {cell['share_of_link']:.0%} "
+            f"| {peak} |"
+        )
+    if beside:
+        lines += ["", "Times as long as the stream:", ""]
+        lines += ["| groups | rows, GB | stream, GB/s | host engine | Polars | DuckDB |"]
+        lines += ["|" + " --- |" * 6, *beside]
+    link = f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory."
+    return "\n".join([link, "", *lines])
+
+
 def expectations(path: Path) -> str:
     """Markdown table of expected and measured times, and how good the choice is.
 

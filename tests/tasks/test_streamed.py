@@ -167,3 +167,19 @@ def test_reasons(by: str, asked: Any, reason: str, device: FakeDevice) -> None:
         collection = dd.from_pandas(whole, npartitions=2)
         with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason):
             collection.groupby(by).agg(asked).compute()
+
+
+def test_without_pinned_memory_the_host_groups(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def nothing() -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(sys.modules["dask_gpuagg.streaming.gpu"], "exclusive", nothing)
+    whole = frame(2_000)
+    collection = dd.from_pandas(whole, npartitions=3)
+    ours = collection.groupby("k", sort=True).f.agg(["sum", "count"]).compute()
+    assert_same(ours, whole.groupby("k").f.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
+    assert device.log == []
+    assert "the host has no pinned memory left" in str(dask_gpuagg.fallbacks())
