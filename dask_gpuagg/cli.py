@@ -214,15 +214,19 @@ def _positive(text: str) -> int:
 
 
 def _add_bench(command: Command) -> None:
-    command.add_argument("--rows", type=_positive, default=10**6, help="of made-up data")
-    command.add_argument("--groups", type=_positive, default=1000, help="of made-up data")
-    command.add_argument("--partitions", type=_positive, default=16, help="of made-up data")
-    command.add_argument("--repeats", type=_positive, default=5)
-    command.add_argument("--query", action="append", metavar="NAME", help="one of made-up data")
-    command.add_argument("--parquet", metavar="PATH", help="your own data instead")
-    command.add_argument("--by", action="append", metavar="COLUMN", help="a key of your data")
-    command.add_argument("--value", action="append", metavar="COLUMN", help="a value of it")
-    command.add_argument("--agg", default="sum", help="what is asked of your data")
+    made = command.add_argument_group("made-up data, unless --parquet is given")
+    made.add_argument("--rows", type=_positive, default=10**6, help="default %(default)s")
+    made.add_argument("--groups", type=_positive, default=1000, help="default %(default)s")
+    made.add_argument("--partitions", type=_positive, default=16, help="default %(default)s")
+    made.add_argument("--query", action="append", metavar="NAME", help="only this one; repeatable")
+    own = command.add_argument_group("your own data")
+    own.add_argument("--parquet", metavar="PATH", help="a file or folder")
+    own.add_argument("--by", action="append", metavar="COLUMN", help="a key; repeatable")
+    own.add_argument("--value", action="append", metavar="COLUMN", help="a value; repeatable")
+    own.add_argument("--agg", default="sum", help="the aggregation, default %(default)s")
+    command.add_argument(
+        "--repeats", type=_positive, default=5, help="runs each way, default %(default)s"
+    )
     command.add_argument("--json", action="store_true", help="print the times as JSON")
 
 

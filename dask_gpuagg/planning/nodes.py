@@ -63,7 +63,8 @@ class _Quiet(Expr):
         if isinstance(op, Chunks):
             return f"{header} {op}"
         if i < len(self._parameters) and self._parameters[i] == "decision":
-            return f"{header} {op}"
+            # the route is that of the node, which may be another than the decision's
+            return f"{header} ({op.reason})"
         described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
         return described
 
