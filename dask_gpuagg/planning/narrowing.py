@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 
@@ -13,7 +14,7 @@ from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
-from dask_gpuagg.planning.chunks import READERS, STREAMED_READERS, Chunks, unprojected
+from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
 from dask_gpuagg.planning.nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery
@@ -38,6 +39,12 @@ ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
 # Of more groups the kernels sort rows, and do not count them by brackets.
 GROUPS_OF_DEVICE = 1 << 16
 
+# What costs little beside counting rows: it is done to a partition once for each pass.
+_CHEAP = (
+    *(E.Projection, E.Filter, E.Assign, E.Binop, E.Unaryop, E.Between, E.Isin, E.Fillna),
+    *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
+)
+
 
 class GroupByNarrowed(OfChunks):
     """Quantiles of groups by brackets, in two passes over the chunks; one output."""
@@ -48,11 +55,13 @@ class GroupByNarrowed(OfChunks):
     def _layer(self) -> dict[Any, Any]:
         token, plan, number = self.deterministic_token, self.plan, range(len(self.chunks))
         layer: dict[Any, Any] = self.chunks.futures()
+        # the same tasks for all passes: partitions of a frame in this process are made once
+        chunks = self.chunks.sent()
 
         def of_chunks(step: str, run: Any, **given: Any) -> list[Any]:
             keys = [(f"gpuagg_{step}-{token}", i) for i in number]
             for i, key in enumerate(keys):
-                layer[key] = chunk_task(key, run, self.chunks, i, plan=plan, **given)
+                layer[key] = chunk_task(key, run, chunks, i, plan=plan, **given)
             return keys
 
         def of_all(step: str, run: Any, *arguments: Any) -> TaskRef:
@@ -127,8 +136,8 @@ def _held(query: GroupByQuery) -> Chunks | None:
         buckets = tuple((i,) for i in range(int(frame.npartitions)))
         chunks = Chunks(frame, by, buckets, workers=0, inside=STREAMED_READERS)
     inside, outside = chunks.region
-    reads = any(isinstance(node, READERS) for node in inside)
+    cheap = all(isinstance(node, _CHEAP) for node in inside)
     # a frame of this process would be sent to workers once for each pass
     sent = current_client() is not None and any(isinstance(node, FromPandas) for node in inside)
     held = all(isinstance(node, FromGraph) and holds_data(node) for node in outside)
-    return chunks if held and not (reads or sent or chunks.readers) else None
+    return chunks if held and cheap and not (sent or chunks.readers) else None

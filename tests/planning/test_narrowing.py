@@ -111,6 +111,26 @@ def test_several_outputs(split_out: Any):
     assert sum(map(len, parts)) == 9
 
 
+def test_a_frame_of_this_process():
+    """Its partitions are made once, whatever the number of passes."""
+    query = dd.from_pandas(frame(), npartitions=PARTITIONS).groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    (node,) = nodes(query, GroupByNarrowed)
+    layer = node._layer()
+    made = {}
+    for key, task in layer.items():
+        if key[0].startswith(("gpuagg_sample", "gpuagg_count", "gpuagg_recount")):
+            made.setdefault(key[1], []).append(task.args[0])
+    assert len(made) == PARTITIONS
+    for of_chunk in made.values():
+        tasks = [parts[0][0][0] for parts in of_chunk]
+        assert len(tasks) == 3
+        assert tasks[0] is tasks[1] is tasks[2]
+    pd.testing.assert_frame_equal(
+        query.compute().sort_index(), frame().groupby("k").agg({"v": "median"})
+    )
+
+
 def test_a_second_count(monkeypatch: pytest.MonkeyPatch):
     aim = brackets.aim
 
@@ -171,6 +191,7 @@ def test_what_is_not_narrowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "labels": ddf.groupby("k").agg({"v": ["median", "idxmax"]}),
         "one partition": held().partitions[0].groupby("k").agg({"v": "median"}),
         "users' functions": ddf.map_partitions(lambda part: part).groupby("k").v.median(),
+        "what takes long": ddf.assign(u=ddf.s.str.upper()).groupby("u").v.median(),
         "many groups": ddf.groupby("i").agg({"v": "median"}),
     }
     frame()[["k", "v"]].to_parquet(tmp_path / "a.parquet")
