@@ -31,9 +31,11 @@ from dask_gpuagg.tasks.narrowing import (
 )
 
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
-# between threads. Between processes a quarter of both is enough.
+# between threads. Between processes a quarter of both is enough. In one process with a GPU an
+# exchange of 100 million rows takes as long.
 ROWS_OF_A_GROUP = 1 << 11
 ROWS_FROM = 1 << 20
+_OF_PROCESSES, _OF_ONE_GPU = 1 / 4, 128
 # Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
 ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
 # Of more groups the kernels sort rows, and do not count them by brackets.
@@ -115,8 +117,10 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     if estimate.groups is None or estimate.rows is None:
         return None
     rows, groups = estimate.rows, max(estimate.groups, 1)
-    shift = 0 if current_client() is None else 2
-    if rows < max(ROWS_FROM >> shift, (ROWS_OF_A_GROUP >> shift) * groups):
+    between = current_client() is not None
+    share = _OF_PROCESSES if between else 1
+    least = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
+    if rows < max(least, ROWS_OF_A_GROUP * share * groups):
         return None
     stride = stride_of(rows, groups)
     travel = rows // stride + len(targets(query.plan)) * rows_inside(rows, groups, stride)
