@@ -100,10 +100,12 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
 
     Notes
     -----
+    A ``shuffle_method``, which stock Dask wants for medians, says how rows are exchanged that are.
+
     The rows are read twice, so they have to be in memory. How many there are, and in how many
     groups, tells a sample of the keys.
     """
-    if not is_narrowed(query.plan) or query.shuffle_method is not None:
+    if not is_narrowed(query.plan):
         return None
     device = engine_name(query.meta) == DEVICE
     if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
