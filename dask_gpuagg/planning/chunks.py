@@ -91,8 +91,12 @@ class Chunks:
         return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.sent(),)
+
+    def sent(self) -> Sent:
+        """The same as the scheduler has it, with the tasks made."""
         made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+        return Sent(made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -212,6 +216,10 @@ class Sent:
     def __str__(self) -> str:
         return self.text
 
+    def sent(self) -> Sent:
+        """Itself; see ``Chunks.sent``."""
+        return self
+
     def futures(self) -> dict[Any, Any]:
         """The futures that the tasks read, by key; see ``Chunks.futures``."""
         return dict(self.held)
@@ -219,6 +227,10 @@ class Sent:
     def parts(self, bucket: int) -> Parts:
         """The tasks that one chunk runs; see ``Chunks.parts``."""
         return self.made[bucket]
+
+
+def _same(sent: Sent) -> Sent:
+    return sent
 
 
 def _counted(number: int, noun: str) -> str:
