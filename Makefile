@@ -77,6 +77,7 @@ test-oldest: $(VENV)-oldest/.stamp-oldest
 lint: $(VENV)/.stamp-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 docs: $(VENV)/.stamp-docs

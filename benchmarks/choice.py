@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, fit
+from dask_gpuagg.cuda.choice.calibration import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -27,7 +27,6 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
 from dask_gpuagg.cuda.runtime.driver import Device
-from dask_gpuagg.engines.device.calibrate import plain
 
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.

@@ -1,7 +1,7 @@
 """Group-by for Dask DataFrame and dask-cuDF: right answers, nothing to tune.
 
 After ``dask_gpuagg.enable()`` an unchanged ``ddf.groupby(...).agg(...)`` runs our partial,
-combine and finalize instead of Dask's. ``explain(query)`` tells what would run and why.
+combine and finalize instead of Dask's. ``explain(query)`` says what would run and why.
 """
 
 from __future__ import annotations

@@ -121,6 +121,37 @@ class Cache(Generic[K, V]):
         self._values = OrderedDict(made)
 
 
+class OfObjects(Generic[V]):
+    """What was made of the objects used last, found again by the objects themselves.
+
+    Objects that are equal are others: comparing them may take longer than making the value. They
+    live as long as they are known.
+
+    Parameters
+    ----------
+    limit : int
+        How many values are kept; the one that was made first is dropped first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # replaced as a whole, so that readers need no lock
+        self._made: tuple[tuple[Any, V], ...] = ()
+
+    def of(self, of: Any, make: Callable[[], V]) -> V:
+        """The value of an object, made where there is none; threads may make it twice."""
+        for known, value in self._made:
+            if known is of:
+                return value
+        value = make()
+        self._made = (*self._made, (of, value))[-self._limit :]
+        return value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._made = ()
+
+
 _caches: weakref.WeakSet[Cache[Any, Any]] = weakref.WeakSet()
 
 

@@ -67,7 +67,7 @@ def _parser() -> Command:
         usage=f"{PROG} [-h] [--version] COMMAND ...\n       {PROG} SCRIPT ...\n"
         f"       {PROG} -m MODULE ...",
         description=f"commands:\n{commands}\n\n"
-        f"`{PROG} COMMAND --help` tells the options of a command. A script, or -m and a module, "
+        f"`{PROG} COMMAND --help` lists the options of a command. A script, or -m and a module, "
         "are run as by `run`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -14,7 +14,8 @@ import pandas as pd
 from dask.dataframe import from_pandas, read_parquet
 
 from dask_gpuagg.frontend.activation import enabled
-from dask_gpuagg.markup import text_table, time_text
+from dask_gpuagg.markup import text_table
+from dask_gpuagg.reporting.units import time_text
 
 QUERIES: dict[str, Callable[[Any], Any]] = {
     "sum": lambda rows: rows.groupby("k").v.sum(),

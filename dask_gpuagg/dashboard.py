@@ -14,21 +14,31 @@ from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
-from dask_gpuagg.markup import escaped, html_table, page, time_text
+from dask_gpuagg.markup import escaped, html_table, page
+from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.units import time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
 PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
 
-_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 _ENGINES = ("host", "device")
 _COLOURS = (
-    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e"),
-    *("#2ca02c", "#9467bd", "#7f7f7f", "#bcbd22"),
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
+    *("#17becf", "#e377c2", "#d62728", "#f7b6d2", "#9edae5"),
+    *("#9467bd", "#7f7f7f", "#bcbd22"),
 )
 _INTERVAL_MS = 500
+# on a narrow screen plots lie below each other, and wide tables scroll
+_WRAPPED = {"flex-wrap": "wrap"}
+_SCROLLED = {"overflow-x": "auto", "max-width": "100%"}
+_PLOT_WIDTH, _PLOT_HEIGHT = 340, 260
 # over which rows per second are counted: tasks end now and then
 _WINDOW_S = 10.0
 
@@ -109,6 +119,7 @@ class GroupByPage(SchedulerPlugin):
         scheduler.http_application.add_application(made)
         made.initialize(scheduler.loop)
         made.start()
+        prometheus.export_fallbacks(lambda: _fallbacks(scheduler))
 
 
 def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
@@ -141,12 +152,12 @@ class _Page:
         self._reported: dict[str, deque[tuple[float, int]]] = {}
         self.bars = ColumnDataSource(bars_of({}, {}), name="bars")
         self.steps, self.kernels, self.fallbacks = (
-            Div(name=name, sizing_mode="stretch_width")
+            Div(name=name, sizing_mode="stretch_width", styles=_SCROLLED)
             for name in ("steps", "kernels", "fallbacks")
         )
         self._time, self._rates = _time_plot(self.bars), _rate_plot(self.bars)
         self.root = column(
-            row(self._time, self._rates, sizing_mode="stretch_width"),
+            row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED),
             self.steps,
             self.kernels,
             self.fallbacks,
@@ -162,14 +173,14 @@ class _Page:
             if ACTIVITY in ws.metrics
         }
         bars = bars_of(reports, self._rates_of(reports))
-        if bars["worker"] != list(self._time.y_range.factors):
-            self._time.y_range.factors = self._rates.y_range.factors = bars["worker"]
-        events = [event for _, event in self.scheduler.get_events(TOPIC)]
+        upwards = bars["worker"][::-1]  # in the order of the tables, downwards
+        if upwards != list(self._time.y_range.factors):
+            self._time.y_range.factors = self._rates.y_range.factors = upwards
         self.bars.data.update(bars)
         for shown, text in (
             (self.steps, steps_of(reports)),
             (self.kernels, kernels_of(reports)),
-            (self.fallbacks, fallbacks_of(events)),
+            (self.fallbacks, fallbacks_of(_fallbacks(self.scheduler))),
         ):
             if shown.text != text:
                 shown.text = text
@@ -186,6 +197,11 @@ class _Page:
                 latest.popleft()
         self._reported = {name: self._reported[name] for name in reports}
         return {name: rate_of(latest) for name, latest in self._reported.items()}
+
+
+def _fallbacks(scheduler: Any) -> list[dict[str, str]]:
+    """What clients have reported."""
+    return [event for _, event in scheduler.get_events(TOPIC)]
 
 
 def rate_of(reported: Sequence[tuple[float, int]]) -> float:
@@ -225,7 +241,7 @@ def steps_of(reports: dict[str, Any]) -> str:
     head = ("worker", "step", "engine", "tasks", "time", "rows in", "rows out", "rows/s")
     rows = [
         [name, step, engine, n, time_text(seconds), rows, groups, int(rows / max(seconds, 1e-9))]
-        for name, (step, engine, kernel, n, seconds, rows, groups, _, _) in _entries(reports)
+        for name, (step, engine, kernel, n, seconds, rows, groups, *_) in _entries(reports)
         if not kernel
     ]
     return _table("Tasks by worker, step and engine", head, rows)
@@ -239,7 +255,7 @@ def kernels_of(reports: dict[str, Any]) -> str:
     )
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
+        for name, (step, _, kernel, n, seconds, rows, groups, _, expected, spilled) in _entries(
             reports
         )
         if kernel
@@ -265,17 +281,29 @@ def _table(title: str, head: Sequence[str], rows: list[list[Any]], text: bool = 
     return page(f"<h4>{escaped(title)}</h4>", html_table(head, cells, text))
 
 
-def _time_plot(source: Any) -> Any:
+def _figure(name: str, title: str, tooltips: str) -> Any:
+    """A plot with a bar for each worker; the caller adds the bars."""
     from bokeh.plotting import figure
 
     plot = figure(
-        title="Seconds in tasks, by step (hatched: on the device)",
+        title=title,
         y_range=[],
-        height=260,
+        min_width=_PLOT_WIDTH,
+        height=_PLOT_HEIGHT,
         tools="hover",
-        tooltips="$name: @$name{0.00} s on worker @worker",
+        tooltips=tooltips,
         sizing_mode="stretch_width",
-        name="group_by_time",
+        name=name,
+    )
+    plot.x_range.start = 0
+    return plot
+
+
+def _time_plot(source: Any) -> Any:
+    plot = _figure(
+        "group_by_time",
+        "Seconds in tasks, by step (hatched: on the device)",
+        "$name: @$name{0.00} s on worker @worker",
     )
     stacked = [f"{step} {engine}" for engine in _ENGINES for step in _STEPS]
     bars = plot.hbar_stack(
@@ -288,7 +316,6 @@ def _time_plot(source: Any) -> Any:
         source=source,
     )
     _legend(plot, dict(zip(_STEPS, bars, strict=False)))
-    plot.x_range.start = 0
     return plot
 
 
@@ -303,18 +330,12 @@ def _legend(plot: Any, bars: dict[str, Any]) -> None:
 
 def _rate_plot(source: Any) -> Any:
     from bokeh.models import NumeralTickFormatter
-    from bokeh.plotting import figure
 
-    plot = figure(
-        title="Rows grouped per second, over 10 s",
-        y_range=[],
-        height=260,
-        tools="hover",
-        tooltips="@rate{0,0} rows/s on worker @worker",
-        sizing_mode="stretch_width",
-        name="group_by_rate",
+    plot = _figure(
+        "group_by_rate",
+        f"Rows grouped per second, over {_WINDOW_S:.0f} s",
+        "@rate{0,0} rows/s on worker @worker",
     )
     plot.hbar(y="worker", right="rate", height=0.8, color=_COLOURS[0], source=source)
     plot.xaxis.formatter = NumeralTickFormatter(format="0.0 a")
-    plot.x_range.start = 0
     return plot

@@ -14,7 +14,6 @@ from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
 from dask_gpuagg.frontend.hook import Planned, plans_of
-from dask_gpuagg.markup import size_text, time_text
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
@@ -22,6 +21,7 @@ from dask_gpuagg.planning.lower import where_it_runs
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.fallbacks import Reason
+from dask_gpuagg.reporting.units import size_text, time_text
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class Explained:
             found.append(("groups", self.groups or "not estimated"))
             if physical.chunks:
                 found.append(("chunks", physical.chunks))
-            found.append(("merge", f"{physical}: {self.decision.reason}"))
+            reason = physical.reason or self.decision.reason
+            found.append(("merge", f"{physical}: {reason}"))
             found.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
             if physical.nbytes is not None:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
@@ -204,7 +205,7 @@ def _one_expression(query: Any) -> Expr:
         return query
     if isinstance(query, GroupBy):
         raise TypeError(
-            "explain() takes a query, and a group-by without an aggregation is none: "
+            "explain() takes a query, and this group-by has no aggregation yet: "
             "add one, such as .sum(), or ask why_not(groupby, spec)"
         )
     expr = getattr(query, "expr", None)

@@ -16,6 +16,7 @@ STYLE = (
     ".gpuagg th:first-child,.gpuagg td:first-child{text-align:left}"
     ".gpuagg .text th,.gpuagg .text td,.gpuagg td:has(.bar){text-align:left}"
     ".gpuagg .text td{white-space:normal;overflow-wrap:anywhere}"
+    ".gpuagg .text td:first-child{overflow-wrap:normal}"
     ".gpuagg h4{margin:.6em 0 .1em;overflow-wrap:anywhere}"
     ".gpuagg p{margin:.2em 0;overflow-wrap:anywhere}"
     ".gpuagg .off{border-left:4px solid #d08700;padding-left:.6em}"
@@ -59,27 +60,3 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-def size_text(nbytes: float) -> str:
-    """Bytes in a unit that suits them: ``1.5 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:,.0f} B" if unit == "B" else f"{nbytes:,.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:,.1f} TiB"
-
-
-def time_text(seconds: float) -> str:
-    """Seconds in a unit that suits them: ``12.5 ms``."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:,.0f} µs"
-    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
-
-
-def rate_text(per_second: float) -> str:
-    """Rows a second: ``12.5 M``."""
-    for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if per_second >= factor:
-            return f"{per_second / factor:,.1f}{unit}"
-    return f"{per_second:,.0f}"

@@ -77,6 +77,9 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
     if physical.route is Route.DIRECT:
         columns.append(Column(1, "one task", "groups and finishes", True))
         return [*columns, Column(outputs, "outputs", expected, True)]
+    if physical.route is Route.NARROWED:
+        columns.append(Column(1, "narrowed", "quantiles; rows stay", True))
+        return [*columns, Column(outputs, "outputs", expected, True)]
     under = "one of each partition"
     if physical.partials < physical.partitions:
         under = f"of {physical.partitions / physical.partials:.3g} partitions each"
@@ -85,6 +88,9 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
         combines = tasks.get("combine", 0)
         under = f"{combines:,} combine, then finalize" if combines else "finalize"
         columns.append(Column(1, "tree", under, True))
+    elif physical.route is Route.RANGES:
+        columns.append(Column(outputs, "exchange", "by ranges of keys, then finalize", True))
+        return [*columns, Column(outputs, "outputs", expected)]
     elif physical.route is Route.EXCHANGE:
         columns.append(Column(physical.pieces, "exchange", "by key hash, then finalize", True))
         if physical.pieces == outputs:
@@ -142,7 +148,7 @@ def _boxes(column: Column, place: int, height: int) -> list[str]:
     return shapes
 
 
-_MERGES = ("tree", "exchange", "aligned", "one task")
+_MERGES = ("tree", "exchange", "aligned", "one task", "narrowed")
 
 
 def _text(x: float, y: float, text: str, bold: bool = False) -> str:

@@ -157,6 +157,9 @@ class Plan:
     gathered : bool
         Whether several outputs are gathered into the sorted one. Categories that the partitions do
         not hold, but the metadata promised, are made then, so that all outputs share their order.
+    narrowed : bool
+        Whether outputs of whole groups are found where the rows lie (``narrowing.py``): the table
+        of rows has these outputs, and a row for each group.
     deterministic : bool
         Whether results do not depend on the order in which rows are added up.
     settings : TaskSettings, optional
@@ -173,6 +176,7 @@ class Plan:
     shape: str = "groups"
     found: frozenset[int] = frozenset()
     gathered: bool = False
+    narrowed: bool = False
     deterministic: bool = False
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
@@ -188,6 +192,7 @@ class Plan:
             [(use.state, use.columns) for use in self.states],
             [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
             (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
+            self.narrowed,
             (self.deterministic, self.settings),
         ))  # fmt: skip
         others = [d for d in described if not isinstance(d, str)]
@@ -226,9 +231,13 @@ class Plan:
         functions are left out: the rows table has neither labels nor the partitions' chunks.
         """
         rows = set(self.rows)
-        return bool(rows) and all(
-            rows.issuperset(use.columns) and not STATES[use.state].by_partition
-            for use in self.states
+        return (
+            bool(rows)
+            and not self.narrowed
+            and all(
+                rows.issuperset(use.columns) and not STATES[use.state].by_partition
+                for use in self.states
+            )
         )
 
     @property

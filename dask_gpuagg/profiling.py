@@ -15,20 +15,21 @@ from dask_gpuagg.markup import (
     escaped,
     html_table,
     page,
-    rate_text,
-    size_text,
     text_table,
-    time_text,
 )
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
+from dask_gpuagg.reporting.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
     from dask_gpuagg.plan import Plan
 
 # the order in which a query goes through its steps
-_STEPS = ("partial", "chunk", "direct", "exchange", "combine", "finalize", "gather", "divide")
+_STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 
 
 def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:

@@ -151,7 +151,7 @@ def _enabled(value: Any) -> bool | None:
         return value
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
-    raise ValueError("true, false (not as a string), or null for what enable() and disable() say")
+    raise ValueError("true or false (not as text), or null to leave it to enable() and disable()")
 
 
 def _deterministic(value: Any) -> bool:

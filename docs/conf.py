@@ -13,14 +13,21 @@ project_copyright = author
 release = version = dask_gpuagg.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
+    "sphinx_design",
     "sphinx.ext.autodoc",
     "numpydoc",
     "package_facts",
 ]
 exclude_patterns = ["_build", "_generated"]
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+
+# notebooks run as the pages are built; that of a GPU has the outputs of one
+nb_execution_mode = "force"
+nb_execution_excludepatterns = ["notebooks/gpu.ipynb"]
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
 
 autodoc_typehints = "none"  # numpydoc's sections state the types
 autodoc_member_order = "bysource"

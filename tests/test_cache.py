@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dask_gpuagg.cache import Cache
+from dask_gpuagg.cache import Cache, OfObjects
 from tests.running import run_python
 
 
@@ -167,7 +167,7 @@ def test_a_failure_keeps_nothing_of_those_who_wait_alive() -> None:
 FORK = """
 import os, sys, threading
 import dask_gpuagg
-from dask_gpuagg.cache import Cache
+from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.frontend import patches
 
 cache, making, end = Cache(4), threading.Event(), threading.Event()
@@ -208,3 +208,27 @@ def test_a_fork_while_another_thread_makes_a_value() -> None:
     """The child has neither the thread nor what it was making, and waits for neither."""
     ran = run_python("-W", "ignore", "-c", FORK, timeout=60)
     assert ran.stdout.splitlines() == ["child's 1", "parent's 0"], ran.stderr
+
+
+def test_values_of_objects_are_found_by_the_objects_themselves() -> None:
+    made: OfObjects[int] = OfObjects(2)
+    first, equal = [1], [1]
+    assert made.of(first, lambda: 10) == 10
+    assert made.of(first, lambda: 11) == 10
+    assert made.of(equal, lambda: 12) == 12
+    assert made.of(first, lambda: 13) == 10
+    # the one that was made first is dropped
+    made.of([2], lambda: 14)
+    assert made.of(equal, lambda: 15) == 12
+    assert made.of(first, lambda: 16) == 16
+    made.clear()
+    assert made.of(equal, lambda: 17) == 17
+
+
+def test_values_of_objects_that_threads_make_at_once() -> None:
+    made: OfObjects[int] = OfObjects(4)
+    objects = [object() for _ in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: made.of(objects[i % 16], lambda: i % 16), range(2_000)))
+    assert found == [i % 16 for i in range(2_000)]
+    assert len(made._made) == 4

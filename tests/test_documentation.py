@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.running import ROOT
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "benchmarks/*.md", "docs/*.md", "kernels/**/*.md")
+    for pattern in ("*.md", "benchmarks/*.md", "docs/*.md", "docs/n*/*.md", "kernels/**/*.md")
     for page in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
@@ -40,6 +41,26 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), link[0]
         if link["anchor"]:
             assert link["anchor"] in anchors(target), link[0]
+
+
+def test_public_names_that_are_loaded_late_are_documented() -> None:
+    """Sphinx finds the others in the module."""
+    late = {name for name in dask_gpuagg.__all__ if name not in vars(dask_gpuagg)}
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\.\. auto\w+:: dask_gpuagg\.(\w+)$", page, re.MULTILINE)
+    assert late
+    assert late <= set(documented)
+
+
+def test_the_notebook_of_a_gpu_has_the_outputs_of_one() -> None:
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "gpu.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    # run as a whole, in this order
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert "NVIDIA" in "".join(outputs[0]["text"])
+    assert {output["output_type"] for output in outputs} == {"stream", "execute_result"}
+    assert all(output.get("name", "stdout") == "stdout" for output in outputs)
 
 
 def test_every_folder_of_kernels_has_a_page() -> None:

@@ -205,6 +205,17 @@ class TestItIsTrue:
         assert dict(found.physical.tasks)["chunk"] == 2
         assert "chunks   4 partitions in 2 tasks on 1 worker" in str(found)
 
+    def test_files_that_dask_would_read_as_one_partition(self, ddf, tmp_path):
+        wide = pd.DataFrame(
+            {f"c{i}": np.arange(48.0) for i in range(20)} | {"k": np.arange(48) % 3}
+        )
+        dd.from_pandas(wide, npartitions=12).to_parquet(tmp_path)
+        rows = dd.read_parquet(tmp_path)
+        fused = rows[["k", "c0"]].optimize().npartitions
+        (found,) = explain(rows.groupby("k").c0.sum()).groupbys
+        assert fused < 12
+        assert (found.physical.partitions, found.physical.partials) == (12, fused)
+
     def test_a_query_that_fails_as_it_is_lowered(self, ddf):
         query = ddf.partitions[0:0].groupby("k").v.sum()
         (found,) = explain(query).groupbys

@@ -14,7 +14,24 @@ def test_each_tool_gets_a_command_that_fails_where_it_finds_something() -> None:
         command = sanitize.command_of("compute-sanitizer", tool, ["python"])
         assert command[command.index("--tool") + 1] == tool
         assert command[command.index("--error-exitcode") + 1] == "9"
-        assert command[-4:] == ["python", "-m", "tests.sanitize", "--queries"]
+        of_python = command[command.index("python") :]
+        assert of_python[:5] == ["python", "-m", "tests.sanitize", "--part", "1/1"]
+        assert of_python[5:] == ["--queries", *(["--copied"] if tool == "initcheck" else [])]
+        part = sanitize.command_of("compute-sanitizer", tool, ["python"], "2/4")
+        assert [a for a, b in zip(part, command, strict=True) if a != b] == ["2/4"]
+
+
+def test_each_query_is_in_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(sanitize, "frame", lambda: None)
+    made = [(str(i), lambda i=i: ran.append(i)) for i in range(7)]
+    monkeypatch.setattr(sanitize, "queries", lambda rows, copies: iter(made))
+    for number in (1, 2, 3):
+        assert sanitize.main(["--part", f"{number}/3", "--queries"]) == 0
+    assert sorted(ran) == list(range(7))
+    for wrong in ("0/3", "4/3", "x"):
+        with pytest.raises(ValueError, match=r".*"):
+            sanitize.part_of(wrong)
 
 
 def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
-from dask_gpuagg.cuda.choice import choose, summary
+from dask_gpuagg.cuda.choice import choose, correction, summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.dictionary import DICTIONARY_FROM, units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
@@ -22,6 +22,7 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
+from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 __all__ = [
@@ -107,7 +108,9 @@ def aggregate(
     # the one that was seen first has worked out much already
     device = current_device()
     asked, _ = prepared(query, device)
-    columns = Columns(parts, device, stream, stopwatch, about)
+    rows = sum(part.rows for part in parts)
+    timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
+    columns = Columns(parts, device, stream, stopwatch or timed, about)
     decision: Decision | None = None
     if (
         encoded
@@ -123,6 +126,12 @@ def aggregate(
     call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
+    if timed is not None:
+        as_decided = not (run.restarted or run.spilled)
+        decided = run.decision if as_decided else None
+        if correction.note(device, call.query, run.rows, decided, timed):
+            # what was decided by the old constants
+            repeat.forget()
     if call.query.coded:
         made_keys = decoded(call, made_keys[0].data, run.groups)
     gathered = call.query.gathered

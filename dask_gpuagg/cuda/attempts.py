@@ -32,7 +32,8 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
     SpEga,
 )
-from dask_gpuagg.cuda.choice.memory import with_less_memory
+from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.words import (
@@ -271,17 +272,17 @@ def _of_representation(
     """
     query, remember = call.query, None
     if decision is None:
-        before = None if encoded or query.coded else repeat.expectation(call, forced)
+        before = None if encoded else repeat.expectation(call, forced)
         sample = Sample(call) if before is not None or sampled(call, forced) else None
         if before is not None and sample is not None:
             attempt = _repeated(columns, call, forced, sample, before)
             yield attempt
+            repeat.refused(call, forced)
             if attempt.doubted and before.numbering is None:
                 return
             if attempt.doubted:
                 # values that only the sample has none of
                 remember_out_of_range(query, call.about)
-            repeat.refused(call, forced)
         decision = decide(call, forced, sample, encoded)
         if sample is not None and not encoded:
             if query.may_fill:
@@ -329,8 +330,7 @@ def _numbered(
     numbers = 0, math.prod(codes for _, codes in ranges) - 1
     # words of hot keys are others
     estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
-    costs = known(call.device).costs
-    other = choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)
+    other = _decision(call, query, estimate, forced)
     if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return
     numbered = columns.call(query, range_columns(ranges))
@@ -343,7 +343,13 @@ def _numbered(
 def _decided(
     call: Call, decision: Decision, forced: str, remember: Callable[[Run], None] | None
 ) -> Iterator[Attempt]:
-    """The decision, then others where the rows or the memory do not admit it."""
+    """The decision, then others where the rows or the memory do not admit it.
+
+    Raises
+    ------
+    MemoryError
+        With the allocator's message, where no kernel needs less.
+    """
     query, costs = call.query, known(call.device).costs
     while True:
         attempt = Attempt(call, decision, remember, spares_memory=forced == "auto")
@@ -351,7 +357,11 @@ def _decided(
         if attempt.doubted:
             return
         if attempt.refused is not None:
-            decision = _with_less_memory(call, decision, attempt.refused)
+            device, values = call.device, call.values
+            less = with_less_memory(query, call.rows, decision, device, costs, values)
+            if less is None:
+                raise MemoryError(attempt.refused)
+            decision = less
         elif isinstance(decision, Sgb | Direct):
             decision = choose.decide_again(
                 query, call.rows, decision, call.device, forced, costs, call.values
@@ -359,22 +369,6 @@ def _decided(
         else:
             break
     yield Attempt(call, decision, remember, rehashed=True)
-
-
-def _with_less_memory(call: Call, decision: Decision, refused: str) -> Decision:
-    """The best kernel of those that need less memory than one that did not get what it needs.
-
-    Raises
-    ------
-    MemoryError
-        With the allocator's message, where no kernel needs less.
-    """
-    costs = known(call.device).costs
-    made = with_less_memory(call.query, call.rows, decision, call.device, costs, call.values)
-    if made is None:
-        raise MemoryError(refused)
-    why = f"{made.why}; device memory has no room for {decision.kernel}"
-    return replace(made, why=why)
 
 
 def _remember(
@@ -396,5 +390,15 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
         estimate = replace(estimate, bounds=summary.ANY_WORD)
-    costs = known(call.device).costs
-    return choose.decide(call.query, call.rows, estimate, call.device, forced, costs, call.values)
+    return _decision(call, call.query, estimate, forced)
+
+
+def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
+    """The best kernel of those that device memory has room for."""
+    costs, device = known(call.device).costs, call.device
+    made = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
+    if forced != "auto":
+        return made
+    if made.expected_ms is not None and costs.corrections:
+        made = replace(made, why=f"{made.why}; corrected by what earlier calls took")
+    return that_fits(query, call.rows, made, device, call.has_room, costs, call.values)

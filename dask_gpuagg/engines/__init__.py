@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from dask_gpuagg.engines.host import engine
+from dask_gpuagg.engines.host import engine, narrowed
 
 HOST, DEVICE = "host", "device"
+_BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
 
 
 def engine_name(data: Any) -> str | None:
@@ -21,8 +23,7 @@ def engine_name(data: Any) -> str | None:
     """
     if isinstance(data, dict):
         data = next(iter(data.values()))
-    library = type(data).__module__.partition(".")[0]
-    return {"pandas": HOST, "cudf": DEVICE}.get(library)
+    return _BY_LIBRARY.get(type(data).__module__.partition(".")[0])
 
 
 def engine_of(data: Any) -> ModuleType:
@@ -32,10 +33,20 @@ def engine_of(data: Any) -> ModuleType:
     ----------
     data : DataFrame, Series or dict of DataFrame
     """
+    return _device("engine") if engine_name(data) == DEVICE else engine
+
+
+def _device(name: str) -> ModuleType:
+    """A module of the device engine. It imports cuDF, which only users of cuDF have."""
+    path = f"dask_gpuagg.engines.device.{name}"
+    return sys.modules.get(path) or importlib.import_module(path)
+
+
+def narrowing_of(data: Any) -> ModuleType:
+    """What the engine of some data narrows quantiles by, as a module; see ``engine_of``."""
     if engine_name(data) == DEVICE:
-        # imports cuDF, which only users of cuDF have
-        return importlib.import_module("dask_gpuagg.engines.device.engine")
-    return engine
+        return importlib.import_module("dask_gpuagg.engines.device.narrowed")
+    return narrowed
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
@@ -55,6 +66,5 @@ def column_of(frame: Any, label: Any) -> Any:
     label : label
     """
     if engine_name(frame) == DEVICE:
-        groups = importlib.import_module("dask_gpuagg.engines.device.groups")
-        return groups.column_at(frame, label)
+        return _device("groups").column_at(frame, label)
     return frame[label]

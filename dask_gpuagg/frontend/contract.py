@@ -27,6 +27,8 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
+    (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
+    (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (
         G.GroupBy,
         "aggregate",

@@ -29,8 +29,11 @@ from dask_gpuagg.frontend.specification import (
     read_specification,
     value_columns,
 )
-from dask_gpuagg.plan import Requested, Unsupported
+from dask_gpuagg.plan import Requested, Unsupported, short
 from dask_gpuagg.planning.metadata_cache import NamedByBytes, remembered
+
+# outputs that a printed expression names
+_SHOWN = 4
 
 
 class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
@@ -90,6 +93,25 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         if columns == list(self.frame.columns) or not columns:
             return None
         return type(self)(self.frame[columns], *self.operands[1:])
+
+    def _asked(self) -> str:
+        """The first outputs, in few words."""
+        names = [f"{r.aggregation} of {short(r.column)}" for r in self.requested]
+        more = [f"{len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
+        return ", ".join(names[:_SHOWN] + more)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.frame}, {self._asked()}, by={self.by})"
+
+    def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
+        # empty results, functions and Dask's own expression are long
+        name = self._parameters[i] if i < len(self._parameters) else ""
+        if name in ("result_meta", "stock", "guards", "guarded_meta"):
+            return header
+        if name == "requested":
+            return f"{header} {self._asked()}"
+        described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
+        return described
 
     def _lower(self) -> Any:
         if self.stock is not None:

@@ -27,8 +27,9 @@ from dask_gpuagg.cluster.places import (
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
-# A chunk is one call of the kernels, whose memory is needed in addition to that of the partitions.
-DEVICE_SHARE = 4
+# Chunks of the partitions that fill a GPU, at least: in addition to them the kernels' call for one
+# chunk needs memory.
+CHUNKS_OF_A_GPU = 4
 # With this many bytes on the host, the overhead of a task is small against its work.
 HOST_BYTES = 32 << 20
 
@@ -44,8 +45,9 @@ _HERE = "this process"
 _HERE_BYTES = 4 << 20
 _BYTES_OF_A_TEXT = 16
 
-# places of recent collections, with the time at which the scheduler was asked
-_recent: Cache[tuple[Any, str], tuple[float, Places]] = Cache(16)
+# Places of recent collections, with the time at which the scheduler was asked; of none of them, the
+# workers of the cluster. One query plans twice: before its inputs are lowered, and after.
+_recent: Cache[tuple[Any, str, bool], tuple[float, Places]] = Cache(16)
 
 
 def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
@@ -72,7 +74,12 @@ def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
     client = dict(first.operand("layer"))[first.operand("keys")[0]].client
     if client is None or not _may_ask(client):
         return None
-    name: tuple[Any, str] = (client.id, "".join(source._name for source in sources))
+    return _asked(client, "".join(source._name for source in sources), keys, device)
+
+
+def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
+    """Places of keys, as the scheduler knows them or knew them a moment ago."""
+    name = (client.id, of, device)
     recent = _recent.get(name)
     if recent is not None and time.monotonic() - recent[0] < GOOD_FOR:
         return recent[1]
@@ -174,7 +181,7 @@ def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[
         return sys.maxsize, 1
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
-        return max(size.device_memory // DEVICE_SHARE, 1), 1
+        return max(size.device_memory // CHUNKS_OF_A_GPU, 1), 1
     if worker == _HERE:
         return _HERE_BYTES, size.threads
     share = size.memory // (HOST_SHARE * size.threads) or HOST_BYTES
@@ -215,7 +222,9 @@ def _divided(
 def workers_of(device: bool) -> Mapping[str, WorkerSize] | None:
     """The workers that a computation would use; ``None`` if there is no cluster, or none to ask."""
     client = current_client()
-    return ask(client, [], device).workers if client is not None and _may_ask(client) else None
+    if client is None or not _may_ask(client):
+        return None
+    return _asked(client, "", [], device).workers
 
 
 def gpus() -> tuple[int, int]:

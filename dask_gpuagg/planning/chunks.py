@@ -31,7 +31,7 @@ from dask_gpuagg.planning.bucketing import (
     runs_of_partitions,
     workers_of,
 )
-from dask_gpuagg.planning.files import by_file, text_keys
+from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, without_labels
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.parquet import as_read
 
@@ -103,7 +103,8 @@ class Chunks:
         return f"{text}, {self.readers} read at a time" if self.readers else text
 
     @cached_property
-    def _region(self) -> tuple[list[Expr], list[Expr]]:
+    def region(self) -> tuple[list[Expr], list[Expr]]:
+        """Nodes whose tasks run inside of chunks, and the nodes that these read."""
         return _region([self.frame, *_expressions(self.by)], self.inside)
 
     @cached_property
@@ -111,7 +112,7 @@ class Chunks:
         # the tasks of a persisted collection only rename the data, so they are skipped
         return {
             (node._name, i): key
-            for node in self._region[1]
+            for node in self.region[1]
             if isinstance(node, FromGraph)
             for i, key in enumerate(node.operand("keys"))
         }
@@ -124,7 +125,7 @@ class Chunks:
         """
         return {
             key: future
-            for node in self._region[1]
+            for node in self.region[1]
             if isinstance(node, FromGraph)
             for key, future in dict(node.operand("layer")).items()
         }
@@ -145,7 +146,7 @@ class Chunks:
             Keys of the inputs that other tasks provide.
         """
         roots, alias = (self.frame, *self.by), self._alias
-        nodes = {node._name: node for node in self._region[0]}
+        nodes = {node._name: node for node in self.region[0]}
         parts = []
         outer: dict[Any, None] = {}
         for index in self.buckets[bucket]:
@@ -292,7 +293,7 @@ def chunked(
     if settings().chunk.partitions == 1 or frame.npartitions == 1:
         return None
     read = frame._meta
-    frame = _unprojected(frame, by)
+    frame = unprojected(frame, by)
     roots = [frame, *_expressions(by)]
     readers = STREAMED_READERS if streamed else READERS
     inside, outside = _region(roots, readers)
@@ -300,7 +301,7 @@ def chunked(
         if shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, streamed)
+            return _of_readers(frame, by, inside, device, streamed, columns is None)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
     found = _places(outside, device, read)
@@ -327,7 +328,12 @@ def _places(
 
 
 def _of_readers(
-    frame: Expr, by: Sequence[Any], inside: Sequence[Expr], device: bool, streamed: bool = False
+    frame: Expr,
+    by: Sequence[Any],
+    inside: Sequence[Expr],
+    device: bool,
+    streamed: bool,
+    as_dask: bool,
 ) -> Chunks | None:
     """The chunks of an input that is read by the tasks that group it."""
     kinds = STREAMED_READERS if streamed else READERS
@@ -337,12 +343,23 @@ def _of_readers(
     number = 1 if workers is None else len(workers)
     if device and workers is not None:
         number = sum(size.device_memory > 0 for size in workers.values()) or number
-    buckets = runs_of_partitions(int(frame.npartitions), number)
-    if len(buckets) == frame.npartitions:
-        return None
     files = any(isinstance(node, READERS) for node in inside)
     readers = READERS_OF_A_TASK if files and (device or streamed) else 1
-    return Chunks(frame, tuple(by), buckets, number, readers, inside=kinds)
+    given = int(frame.npartitions)
+    reads: Buckets = tuple((i,) for i in range(given))
+    if readers > 1 and not as_dask:
+        frame, by, reads = by_size(frame, by, inside)
+    if settings().chunk.partitions is None:
+        buckets = runs_of_partitions(int(frame.npartitions), number)
+    else:
+        # of Dask's partitions
+        runs = runs_of_partitions(given, number)
+        buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
+    if len(buckets) == frame.npartitions:
+        return None
+    # partitions of the host are as Dask makes them: they are streamed
+    texts = () if device and not as_dask and without_labels(frame, by, inside) else None
+    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
 
 
 def _of_files(
@@ -367,7 +384,7 @@ def _of_files(
     return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
 
 
-def _unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
+def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
     """The frame without its projections, each of which costs a frame for every partition."""
     while (
         isinstance(frame, Projection)

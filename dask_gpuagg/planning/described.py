@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask._expr import Expr
-from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
 
 from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -25,6 +26,7 @@ from dask_gpuagg.planning.nodes import (
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.ranges import GroupByRanges
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
 from dask_gpuagg.states import STATES
@@ -56,6 +58,8 @@ class Physical:
         At most, where that is known.
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
+    reason : str
+        Why this route, where it is another than that of the decision.
     """
 
     route: Route
@@ -68,11 +72,17 @@ class Physical:
     workers: int = 0
     rows: int | None = None
     nbytes: int | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         outputs = _counted(self.outputs, "output")
         if self.route is Route.DIRECT:
             return f"none: one task makes {outputs}"
+        if self.route is Route.NARROWED:
+            return f"quantiles narrowed in two passes into {outputs}"
+        if self.route is Route.RANGES:
+            outputs = f"{outputs}, by ranges of keys"
+            return f"exchange of {_counted(self.partials, 'partial')} into {outputs}"
         if self.route is Route.EXCHANGE:
             text = f"exchange of {_counted(self.partials, 'partial')} into {self.pieces:,}"
             if self.pieces != self.outputs:
@@ -99,14 +109,23 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     nodes = list(_nodes(planned, query))
     kinds = {type(node): node for node in nodes}
     chunks = next((node.chunks for node in nodes if "chunks" in node._parameters), None)
-    partials = query.frame.npartitions if chunks is None else len(chunks)
+    partitions = partials = int(query.frame.npartitions)
+    if chunks is not None:
+        # of files, which Dask would read several of as one partition, the tasks read each
+        partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
     exchange = next((n for n in nodes if isinstance(n, _EXCHANGES)), None)
-    route, pieces = Route.ALIGNED, 0
+    route, pieces, reason = Route.ALIGNED, 0, ""
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
         route, partials = Route.DIRECT, 0
+    elif GroupByRanges in kinds:
+        route = Route.RANGES
     elif exchange is not None:
         route = Route.EXCHANGE
         pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
+    elif GroupByNarrowed in kinds:
+        # neither rows nor partials of the usual tables travel
+        route, partials = Route.NARROWED, 0
+        reason = kinds[GroupByNarrowed].decision.reason
     elif GroupByTree in kinds:
         route = Route.TREE
     tasks: dict[str, int] = {}
@@ -116,7 +135,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     rows = rows_of(query.frame)
     return Physical(
         route,
-        int(query.frame.npartitions),
+        partitions,
         partials,
         pieces,
         int(planned.npartitions),
@@ -125,6 +144,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         0 if chunks is None else chunks.workers,
         rows,
         _bytes(query.plan, partials, decision.groups, rows) if partials else None,
+        reason,
     )
 
 
@@ -158,6 +178,11 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
+        case GroupByRanges():
+            parts = node.frame.npartitions
+            return [("exchange", 2 * parts + 1 + parts * node.outputs), ("finalize", node.outputs)]
+        case RepartitionToMore():
+            return [("divide", node.outputs)]
         case GroupByExchange():
             parts = node.frame.npartitions
             return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]
@@ -168,6 +193,10 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
                 ("exchange", parts * node.outputs),
                 ("finalize", node.outputs),
             ]
+        case GroupByNarrowed():
+            parts = len(node.chunks)
+            each = [(step, parts) for step in ("sample", "count", "recount")]
+            return [*each, ("aim", 1), ("widen", 1), ("finalize", 1)]
         case GroupByPieces():
             return [("exchange", node.npartitions)]
         case GroupByMerge():

@@ -1,4 +1,4 @@
-"""Parquet for the host engine: a task takes the files of which Dask would make one partition."""
+"""Parquet: which files are read in one call, on the host and on a GPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,129 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pandas as pd
+from dask._task_spec import Task
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import IO
 from dask.dataframe.dask_expr.io.io import FusedIO
-from dask.dataframe.dask_expr.io.parquet import FusedParquetIO, ReadParquet
+from dask.dataframe.dask_expr.io.parquet import (
+    FusedParquetIO,
+    ReadParquet,
+    ReadParquetFSSpec,
+)
+
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
+from dask_gpuagg.engines import dtypes_of
 
 Buckets = tuple[tuple[int, ...], ...]
+
+# Columns of one read, decoded. Fewer bytes do not keep a reader busy; more only take memory, for
+# some reads are there at a time.
+BYTES_OF_A_READ = 128 << 20
+# assumed of a value whose dtype does not say it
+_TEXT_BYTES = 16
+
+# dtypes of which the metadata of pandas in a file says no more than the file itself
+_PLAIN = (*NUMERIC, *TEMPORAL, "string")
+_WITH_LABELS = (E.Index, E.ResetIndex)
+
+# rows of the first file, by the checksum of all files
+_rows: Cache[str, int] = Cache(64)
+
+
+class SomeFiles(FusedIO):
+    """Some of the files that Dask reads in one call, in a call of their own.
+
+    Operands: the reader, the numbers of its partitions for each call, and the class of the node
+    that reads several.
+    """
+
+    _parameters = ["_expr", "buckets", "kind"]
+
+    @property
+    def _fusion_buckets(self) -> list[list[int]]:
+        return [list(bucket) for bucket in self.operand("buckets")]
+
+    def _task(self, name: Any, index: int) -> Task:
+        task: Task = self.operand("kind")._task(self, name, index)
+        return task
+
+
+def by_size(
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
+) -> tuple[Expr, tuple[Any, ...], Buckets]:
+    """An input of which each read takes as many files as keep a reader busy, and no more.
+
+    dask-cudf reads up to a thirty-second of a GPU's memory in one call. Several such calls at a
+    time take as many times more, and few calls leave readers without work at the end.
+
+    Parameters
+    ----------
+    frame, by, inside
+        As for ``by_file``.
+
+    Returns
+    -------
+    frame, by : Expr, tuple
+    buckets : tuple of tuple of int
+        The partitions of the new input that were one before.
+    """
+    as_they_are = frame, tuple(by), tuple((i,) for i in range(int(frame.npartitions)))
+    sources = [node for node in inside if isinstance(node, IO)]
+    if len(sources) != 1:
+        return as_they_are
+    (source,) = sources
+    reader = source.operand("_expr") if isinstance(source, FusedIO) else source
+    # the reader of pyarrow's file systems is asked for smaller partitions
+    if not isinstance(reader, ReadParquetFSSpec) or reader is source:
+        return as_they_are
+    most = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
+    reads = [[b[i : i + most] for i in range(0, len(b), most)] for b in source._fusion_buckets]
+    calls = tuple(tuple(read) for of_partition in reads for read in of_partition)
+    if len(calls) == len(reads):
+        return as_they_are
+    ends = accumulate(map(len, reads), initial=0)
+    buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
+    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), buckets
+
+
+def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
+    """Whether of plain columns of files only values are read, no row labels.
+
+    Parameters
+    ----------
+    frame, by, inside
+        As for ``by_file``.
+    """
+    read = [node for node in inside if isinstance(node, IO)]
+    done = [node for node in inside if not isinstance(node, IO)]
+    if any(isinstance(n, _WITH_LABELS) or not isinstance(n, E.Elemwise | E.Filter) for n in done):
+        return False
+    if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
+        return False
+    return all(dtype_class(dtype) in _PLAIN for node in read for dtype in _dtypes_of(node._meta))
+
+
+def _dtypes_of(meta: Any) -> list[Any]:
+    return [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+
+
+def _read_by(
+    reader: Expr, source: Expr, frame: Expr, by: Sequence[Any]
+) -> tuple[Expr, tuple[Any, ...]]:
+    """An input and its keys, read by another node."""
+    keys = tuple(b.substitute(source, reader) if isinstance(b, Expr) else b for b in by)
+    files: Any = frame.substitute(source, reader)
+    return files, keys
+
+
+def _bytes_of_a_file(reader: Any) -> int:
+    """Bytes of the columns that are read of the first file."""
+    files = reader._dataset_info["ds"].get_fragments()
+    rows = _rows.of(reader.checksum, lambda: int(next(files).metadata.num_rows))
+    dtypes = _dtypes_of(reader._meta)
+    return rows * sum(getattr(dtype, "itemsize", _TEXT_BYTES) for dtype in dtypes)
 
 
 def by_file(
@@ -51,9 +168,7 @@ def by_file(
         return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
     ends = accumulate(map(len, source._fusion_buckets), initial=0)
     buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
-    keys = tuple(b.substitute(source, reader) if isinstance(b, Expr) else b for b in by)
-    files: Any = frame.substitute(source, reader)
-    return files, keys, buckets
+    return *_read_by(reader, source, frame, by), buckets
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:

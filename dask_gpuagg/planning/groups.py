@@ -28,11 +28,14 @@ class GroupEstimate:
         Whether ``groups`` is an upper bound rather than an estimate.
     how : str
         Where the number comes from, in words.
+    rows : int, optional
+        Rows of groups, about, where a sample of rows tells.
     """
 
     groups: int | None
     bound: bool
     how: str
+    rows: int | None = None
 
 
 def dtype_bound(dtype: Any) -> int | None:
@@ -137,7 +140,8 @@ def from_key_samples(samples: Sequence[KeySample], npartitions: int) -> GroupEst
     of_partitions = map(_keys_of_a_partition, counts, samples)
     most = round(sum(of_partitions) / len(counts) * npartitions)
     how = f"sampled rows of {len(samples)} of {npartitions} partitions"
-    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how)
+    rows = round(sum(sample.rows for sample in samples) / len(samples) * npartitions)
+    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how, rows)
 
 
 def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:

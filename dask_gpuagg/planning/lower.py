@@ -8,16 +8,17 @@ from typing import Any
 import dask
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
-from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
 from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.planning.bucketing import DEVICE_SHARE
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
+from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
@@ -34,6 +35,7 @@ from dask_gpuagg.planning.nodes import (
 from dask_gpuagg.planning.output_size import output_size
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
+from dask_gpuagg.planning.ranges import asked, have_ranges, in_ranges
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
@@ -54,7 +56,7 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     -------
     Routing
     """
-    if query.plan.sort:
+    if query.plan.sort and settings().outputs == "dask":
         return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
     if settings().outputs == "dask":
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
@@ -64,6 +66,9 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     if chunks is not None and len(chunks) == 1:
         return Routing(Route.TREE, 1, "one task takes all partitions")
     size = output_size(query, None if chunks is None else chunks.workers)
+    if query.plan.sort:
+        # one output, unless that is larger than any should be
+        size = replace(size, merged=size.most, pieces=1, least=1)
     if chunks is None or engine_name(query.meta) != DEVICE:
         estimate = estimate_groups(query, size.groups)
     else:
@@ -72,9 +77,18 @@ def choose_outputs(query: GroupByQuery) -> Routing:
             estimate = GroupEstimate(None, False, "partials are as large as partitions")
         else:
             estimate = estimate_groups(query, size.groups, chunks)
-        if estimate.groups is None:
+        if estimate.groups is None and not query.plan.sort:
             return _of_gpus(chunks.workers, estimate.how)
-    return decide(estimate, query.frame.npartitions, size)
+    decision = decide(estimate, query.frame.npartitions, size)
+    return _sorted(decision) if query.plan.sort else decision
+
+
+def _sorted(decision: Routing) -> Routing:
+    """The decision where the result is sorted: one output, or ranges of keys."""
+    many = decision.outputs > 1 and decision.groups is not None
+    route, outputs = (Route.RANGES, decision.outputs) if many else (Route.TREE, 1)
+    reason = f"sort=True; {decision.reason}" if many else "sort=True asks for one sorted output"
+    return replace(decision, route=route, outputs=outputs, reason=reason)
 
 
 def _of_gpus(number: int, how: str) -> Routing:
@@ -105,9 +119,11 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
             return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
         return Routing(kind, outputs, "whole groups are brought together")
-    if query.plan.sort:
-        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
     split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
+    if query.plan.sort:
+        if isinstance(split_out, Routing) and split_out.route in (Route.RANGES, Route.TREE):
+            return split_out
+        return asked(npartitions, 1 if split_out is None or callable(split_out) else split_out)
     if isinstance(split_out, Routing):
         decision = split_out
     elif split_out is None:
@@ -139,6 +155,11 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """
     plan, outputs = query.plan, decision.outputs
     partial: Expr
+    if decision.route is Route.RANGES:
+        if have_ranges(query):
+            return in_ranges(_partials(query, query.chunks), plan, query.meta, decision)
+        one = replace(decision, route=Route.TREE, outputs=1)
+        return RepartitionToMore(physical(query, one), outputs)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
@@ -148,6 +169,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
+    stays = narrowed(query, decision)
+    if stays is not None:
+        return GroupBySelect(stays, plan, query.meta, outputs) if outputs > 1 else stays
     if _must_complete_at_once(query):
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
@@ -215,7 +239,7 @@ def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
-        pieces = len(chunks) * (DEVICE_SHARE if engine_name(query.meta) == DEVICE else 1)
+        pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
     return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
 
 

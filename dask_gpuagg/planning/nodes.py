@@ -29,6 +29,8 @@ from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
+from dask_gpuagg.planning.promised import Promised
+from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -89,25 +91,31 @@ class GroupByPartial(_OfRows):
     """Every partition reduced to a partial; operands: frame, plan, then the keys."""
 
     _parameters = ["frame", "plan"]
-    operation = staticmethod(gpuagg_partial)
+    operation: Any = staticmethod(gpuagg_partial)
 
     @functools.cached_property
     def _meta(self) -> pd.DataFrame:
         return pd.DataFrame()
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _broadcast_dep(self, dep: Expr) -> bool:
         return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
-        return Task(name, gpuagg_partial, *args, plan=self.plan)
+        return Task(name, self.operation, *args, plan=self.plan)
 
     def __str__(self) -> str:
         keys = ", ".join(str(k.label) for k in self.plan.keys)
         return f"GroupByPartial(by=[{keys}])"
+
+
+class GroupBySampled(GroupByPartial):
+    """The keys of some rows of every partition, for an estimate; operands: those of a partial."""
+
+    operation = staticmethod(gpuagg_sample_partition)
 
 
 class GroupByDirect(NamedByBytes, _OfRows):
@@ -125,7 +133,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return f"gpuagg_direct-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(1)
+        return unknown(1)
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
@@ -147,7 +155,7 @@ class GroupByChunks(_Quiet):
         return f"gpuagg_chunk-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(len(self.chunks))
+        return unknown(len(self.chunks))
 
     def _layer(self) -> dict[Any, Any]:
         layer: dict[Any, Any] = self.chunks.futures()
@@ -157,7 +165,7 @@ class GroupByChunks(_Quiet):
         return layer
 
 
-class _Reduction(NamedByBytes, _Quiet):
+class Reduction(NamedByBytes, _Quiet):
     """Shared by the nodes whose output is the user's result."""
 
     @property
@@ -169,7 +177,7 @@ class _Reduction(NamedByBytes, _Quiet):
         return f"{self._prefix}-{self.deterministic_token}"
 
 
-class _OfChunks(_Reduction):
+class OfChunks(Reduction):
     """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
@@ -179,10 +187,10 @@ class _OfChunks(_Reduction):
         return self.promised.meta
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
 
-class GroupByChunkDirect(_OfChunks):
+class GroupByChunkDirect(OfChunks):
     """The only chunk made the outputs."""
 
     _prefix = "gpuagg_direct"
@@ -209,7 +217,7 @@ def chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> 
     return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
-class GroupByTree(_Reduction, TreeReduce):
+class GroupByTree(Reduction, TreeReduce):
     """Partials combined ``split_every`` at a time, finalized into one output, by Dask's tree."""
 
     _parameters = [*TreeReduce._parameters, "decision"]
@@ -220,17 +228,22 @@ class GroupByTree(_Reduction, TreeReduce):
         cls, partial: Expr, plan: Plan, meta: Any, split_every: Any, decision: Any
     ) -> GroupByTree:
         """The tree over the partials of a plan."""
+        promised = Promised(meta, plan)
         return cls(
             partial,
             cls,
-            meta,
+            promised,
             gpuagg_combine,
             gpuagg_finalize,
             {"plan": plan},
-            {"plan": plan, "meta": meta},
+            {"plan": plan, "meta": promised.sent},
             split_every,
             decision,
         )
+
+    @property
+    def _meta(self) -> Any:
+        return self.operand("_meta").meta
 
     def _tree_repr_lines(self, indent: int = 0, recursive: bool = True) -> list[str]:
         lines = self.frame._tree_repr_lines(2) if recursive else []
@@ -238,14 +251,14 @@ class GroupByTree(_Reduction, TreeReduce):
         return [" " * indent + line for line in [header, *lines]]
 
 
-class GroupByExchange(_Reduction):
+class GroupByExchange(Reduction):
     """Partials split by key hash; every output merges its pieces in partition order."""
 
     _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
     _prefix = "gpuagg_exchange"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
@@ -256,11 +269,11 @@ class GroupByExchange(_Reduction):
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
         splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
         for j in range(outputs):
-            layer |= _merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
+            layer |= merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
         return layer
 
 
-class GroupByChunkExchange(_OfChunks):
+class GroupByChunkExchange(OfChunks):
     """Chunks reduced and split by key hash in one task; every output merges its pieces."""
 
     _prefix = "gpuagg_exchange"
@@ -275,11 +288,11 @@ class GroupByChunkExchange(_OfChunks):
         splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
         for j in range(outputs):
             bucket = (j, outputs)
-            layer |= _merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
+            layer |= merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
         return layer
 
 
-def _merged(
+def merged(
     key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
 ) -> dict[Any, Task]:
     """The tasks that select the pieces of one output from all splits, and merge them."""
@@ -304,14 +317,14 @@ class GroupByPieces(_Quiet, Blockwise):
         return pieces_table(nothing, nothing, [])
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         partial = self._blockwise_arg(self.frame, index)
         return Task(name, gpuagg_pieces, partial, self.plan, self.buckets, index)
 
 
-class GroupByMerge(_Reduction, Blockwise):
+class GroupByMerge(Reduction, Blockwise):
     """One output from each partition of shuffled pieces, or of whole partials."""
 
     _parameters = ["frame", "plan", "_meta", "decision"]
@@ -319,7 +332,7 @@ class GroupByMerge(_Reduction, Blockwise):
     operation = staticmethod(gpuagg_merge)
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         table = self._blockwise_arg(self.frame, index)
@@ -327,7 +340,7 @@ class GroupByMerge(_Reduction, Blockwise):
         return Task(name, gpuagg_merge, table, plan=self.plan, meta=self._meta, bucket=bucket)
 
 
-class GroupByGather(_Reduction):
+class GroupByGather(Reduction):
     """Finished outputs gathered into one partition, sorted if the plan says so."""
 
     _parameters = ["frame", "plan", "_meta"]
@@ -342,14 +355,14 @@ class GroupByGather(_Reduction):
         return {last: Task(last, gpuagg_gather, _refs(keys), self.plan, self._meta)}
 
 
-class GroupBySelect(_Reduction):
+class GroupBySelect(Reduction):
     """A finished output divided by key hash into several."""
 
     _parameters = ["frame", "plan", "_meta", "outputs"]
     _prefix = "gpuagg_select"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         whole = TaskRef((self.frame._name, 0))
@@ -360,7 +373,7 @@ class GroupBySelect(_Reduction):
         return layer
 
 
-def _unknown(npartitions: int) -> tuple[None, ...]:
+def unknown(npartitions: int) -> tuple[None, ...]:
     """Divisions of that many partitions, unknown."""
     return (None,) * (npartitions + 1)
 

@@ -21,8 +21,8 @@ BYTES_ON_HOST = 100_000_000
 # The notebook has the figures.
 MERGED_ON_HOST = 16 << 20
 PIECES_ON_HOST = (4, 16)
-# of the memory of a GPU: one partition of a result
-DEVICE_SHARE = 32
+# Partitions of a result that fill a GPU.
+OUTPUTS_OF_A_GPU = 32
 # What one GPU receives from the others in the time that an exchange costs in additional tasks.
 MOVED_TO_ONE_GPU = 64 << 20
 
@@ -90,7 +90,7 @@ def output_size(query: GroupByQuery, workers: int | None = None) -> OutputSize:
         return OutputSize(row_bytes, BYTES_ON_HOST, merged, pieces, least)
     number, memory = gpus()
     number = number if workers is None else workers
-    most = memory // DEVICE_SHARE or BYTES_ON_HOST
+    most = memory // OUTPUTS_OF_A_GPU or BYTES_ON_HOST
     if number <= 1:
         return OutputSize(row_bytes, most, most)
     return OutputSize(row_bytes, most, MOVED_TO_ONE_GPU // (number - 1), number, number)

@@ -16,12 +16,17 @@ FEW_PARTITIONS = 15
 
 
 class Route(enum.Enum):
-    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials."""
+    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials.
+
+    ``NARROWED`` where rows stay, and brackets of quantiles are narrowed in two passes.
+    """
 
     TREE = "tree"
     EXCHANGE = "exchange"
+    RANGES = "ranges"
     ALIGNED = "aligned"
     DIRECT = "direct"
+    NARROWED = "narrowed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
 number of groups open and there are many partitions, the distinct keys of three partitions are
-computed, if that costs no more than reading them.
+computed, if that costs no more than reading them. Of a few partitions that this process holds
+some rows are read.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
-from dask_gpuagg.planning.nodes import GroupByPartial, chunk_task
+from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled, chunk_task
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS
 from dask_gpuagg.reporting.fallbacks import note_fallback
 from dask_gpuagg.settings import settings
-from dask_gpuagg.tasks.key_sample import gpuagg_sample
+from dask_gpuagg.tasks.key_sample import gpuagg_sample, gpuagg_sample_partition
 from dask_gpuagg.tasks.tasks import gpuagg_partial
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
@@ -62,7 +63,8 @@ def estimate_groups(
     if estimate.groups is not None and estimate.groups <= enough:
         return estimate
     # a bound beyond the limit says nothing about how many groups there are
-    if npartitions <= FEW_PARTITIONS and chunks is None:
+    few = npartitions <= FEW_PARTITIONS and chunks is None
+    if few and not (npartitions > 1 and _is_here(query)):
         return GroupEstimate(None, False, estimate.how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
@@ -72,12 +74,17 @@ def estimate_groups(
     if obstacle is not None:
         return GroupEstimate(None, False, obstacle)
     # the schema is part of the identity: masked and plain arrays of equal values share a token
-    kind = "partitions" if chunks is None else "rows"
-    name = (kind, query.frame._name, *(str(k) for k in query.plan.keys), *map(_identity, query.by))
+    kind = "rows" if few or chunks is not None else "partitions"
+    plan = query.plan
+    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *map(_identity, query.by))
+    name = (kind, query.frame._name, *keys)
     known = _recent.get(name)
     if known is None:
         try:
-            known = _sample(query) if chunks is None else _sample_rows(query, chunks)
+            if chunks is not None:
+                known = _sample_rows(query, chunks)
+            else:
+                known = _sample_rows_here(query) if few else _sample(query)
         except _InputFailed as failure:
             # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
@@ -99,11 +106,30 @@ def rows_of(frame: Expr) -> int | None:
     """Rows of an input at most, where it is a filter or projection of a frame held in memory."""
     sources = [node for node in frame.walk() if isinstance(node, IO)]
     plain = all(
-        isinstance(n, E.Blockwise) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
+        isinstance(n, E.Blockwise | IO) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
     )
-    if not plain or not sources or not all(isinstance(s, FromPandas) for s in sources):
+    rows = list(map(_rows_held, sources))
+    known = [n for n in rows if n is not None]
+    return max(known) if plain and known and len(known) == len(rows) else None
+
+
+def _rows_held(source: Expr) -> int | None:
+    """Rows of a source whose data this process holds."""
+    if isinstance(source, FromPandas):
+        return len(source.frame)
+    if not isinstance(source, FromGraph):
         return None
-    return max(len(source.frame) for source in sources)
+    data = [v.value if isinstance(v, DataNode) else v for v in source.operand("layer").values()]
+    return sum(map(len, data)) if data and all(hasattr(type(v), "dtypes") for v in data) else None
+
+
+def _is_here(query: GroupByQuery) -> bool:
+    """Whether rows of the input can be read in no time: this process holds it as it is grouped."""
+    roots = [query.frame, *(b for b in query.by if isinstance(b, Expr))]
+    nodes = [node for root in roots for node in root.walk()]
+    plain = all(isinstance(node, IO | Projection) for node in nodes)
+    sources = [node for node in nodes if isinstance(node, IO)]
+    return plain and all(_rows_held(source) is not None for source in sources)
 
 
 def _obstacle(query: GroupByQuery) -> str | None:
@@ -112,7 +138,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
         return "a key is a function"
     for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
         for node in root.walk():
-            if isinstance(node, FromGraph) and not _holds_data(node):
+            if isinstance(node, FromGraph) and not holds_data(node):
                 return "the input is a graph of unknown cost"
             if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
                 return f"the input is computed by {type(node).__name__}"
@@ -128,7 +154,7 @@ def _obstacle(query: GroupByQuery) -> str | None:
     return None
 
 
-def _holds_data(node: FromGraph) -> bool:
+def holds_data(node: FromGraph) -> bool:
     """Whether a graph is the data of a persisted collection: futures, or values."""
     layer = node.operand("layer")
     futures = sys.modules.get("distributed.client")
@@ -155,15 +181,20 @@ def _sample(query: GroupByQuery) -> GroupEstimate:
     return from_samples(samples, npartitions)
 
 
+def _sample_rows_here(query: GroupByQuery) -> GroupEstimate:
+    npartitions = query.frame.npartitions
+    rows = GroupBySampled(query.frame, _keys_only(query), *query.by)
+    lowered = Partitions(rows, _three(npartitions)).simplify().lower_completely()
+    made = _made(lowered.__dask_graph__(), lowered.__dask_keys__())
+    return from_key_samples(made, npartitions)
+
+
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
-    npartitions = int(query.frame.npartitions)
+    npartitions, plan = int(query.frame.npartitions), _keys_only(query)
     alone = replace(chunks, buckets=tuple((i,) for i in _three(npartitions)))
-    name = f"gpuagg_sample-{tokenize(alone)}"
+    name = f"gpuagg_sample-{tokenize(alone, plan)}"
     keys = [(name, i) for i in range(len(alone))]
-    graph = {
-        key: chunk_task(key, gpuagg_sample, alone, i, plan=_keys_only(query))
-        for i, key in enumerate(keys)
-    }
+    graph = {key: chunk_task(key, gpuagg_sample, alone, i, plan=plan) for i, key in enumerate(keys)}
     needed = {key for task in graph.values() for key in task.dependencies}
     futures = {key: future for key, future in alone.futures().items() if key in needed}
     return from_key_samples(_made({**graph, **futures}, keys), npartitions)
@@ -199,7 +230,8 @@ def _made(graph: Any, keys: list[Any]) -> list[Any]:
 def _in_task_of_ours(error: Exception) -> bool:
     # by name: errors of a worker come with a copy of their traceback
     frames = traceback.walk_tb(error.__traceback__)
-    ours = (gpuagg_partial.__name__, gpuagg_sample.__name__)
+    tasks = (gpuagg_partial, gpuagg_sample, gpuagg_sample_partition)
+    ours = [task.__name__ for task in tasks]
     return any(frame.f_code.co_name in ours for frame, _ in frames)
 
 

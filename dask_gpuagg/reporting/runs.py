@@ -27,7 +27,7 @@ _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
 # steps whose rows are those of partitions
-_OF_PARTITIONS = frozenset(("partial", "chunk", "direct"))
+_OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # readings whose longest calls are kept apart: of blocks inside each other
 _READINGS = 64
 # plans that are compared with that of a task: of equal ones one is kept
@@ -45,7 +45,7 @@ class What(NamedTuple):
         The outputs and keys, abbreviated.
     step : str
         ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
-        ``gather``.
+        ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of quantiles.
     engine : str
         ``host`` or ``device``.
     kernel : str
@@ -174,7 +174,8 @@ class Task:
 
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
-# by step, engine and kernel, of all queries: calls, seconds, rows, groups, groups expected, spilled
+# by step, engine and kernel, of all queries: calls, seconds, rows, groups, bytes, groups expected,
+# rows spilled
 _activity: dict[tuple[str, str, str], list[Any]] = {}
 _plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
@@ -232,8 +233,8 @@ def note_run(run: Run) -> None:
         estimate = run.decision.estimate
         kept = _activity[what[1:]]
         # where nothing was expected, what was found counts on both sides
-        kept[4] += run.groups if estimate is None else estimate.groups
-        kept[5] += run.spilled
+        kept[5] += run.groups if estimate is None else estimate.groups
+        kept[6] += run.spilled
 
 
 def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
@@ -260,8 +261,8 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total[3] += groups
     total[4] += nbytes
     total[5] = max(total[5], seconds)
-    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
-    for i, added in enumerate((1, seconds, rows, groups)):
+    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0, 0])
+    for i, added in enumerate((1, seconds, rows, groups, nbytes)):
         kept[i] += added
 
 
@@ -271,15 +272,16 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
     Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
     """
     known = tuple(_plans)
-    for kept, text, categorical in known:
-        if kept is plan or (not categorical and kept == plan):
+    for kept, text, _ in known:
+        if kept is plan:
             return kept, text
-    text = summary(plan)
     categorical = any(_has_categories(c.dtype) for c in (*plan.keys, *plan.columns))
+    # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
+    text = summary(plan) if categorical else ""
     for kept, same, also in known:
-        # comparing categories takes milliseconds on a GPU
-        if categorical and also and text == same:
-            return kept, text
+        if categorical == also and (text == same if categorical else kept == plan):
+            return kept, same
+    text = text or summary(plan)
     if any(use.custom is not None for use in plan.states):
         return None, text
     _plans.append((plan, text, categorical))
@@ -342,8 +344,8 @@ def activity() -> dict[str, Any]:
     -------
     dict
         ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
-        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
-        rows spilled.
+        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, bytes, groups
+        expected and rows spilled.
     """
     with _lock:
         steps = [

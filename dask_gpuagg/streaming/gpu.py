@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import cudf
 import cupy as cp
@@ -22,10 +22,10 @@ from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
 from dask_gpuagg.engines.device.exact import alike
-from dask_gpuagg.engines.device.exchange import split
+from dask_gpuagg.engines.device.exchange import ordered
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
-from dask_gpuagg.engines.device.memory import free_cached
+from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.operations import (
     binary,
     keep_where,
@@ -51,6 +51,7 @@ from dask_gpuagg.streaming.columns import (
     restored_text,
 )
 from dask_gpuagg.streaming.download import Fetch, fetched, on_host, text_on_host
+from dask_gpuagg.streaming.pool import pooled
 from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
@@ -72,13 +73,6 @@ _gpus: dict[int, Gpu] = {}
 Loaded = tuple[list[list[Image]], list[Any]]
 
 
-class _Columns(NamedTuple):
-    """The columns of a table, for ``bytes_of``."""
-
-    keys: list[Any]
-    columns: list[Any]
-
-
 class Gpu:
     """The current GPU, as ``stream.Device`` has it."""
 
@@ -89,8 +83,9 @@ class Gpu:
         self._pinned = Pinned(self._handle, self.begin)
 
     def sizes(self) -> Sizes:
-        """Of batches that fit the memory."""
-        return Sizes.of_memory(int(cp.cuda.Device().mem_info[1]), _SHARE_OF_A_BATCH)
+        """Of batches that fit the memory, or what a limit leaves of it."""
+        total, limit = int(cp.cuda.Device().mem_info[1]), limit_of_resource(pools=False)
+        return Sizes.of_memory(total if limit is None else min(total, limit), _SHARE_OF_A_BATCH)
 
     def begin(self) -> None:
         """Make the device the thread's own."""
@@ -153,7 +148,7 @@ class Gpu:
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of(_Columns([], [groups[name] for name in groups.columns]))
+        return bytes_of([groups[name] for name in groups.columns])
 
     def to_host(self, groups: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """A table as a partial of the host engine."""
@@ -179,9 +174,18 @@ class Gpu:
         wait_for(self._handle, _get_stream().__cuda_stream__()[1])
         return self._pinned.fetch(address, size)
 
-    def from_host(self, partial: dict[str, pd.DataFrame], plan: Plan) -> Any:
-        """A partial of ``to_host`` as a table again."""
-        groups = partial["groups"]
+    def to_host_in_parts(self, groups: Any, plan: Plan, like_: Batch, parts: int) -> list[Any]:
+        """A table divided by key hash, as partials of the host engine: slices of one."""
+        groups, ends = ordered(groups, plan, parts)
+        whole = self.to_host(groups, plan, like_)["groups"]
+        return [
+            {"groups": whole.iloc[start:end]}
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+    def from_host(self, partials: list[dict[str, pd.DataFrame]], plan: Plan) -> Any:
+        """Partials of ``to_host``, of equal dtypes, as one table again."""
+        groups = partials[0]["groups"]
         # NaN is null in keys and values, and a result in sums and moments
         nullable = [name for name in groups.columns if name[0] == "k"]
         nullable += [
@@ -190,23 +194,21 @@ class Gpu:
             if use.state in _OF_VALUES
             for field in STATES[use.state].fields
         ]
-        images = {name: image_of(groups[name]) for name in groups.columns}
-        images = {
-            name: image if name in nullable or image.kind != FLOAT else replace(image, kind=PLAIN)
-            for name, image in images.items()
-        }
-        loaded = self._started([[image] for image in images.values()])
+
+        def image(partial: dict[str, pd.DataFrame], name: Any) -> Image:
+            found = image_of(partial["groups"][name])
+            plain = found.kind == FLOAT and name not in nullable
+            return replace(found, kind=PLAIN) if plain else found
+
+        names = list(groups.columns)
+        loaded = self._started([[image(each, name) for each in partials] for name in names])
         stream = _get_stream().__cuda_stream__()[1]
         wait_for(stream, self._handle)
         try:
             columns = [_column(*pair) for pair in zip(*loaded, strict=True)]
-            return table(dict(zip(images, columns, strict=True)))
+            return table(dict(zip(names, columns, strict=True)))
         finally:
             wait_for(self._handle, stream)
-
-    def split(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
-        """A table divided by key hash."""
-        return [piece["groups"] for piece in split({"groups": groups}, plan, parts)]
 
     def release(self) -> None:
         """Give back what is cached."""
@@ -214,16 +216,18 @@ class Gpu:
 
 
 @contextmanager
-def exclusive() -> Iterator[Gpu]:
-    """The current GPU, for one stream of this process at a time.
+def exclusive() -> Iterator[Gpu | None]:
+    """The current GPU, for one stream of this process at a time; None without pinned memory.
 
     Its pinned buffers are kept: to make them takes longer than a short query.
     """
     with _busy:
         ordinal = current_device().ordinal
         if ordinal not in _gpus:
-            _gpus[ordinal] = Gpu(ordinal)
-        yield _gpus[ordinal]
+            with suppress(MemoryError):
+                _gpus[ordinal] = Gpu(ordinal)
+        with pooled(ordinal):
+            yield _gpus.get(ordinal)
 
 
 def _image(column: Any, rows: Any) -> Image:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
 from dask_gpuagg.streaming.parts import loads, parts_of
 
@@ -24,6 +25,9 @@ from dask_gpuagg.streaming.parts import loads, parts_of
 _FEW_ROWS = 1 << 22
 # A batch of fewer rows is not halved any more.
 _LEAST_ROWS = 1 << 16
+_LACKING = Fallback(
+    "some rows of host partitions", "run on the host", "device memory does not suffice for them"
+)
 # Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
 # parts are loaded together.
 _GROWTH = 16
@@ -56,11 +60,11 @@ class Device(Protocol):
     def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
         """A table as a partial of the host engine."""
 
-    def from_host(self, partial: Any, plan: Plan) -> Any:
-        """A partial of ``to_host`` as a table again."""
+    def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
+        """The same, divided by key hash."""
 
-    def split(self, table: Any, plan: Plan, parts: int) -> list[Any]:
-        """A table divided by key hash."""
+    def from_host(self, partials: list[Any], plan: Plan) -> Any:
+        """Partials of the host, of equal dtypes, as one table."""
 
     def release(self) -> None:
         """Give back what is cached."""
@@ -120,16 +124,19 @@ class Stream:
         if len(self.tables) > 1 and held > max(_FEW_ROWS, 2 * self.merged_rows):
             self.merge()
 
-    def merge(self) -> None:
-        """Merge the tables of the device into one; where that does not fit, they leave."""
+    def merge(self, last: bool = False) -> None:
+        """Merge the tables of the device into one; where that does not fit, they leave.
+
+        The last one leaves in parts only where others have left: it is whole then.
+        """
         if len(self.tables) < 2:
             return
         made = self._attempt(lambda: self.device.merged(self.tables, self.plan))
         if made is None:
-            self.spill()
+            self.leave()
             return
         self.tables, self.merged_rows = [made], self.device.rows(made)
-        if self.device.nbytes(made) > self.sizes.most:
+        if self.device.nbytes(made) > self.sizes.most and not last:
             self.leave()
 
     def spill(self) -> None:
@@ -141,37 +148,40 @@ class Stream:
         self.like = ()
 
     def leave(self) -> None:
-        """Move the only table of the device to the host, divided by key hash if that can be.
+        """Move the tables of the device to the host, divided by key hash if that can be.
 
         So what is to be merged later can be merged part by part on the device.
         """
-        dtypes, divided = _dtypes_of(self.like), None
+        dtypes = _dtypes_of(self.like)
         if not self.plan.order_sensitive and (not self.parts or dtypes == self.part_dtypes):
-            rows, self.part_capacity = self.device.rows(self.tables[0]), self.capacity
+            self.part_dtypes, self.part_like = dtypes, self.like
+            self.part_capacity = self.capacity
+            rows = sum(map(self.device.rows, self.tables))
             number = len(self.parts) or max(2, parts_of(_GROWTH * rows, self.part_capacity))
-            divided = self._attempt(lambda: self.device.split(self.tables[0], self.plan, number))
-        if divided is None:
-            self.spill()
-            return
-        self.parts = self.parts or [[] for _ in divided]
-        self.part_dtypes, self.part_like = dtypes, self.like
-        self.tables, self.merged_rows = [], 0
-        divided.reverse()
-        for part in self.parts:
-            part.append(self.device.to_host(divided.pop(), self.plan, self.like))
-        self.like = ()
+            while self.tables:
+                divided = self._attempt(lambda: self._divided(self.tables[0], number))
+                if divided is None:
+                    break
+                del self.tables[0]
+                self.parts = self.parts or [[] for _ in divided]
+                for part, piece in zip(self.parts, divided, strict=True):
+                    part.append(piece)
+        self.spill()
+
+    def _divided(self, table: Any, number: int) -> list[Any]:
+        return self.device.to_host_in_parts(table, self.plan, self.like, number)
 
     @property
     def capacity(self) -> int:
         """Groups that a table of the device may have, by the bytes of those it has."""
-        (table,) = self.tables
-        row_bytes = self.device.nbytes(table) / max(self.device.rows(table), 1)
+        rows = sum(map(self.device.rows, self.tables))
+        row_bytes = sum(map(self.device.nbytes, self.tables)) / max(rows, 1)
         return max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
 
     def finish(self) -> list[Any]:
         """The partials of all rows."""
-        self.merge()
-        if self.parts and len(self.tables) == 1:
+        self.merge(last=True)
+        if self.parts and self.tables:
             self.leave()
         self.spill()
         if self.parts:
@@ -180,36 +190,31 @@ class Stream:
 
     def _finish_parts(self) -> None:
         """Merge the parts, as many at a time as the device takes; no two share a group."""
-        made, most = [], self.part_capacity
-        for numbers in loads([_rows_of(part) for part in self.parts], most):
+        made = []
+        for numbers in loads([_rows_of(part) for part in self.parts], self.part_capacity):
             pieces = [piece for number in numbers for piece in self.parts[number]]
-            if len(pieces) > 1:
-                pieces = [self._merged_part(pieces, at_once=_rows_of(pieces) <= most)]
-            made += pieces
+            made += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
         groups = pd.concat([piece["groups"] for piece in made], ignore_index=True)
         self.finished.append({"groups": groups})
         self.parts = []
 
-    def _merged_part(self, pieces: list[Any], at_once: bool) -> Any:
+    def _merged_part(self, pieces: list[Any]) -> Any:
         """The groups of some partials of the host, by the device if they fit there."""
 
-        def load(piece: Any) -> Any:
-            return self.device.from_host(piece, self.plan)
-
         def on_device() -> Any:
-            if at_once:
-                return self.device.merged([load(piece) for piece in pieces], self.plan)
+            tables: list[Any] = []
             # the groups may fit though the pieces do not
-            table = load(pieces[0])
-            for piece in pieces[1:]:
-                table = self.device.merged([table, load(piece)], self.plan)
-            return table
+            for numbers in loads([len(piece["groups"]) for piece in pieces], self.part_capacity):
+                tables.append(self.device.from_host([pieces[i] for i in numbers], self.plan))
+                tables = [self.device.merged(tables, self.plan)]
+            return tables[0]
 
         table = self._attempt(on_device)
         if table is None:
-            return host.combine(pieces, self.plan)
+            groups = [piece["groups"].reset_index(drop=True) for piece in pieces]
+            return host.combine([{"groups": each} for each in groups], self.plan)
         return self.device.to_host(table, self.plan, self.part_like)
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
@@ -224,7 +229,8 @@ class Stream:
 
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
-        self.spill()
+        if self.tables:
+            self.leave()
         table = self._grouped(lambda: self.device.load(batch))
         if table is not None:
             self._add(batch, table)
@@ -247,7 +253,9 @@ def by_host(rows: Slice, plan: Plan) -> Any:
     return host.partial(keys, columns, part.index[span], plan)
 
 
-def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
+def partials_of(
+    parts: Iterator[Any], plan: Plan, device: Device, most: int | None = None
+) -> list[Any]:
     """The partials of host partitions, in their order.
 
     Parameters
@@ -257,6 +265,8 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
     plan : Plan
         That ``support.refusal`` admits.
     device : Device
+    most : int, optional
+        Bytes of a batch, whatever the device takes.
 
     Returns
     -------
@@ -264,6 +274,8 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
         As the host engine makes them; one, where device memory suffices.
     """
     sizes = device.sizes()
+    if most is not None:
+        sizes.limit(most)
     stream = Stream(plan, device, sizes)
     waiting: deque[tuple[Batch, Future[Any]]] = deque()
     last: list[Any] = []
@@ -274,17 +286,23 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
             yield part
 
     with ThreadPoolExecutor(1, "gpuagg-copy", device.begin) as copier:
-        for batch in batches(seen(), sizes, host.bytes_of, _are_alike):
+        for batch in batches(seen(), sizes, _bytes_of, _are_alike):
             waiting.append((batch, copier.submit(device.load, batch)))
             if len(waiting) > 1:
                 stream.take(waiting)
         while waiting:
             stream.take(waiting)
         made = stream.finish()
+    if stream.by_host:
+        tally.count(_LACKING)
     if not made:
         # dtypes of no groups are the host engine's matter: these rows have none either
         made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
     return made
+
+
+def _bytes_of(part: Any) -> int:
+    return host.bytes_of((*part.keys, *part.columns))
 
 
 def _are_alike(part: Any, other: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dask_gpuagg.cuda.runtime.driver import bindings, checked
+from dask_gpuagg.cuda.runtime.driver import DriverError, bindings, checked
 
 # Bytes of a pinned buffer, and threads: on a host of 16 cores 8 MiB and 8 threads reached the most,
 # 48 GB/s of the link's 55. Smaller buffers wait for Python, more threads for each other.
@@ -59,14 +59,19 @@ class Pinned:
         Handle of the stream of the copies.
     begin : callable
         Called once by each thread.
+
+    Raises
+    ------
+    MemoryError
+        If the host has no pinned memory for one buffer; a few suffice.
     """
 
     def __init__(self, stream: int, begin: Callable[[], None]) -> None:
         self._stream = stream
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._threads = max(1, min(_THREADS, cores or 1))
-        number = self._threads * _BUFFERS_OF_A_THREAD
-        memory = int(checked(bindings().cuMemHostAlloc(number * _BUFFER_BYTES, 0)))
+        threads = max(1, min(_THREADS, cores or 1))
+        memory, number = _pinned(threads * _BUFFERS_OF_A_THREAD)
+        self._threads = min(threads, number)
         self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
         for address in range(memory, memory + number * _BUFFER_BYTES, _BUFFER_BYTES):
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
@@ -128,6 +133,18 @@ class Pinned:
         wait(started)
         for each in started:
             each.result()
+
+
+def _pinned(number: int) -> tuple[int, int]:
+    """The address of pinned memory for so many buffers or fewer, and for how many."""
+    while number:
+        try:
+            return int(checked(bindings().cuMemHostAlloc(number * _BUFFER_BYTES, 0))), number
+        except DriverError as error:
+            if not error.passes:
+                raise
+        number //= 2
+    raise MemoryError(f"no pinned host memory of {_BUFFER_BYTES} bytes")
 
 
 def _event() -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.tasks.partials import inputs_of
+from dask_gpuagg.tasks.partials import Inputs, inputs_of
 from dask_gpuagg.tasks.reading import frame_of
 
 # Of few groups these rows have all; of millions, two samples share some dozens.
@@ -45,6 +45,15 @@ def gpuagg_sample(
     """
     (part,) = parts
     inputs = inputs_of(*frame_of(part, dict(zip(keys, values, strict=True))), plan)
+    return _sampled(inputs, plan)
+
+
+def gpuagg_sample_partition(frame: Any, *by: Any, plan: Plan) -> KeySample:
+    """Task: the distinct keys of rows of one partition; see ``gpuagg_partial``."""
+    return _sampled(inputs_of(frame, by, plan), plan)
+
+
+def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
     step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
     columns = [_on_host(key.iloc[::step]).array for key in inputs.keys]
     table = pd.DataFrame(dict(enumerate(columns)))

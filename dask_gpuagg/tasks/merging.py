@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
@@ -50,12 +50,13 @@ def finalized(
     bucket : (int, int), optional
         Number of the output, and how many there are.
     owned : bool
-        Whether nobody else needs the partials: they may leave the device while they merge.
+        Whether nobody else needs the partials: they may leave the device while they merge, and
+        the output may take its memory from them.
     """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
     return _merged(
-        lambda: engine.finalize(tables, together, meta, bucket),
+        lambda: engine.finalize(tables, together, meta, bucket, owned),
         lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
         tables,
         together,
@@ -81,13 +82,6 @@ def _merged(
     return first_that_fits(steps, lambda refused: out_of_memory(what, refused, bytes_of(tables)))
 
 
-class _Columns(NamedTuple):
-    """The columns of a table, for ``bytes_of`` of an engine."""
-
-    keys: Sequence[Any]
-    columns: Sequence[Any]
-
-
 def bytes_of(partials: Iterable[Any]) -> int:
     """Bytes of the tables of some partials, roughly; those in host memory have none."""
     tables = [
@@ -95,7 +89,7 @@ def bytes_of(partials: Iterable[Any]) -> int:
     ]
     columns = [[column_of(table, label) for label in table.columns] for table in tables]
     engines = map(engine_of, tables)
-    return int(sum(e.bytes_of(_Columns([], c)) for e, c in zip(engines, columns, strict=True)))
+    return int(sum(e.bytes_of(c) for e, c in zip(engines, columns, strict=True)))
 
 
 def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts: int) -> Partial:
@@ -139,7 +133,7 @@ def _parts_on_host(
             wholes.append(Spilled.of(dict(each)).restored)
             each.clear()
     for whole in wholes:
-        for of_part, piece in zip(spilled, engine.split(whole(), plan, parts), strict=True):
+        for of_part, piece in zip(spilled, engine.split(whole(), plan, parts, True), strict=True):
             of_part.append(Spilled.of(piece))
 
     def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:

@@ -8,6 +8,7 @@ reads the numbers.
 from __future__ import annotations
 
 import copy
+import importlib
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -131,13 +132,19 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
     Returns
     -------
     Task
-        But for these, its result has the values, dtypes and labels that Dask's has.
+        But for these, its result has the values, dtypes and labels that Dask's has; of cuDF, whose
+        files are read on streams of their own, not the labels.
     """
     if task.func is operator.getitem and task.args and type(task.args[0]) is Task:
         inner = as_read(task.args[0])
         return _of(task, task.func, (inner, *task.args[1:]), task.kwargs)
     if task.func is ReadParquetPyarrowFS._table_to_pandas and not task.kwargs["arrow_to_pandas"]:
         return _of(task, task.func, task.args, task.kwargs | {"arrow_to_pandas": AS_READ})
+    if type(task.func) is ParquetFunctionWrapper and _is_of_dask_cudf(task.func.engine):
+        reader = copy.copy(task.func)
+        # imports cuDF, which only users of cuDF have
+        reader.engine = importlib.import_module("dask_gpuagg.engines.device.files").ReadOnStreams
+        return _of(task, reader, task.args, task.kwargs)
     if type(task.func) is ParquetFunctionWrapper and _is_dasks(task.func):
         reader = copy.copy(task.func)
         reader.engine = ColumnsAsRead
@@ -147,6 +154,10 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
             reader.common_kwargs = reader.common_kwargs | {_TEXT_KEYS: tuple(text_keys)}
         return _of(task, reader, task.args, task.kwargs)
     return task
+
+
+def _is_of_dask_cudf(engine: type) -> bool:
+    return engine.__name__ == "CudfEngine" and engine.__module__.startswith("dask_cudf.")
 
 
 def _is_dasks(reader: ParquetFunctionWrapper) -> bool:

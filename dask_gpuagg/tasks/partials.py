@@ -89,13 +89,19 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
     return labelled(made, inputs.dtypes)
 
 
+def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
+    """Partitions, of which those that are small are stacked."""
+    engine = engine_of(parts[0].keys[0])
+    return [stacked(run, engine, plan) for run in stackable(parts, plan, engine)]
+
+
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):
         return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
     engine = engine_of(parts[0].keys[0])
     made: list[Partial | Spilled[Partial]] = []
-    for run in _stackable(parts, plan, engine):
+    for run in stackable(parts, plan, engine):
         _add_run(made, run, plan, engine)
     return _on_device(made)
 
@@ -121,10 +127,12 @@ def partials_of_stream(
     left = size = 0
 
     def inputs() -> Iterator[Inputs]:
+        nonlocal size
         for frame, by in frames:
             part = [inputs_of(frame, by, plan)]
-            nbytes = engine_of(frame).bytes_of(part[0])
+            nbytes = engine_of(frame).bytes_of((*part[0].keys, *part[0].columns))
             saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
+            size += nbytes
             # a generator that waits keeps its variables
             del frame, by
             yield part.pop()
@@ -137,7 +145,6 @@ def partials_of_stream(
         return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
     for part in parts:
         waiting.append(part)
-        size += engine_of(part.keys[0]).bytes_of(part)
         del part
         if size < _BYTES_OF_A_CALL:
             continue
@@ -183,7 +190,7 @@ _ROWS_TO_HALVE = 1 << 17
 _FEW_ROWS = 1 << 22
 
 
-def _stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
+def stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
     """Runs of partitions that are stacked: consecutive ones of equal dtypes."""
     if len(parts) == 1:
         return [parts]
@@ -220,7 +227,7 @@ def _add_run(
         return at_once()
 
     def in_halves() -> list[Partial]:
-        for half in halves:
+        for half in _halves(run):
             _add_run(made, half, plan, engine)
         return []
 
@@ -230,8 +237,7 @@ def _add_run(
         steps.append(after_free(at_once))
         if not all(isinstance(p, Spilled) for p in made):
             steps.append(without_others)
-    halves = _halves(run, plan)
-    if halves:
+    if _may_be_halved(run, plan):
         steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
 
@@ -249,15 +255,20 @@ def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:
     return tried_twice(what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in made])
 
 
-def _halves(run: Sequence[Inputs], plan: Plan) -> list[Sequence[Inputs]]:
-    """Two runs, of the partitions or of the rows of the only one; none of what stays together."""
+def _may_be_halved(run: Sequence[Inputs], plan: Plan) -> bool:
+    """Whether partitions are several, or the rows of the only one may be apart and are not few."""
+    if len(run) > 1:
+        return True
+    together = any(STATES[use.state].by_partition for use in plan.states)
+    return not together and len(run[0]) >= _ROWS_TO_HALVE
+
+
+def _halves(run: Sequence[Inputs]) -> list[Sequence[Inputs]]:
+    """Two runs, of the partitions or of the rows of the only one."""
     if len(run) > 1:
         half = len(run) // 2
         return [run[:half], run[half:]]
     (part,) = run
-    apart = any(STATES[use.state].by_partition for use in plan.states)
-    if apart or len(part) < _ROWS_TO_HALVE:
-        return []
     half = len(part) // 2
     return [[part.rows(0, half)], [part.rows(half, len(part))]]
 
@@ -275,7 +286,7 @@ def stacked(run: Sequence[Inputs], engine: Any, plan: Plan) -> Inputs:
 def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     """The output of all partitions."""
     engine = engine_of(parts[0].keys[0])
-    runs = _stackable(parts, plan, engine)
+    runs = stackable(parts, plan, engine)
     device = engine_name(parts[0].keys[0]) == DEVICE
     at_once = device and (one_pass(plan) or of_rows(plan))
     if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
@@ -297,7 +308,7 @@ def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | 
 
 def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
     """The key and value columns of a partition."""
-    if not all(_is_aligned(frame, key) for key in by):
+    if not all(isinstance(key, str) or _is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_resolve(frame, b) for b in by]
     columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]

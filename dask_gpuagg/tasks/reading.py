@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dask_gpuagg.engines.device.memory import free_cached
+from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
@@ -58,8 +59,9 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     parts : sequence
         As ``Chunks.parts`` has them.
     readers : int
-        How many are read at a time, and how many at most wait to be used. Of the host's tasks as
-        many run as there are cores: another thread would only take the time of theirs.
+        How many are read at a time, and how many at most wait to be used: with the one that is in
+        use one more is there. Of the host's tasks as many run as there are cores: another thread
+        would only take the time of theirs.
 
     Yields
     ------
@@ -82,7 +84,7 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
 
 
 def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
-    worker, key = _task()
+    worker, key = this_task()
     for i, part in enumerate(parts):
         if i:
             _require_wanted(worker, key)
@@ -92,22 +94,28 @@ def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
 def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iterator[Frame]:
     waiting: deque[tuple[Any, Future[Frame]]] = deque()
     left = iter(parts)
-    worker, key = _task()
-    while True:
+    worker, key = this_task()
+
+    def begin() -> None:
         while len(waiting) < (1 if _is_paused(worker) else readers):
             part = next(left, None)
             if part is None:
-                break
+                return
             run = contextvars.copy_context().run
             waiting.append((part, pool.submit(run, frame_of, part, {})))
-        if not waiting:
-            return
+
+    begin()
+    while waiting:
         part, future = waiting.popleft()
         found = [_result(future)]
         # a failed one keeps what it had read, and a yielded one is not to be kept
         del future
+        if found[0] is not None and not _is_paused(worker):
+            # all readers work while this one is used
+            begin()
         yield found.pop() or _read_again(part)
         _require_wanted(worker, key)
+        begin()
 
 
 def _result(future: Future[Frame]) -> Frame | None:
@@ -125,7 +133,7 @@ def _read_again(part: Any) -> Frame:
 
 
 def show_progress() -> None:
-    """Let the worker that this task runs on report the rows that are done, with each heartbeat."""
+    """Let the worker of this task report what is done, by heartbeats and to Prometheus."""
     module = sys.modules.get("distributed.worker")
     state = getattr(module.thread_state, "execution_state", None) if module is not None else None
     if state is not None:
@@ -134,6 +142,7 @@ def show_progress() -> None:
             # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
             # whose heartbeat fails closes
             worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done, ACTIVITY: _activity}
+            prometheus.export_activity()
 
 
 def _rows_done(worker: Any) -> int:
@@ -144,7 +153,7 @@ def _activity(worker: Any) -> dict[str, Any]:
     return activity()
 
 
-def _task() -> tuple[Any, Any]:
+def this_task() -> tuple[Any, Any]:
     """The worker and the key of the task that runs in this thread; ``None`` outside of clusters."""
     state = _state_of_task()
     if "execution_state" not in state:

@@ -9,9 +9,17 @@ from typing import Any
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.streaming.choice import streams
 from dask_gpuagg.streaming.stream import partials_of
 from dask_gpuagg.streaming.support import is_as_promised
+from dask_gpuagg.tasks.reading import this_task
+
+# Of its memory: three batches are held at a time, and what is read ahead of them.
+_SHARE_OF_A_WORKER = 16
+_NOT_PINNED = Fallback(
+    "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+)
 
 
 def goes_to_device(column: Any, plan: Plan) -> bool:
@@ -34,12 +42,21 @@ def streamed_partials(
     gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
     made: list[dict[str, Any]] = []
     with gpu.exclusive() as device:
+        if device is None:
+            tally.count(_NOT_PINNED)
         for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
-            if exact:
-                made += partials_of(run, plan, device)
+            if exact and device is not None:
+                made += partials_of(run, plan, device, _most_bytes())
             else:
                 made += map(otherwise, run)
     return made
+
+
+def _most_bytes() -> int | None:
+    """Of a batch, by the memory limit of the worker that this task runs on; None without one."""
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    return limit // _SHARE_OF_A_WORKER if limit else None
 
 
 def _is_exact(part: Any, plan: Plan) -> bool:

@@ -55,7 +55,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
         made = combined(partials_of([part], plan), plan)
-        _read(done, [part], plan)
+        read(done, [part], plan)
         done.groups = rows_of(made)
         return made
 
@@ -65,7 +65,7 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
         made = finished_of([part], plan, shape)
-        _read(done, [part], plan)
+        read(done, [part], plan)
         done.groups = len(made)
         return made
 
@@ -90,9 +90,9 @@ def gpuagg_chunk(
     show_progress()
     with task(plan, "chunk") as done:
         if not readers:
-            found = _there(parts, keys, values, plan)
+            found = inputs_there(parts, keys, values, plan)
             made = combined(partials_of(found, plan), plan)
-            _read(done, found, plan)
+            read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 made = combined(partials_of_stream(frames, plan, done.saw), plan)
@@ -120,9 +120,9 @@ def gpuagg_chunk_direct(
     show_progress()
     with task(plan, "direct") as done:
         if not readers:
-            found = _there(parts, keys, values, plan)
+            found = inputs_there(parts, keys, values, plan)
             made = finished_of(found, plan, meta)
-            _read(done, found, plan)
+            read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
                 partials = partials_of_stream(frames, plan, done.saw)
@@ -143,7 +143,7 @@ def gpuagg_chunk_outputs(
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
     whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
     with task(plan, "divide") as done:
-        divided: list[Any] = _tried(
+        divided: list[Any] = tried(
             whole,
             "dividing an output",
             lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
@@ -152,9 +152,10 @@ def gpuagg_chunk_outputs(
         return divided
 
 
-def _there(
+def inputs_there(
     parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
 ) -> list[Inputs]:
+    """What a plan reads of the partitions of a chunk that are there."""
     given = dict(zip(keys, values, strict=True))
     return [inputs_of(*frame_of(part, given), plan) for part in parts]
 
@@ -184,7 +185,7 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
         tables = {name: table for name, table in partial.items() if name != DTYPES}
-        pieces = _tried(
+        pieces = tried(
             partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
         )
         rows = rows_of(partial)
@@ -229,7 +230,7 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         rows = sum(map(len, outputs))
         done.saw(engine_name(outputs[0]), rows, rows)
         engine = engine_of(outputs[0])
-        return _tried(
+        return tried(
             outputs[0],
             "gathering outputs",
             lambda: engine.concatenated_outputs(outputs, plan, meta),
@@ -239,7 +240,7 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
     with task(plan, "divide") as done:
-        made = _tried(
+        made = tried(
             whole,
             "dividing an output",
             lambda: engine_of(whole).output_of_bucket(whole, plan, bucket),
@@ -248,15 +249,16 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
         return made
 
 
-def _tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
+def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
     """The result of a step; of one on the device after a second try where memory lacks."""
     return tried_twice(what, step) if engine_name(data) == DEVICE else step()
 
 
-def _read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
+def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     engine = engine_of(parts[0].keys[0])
-    rows, nbytes = sum(map(len, parts)), sum(map(engine.bytes_of, parts))
+    rows = sum(map(len, parts))
+    nbytes = sum(engine.bytes_of((*part.keys, *part.columns)) for part in parts)
     done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
 
 

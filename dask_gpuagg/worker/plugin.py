@@ -11,6 +11,7 @@ from distributed import WorkerPlugin
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.engines.device.memory import resources
 from dask_gpuagg.settings import check, settings
 from dask_gpuagg.worker.usage import usage
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
@@ -102,5 +103,7 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
         resource = rmm.mr.PoolMemoryResource(resource, initial_pool_size=parse_bytes(pool))
         # counted outside of the pool: what it takes from the device says nothing about its use
         rmm.mr.set_current_device_resource(rmm.mr.StatisticsResourceAdaptor(resource))
-    device = driver.current_device()
-    return report | {"device": device.name, "memory": type(resource).__name__}
+    names = (type(each).__name__ for each in resources())
+    # adaptors count, limit or log what another one hands out
+    memory = next((n for n in names if not n.endswith("Adaptor")), type(resource).__name__)
+    return report | {"device": driver.current_device().name, "memory": memory}

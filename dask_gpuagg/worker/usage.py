@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from dask.sizeof import sizeof
+
+from dask_gpuagg.engines.device.memory import resources, spill_manager
 
 
 def usage(worker: Any) -> dict[str, int]:
@@ -29,15 +30,8 @@ def usage(worker: Any) -> dict[str, int]:
 
 def peak_bytes() -> int | None:
     """The most bytes that RMM has handed out at a time; ``None`` where nothing counts them."""
-    rmm = sys.modules.get("rmm")
-    resource = None if rmm is None else rmm.mr.get_current_device_resource()
-    while resource is not None:
-        counts = getattr(resource, "allocation_counts", None)
-        if counts is not None:
-            return int(counts.peak_bytes)
-        above = getattr(resource, "get_upstream", None)
-        resource = None if above is None else above()
-    return None
+    counts = (getattr(resource, "allocation_counts", None) for resource in resources())
+    return next((int(found.peak_bytes) for found in counts if found is not None), None)
 
 
 def spilled_by_worker(worker: Any) -> int:
@@ -51,8 +45,7 @@ def spilled_by_worker(worker: Any) -> int:
 
 def spilled_by_cudf() -> int:
     """Bytes of buffers that cuDF has moved to the host; 0 where its option ``spill`` is off."""
-    module = sys.modules.get("cudf.core.buffer.spill_manager")
-    manager = None if module is None else module.get_global_manager()
+    manager = spill_manager()
     if manager is None:
         return 0
     return sum(buffer.size for buffer in manager.buffers() if buffer.is_spilled)

@@ -17,13 +17,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import result_tables
 import yaml
+from dask.dataframe import from_pandas
 from sphinx.application import Sphinx
 
 import dask_gpuagg
 from dask_gpuagg import aggregations
 from dask_gpuagg.engines.device.support import device_table
+from dask_gpuagg.picture import columns_of, drawn
 
 _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
@@ -86,6 +89,26 @@ def _section(path: list[str], default: Any, comment: list[str]) -> str:
     return "\n".join(lines)
 
 
+def plan_picture(aggregation: str) -> str:
+    """The picture of a plan, as ``explain()`` shows it, as HTML.
+
+    Parameters
+    ----------
+    aggregation : str
+        Of a column of twelve partitions.
+
+    Returns
+    -------
+    str
+        A raw block of Markdown.
+    """
+    frame = pd.DataFrame({"key": range(1_200), "value": 1.0})
+    with dask_gpuagg.enabled():
+        grouped = from_pandas(frame, npartitions=12).groupby("key").value
+        (explained,) = dask_gpuagg.explain(getattr(grouped, aggregation)()).groupbys
+    return f"```{{raw}} html\n{drawn(columns_of(explained.physical, ''))}\n```\n"
+
+
 def in_the_build(page: str, text: str) -> str:
     """A page's text with the links that hold in the build.
 
@@ -127,6 +150,8 @@ def _write(app: Sphinx) -> None:
         "meaning.md": aggregations.meaning_table(),
         "configuration.md": configuration(settings),
         "device.md": device_table(),
+        "plan_sum.md": plan_picture("sum"),
+        "plan_median.md": plan_picture("median"),
         **result_tables.parts(),
     }
     for name, text in parts.items():

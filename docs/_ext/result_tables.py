@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from benchmarks import choice
-from dask_gpuagg import aggregations
+from dask_gpuagg.aggregations import markdown
 from dask_gpuagg.cuda.choice.costs import shipped
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -35,15 +35,16 @@ def benchmark(text: str) -> str:
     """
     lines = []
     for scheduler in json.loads(text)["schedulers"].values():
-        lines += [f"## {scheduler['title'].capitalize()}", ""]
-        lines += ["| query | stock, s | plugin, s | stock / plugin | peak MiB, stock | plugin |"]
-        lines += ["|" + " --- |" * 6]
+        rows = []
         for query in scheduler["queries"].values():
-            stock, plugin = query["arms"]
-            seconds = f"{stock['median']:.3f} | {plugin['median']:.3f} | {query['ratio']:.2f}"
-            peaks = f"{stock['peak'] / 2**20:.0f} | {plugin['peak'] / 2**20:.0f}"
-            lines.append(f"| {query['name']}: {query['title']} | {seconds} | {peaks} |")
-        lines.append("")
+            arms = query["arms"]
+            seconds = [f"{arm['median']:.3f}" for arm in arms]
+            peaks = [f"{arm['peak'] / 2**20:.0f}" for arm in arms]
+            title = f"{query['name']}: {query['title']}"
+            rows.append([title, *seconds, f"{query['ratio']:.2f}", *peaks])
+        head = ["query", "stock, s", "plugin, s", "stock / plugin", "peak MiB, stock", "plugin"]
+        title = scheduler["title"]
+        lines += [f"## {title[0].upper()}{title[1:]}", "", markdown(head, rows), ""]
     return "\n".join(lines)
 
 
@@ -81,9 +82,7 @@ def faster(text: str) -> str:
             least, most = (f"{ratio:.1f}" for ratio in (min(ratios), max(ratios)))
             cells.append(least if least == most else f"{least} to {most}")
         rows.append([title, ", ".join(names), *cells])
-    return aggregations.markdown(
-        ["group-by", "queries", "in one process", "in two processes"], rows
-    )
+    return markdown(["group-by", "queries", "in one process", "in two processes"], rows)
 
 
 def highlights() -> list[tuple[str, str]]:
@@ -120,7 +119,7 @@ def highlights() -> list[tuple[str, str]]:
 def highlight_table() -> str:
     """Markdown table of ``highlights``."""
     head = ["measured", "stock Dask takes so many times longer"]
-    return aggregations.markdown(head, highlights())
+    return markdown(head, highlights())
 
 
 def numbers() -> str:
@@ -130,7 +129,8 @@ def numbers() -> str:
     equal = sum(query["answer"]["equal"] for query in tpch.values())
     slower = sum(any(query["slower"].values()) for query in tpch.values())
     answers = (
-        f"queries of TPC-H give stock Dask's rows; slower than noise explains: {slower or 'none'}"
+        "queries of TPC-H have stock Dask's answers; "
+        f"{slower or 'none'} of them slower by more than noise"
     )
     texts = (
         (f"{cpu}×", "as fast as stock Dask: group-bys on two cores, geometric mean"),
@@ -167,7 +167,7 @@ def peers(text: str) -> str:
         ]
         rows.append([cell["title"], *times])
     head.append("the same of CPU time")
-    return aggregations.markdown(head, rows)
+    return markdown(head, rows)
 
 
 def kernels(text: str) -> str:
@@ -183,21 +183,22 @@ def kernels(text: str) -> str:
     str
         Device time of our kernels, wall times, ratios and peak memory, by query and groups.
     """
-    lines = [
-        "| query | groups | kernel | device ms | wall ms | first | cuDF ms | cuDF / ours | "
-        "as frames | peak MiB | cuDF's |",
-        "|" + " --- |" * 11,
-    ]
+    head = ["query", "groups", "kernel", "device ms", "wall ms", "first", "cuDF ms", "cuDF / ours"]
+    head += ["as frames", "peak MiB", "cuDF's"]
+    rows = []
     for cell in json.loads(text)["cells"]:
         wall, peak = cell["median_ms"], cell["peak_bytes"]
-        lines.append(
-            f"| {cell['query']} | {cell['groups']:,} | {cell['kernel']} | {cell['device_ms']:.2f} "
-            f"| {wall['ours']:.2f} | {wall['ours first']:.2f} "
-            f"| {wall['cudf columns']:.2f} | {cell['ratio_columns']:.1f} "
-            f"| {wall['ours frame']:.2f}, {wall['cudf frame']:.2f} "
-            f"| {peak['ours'] / 2**20:.0f} | {peak['cudf columns'] / 2**20:.0f} |"
+        times = (cell["device_ms"], wall["ours"], wall["ours first"], wall["cudf columns"])
+        rows.append(
+            [
+                *(cell["query"], f"{cell['groups']:,}", cell["kernel"]),
+                *(f"{ms:.2f}" for ms in times),
+                f"{cell['ratio_columns']:.1f}",
+                f"{wall['ours frame']:.2f}, {wall['cudf frame']:.2f}",
+                *(f"{peak[arm] / 2**20:.0f}" for arm in ("ours", "cudf columns")),
+            ]
         )
-    return "\n".join(lines)
+    return markdown(head, rows)
 
 
 def whole_queries(text: str) -> str:
@@ -215,18 +216,17 @@ def whole_queries(text: str) -> str:
         times longer stock takes.
     """
     names = {"stock-tuned": "stock, tuned", "ours": "ours", "floor": "floor"}
-    lines = ["| input | query | groups | " + " | ".join(names.values()) + " | stock / ours |"]
-    lines.append("|" + " --- |" * (4 + len(names)))
+    rows = []
     for cell in json.loads(text)["cells"]:
         medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in names]
-        times = " | ".join("" if ms is None else f"{ms:,.0f}" for ms in medians)
+        times = ["" if ms is None else f"{ms:,.0f}" for ms in medians]
         ratio = cell.get("ratios", {}).get("stock-tuned")
         shown = "" if ratio is None else f"{ratio:.1f}"
         source = f"{cell['rows']:,} rows, {cell['partitions']} partitions"
         if cell["input"] != "persisted":
             source = f"{cell['rows']:,} rows in Parquet files"
-        lines.append(f"| {source} | {cell['query']} | {cell['groups']:,} | {times} | {shown} |")
-    return "\n".join(lines)
+        rows.append([source, cell["query"], f"{cell['groups']:,}", *times, shown])
+    return markdown(["input", "query", "groups", *names.values(), "stock / ours"], rows)
 
 
 def tables(text: str) -> str:
@@ -248,14 +248,14 @@ def tables(text: str) -> str:
     for cell in json.loads(text)["cells"]:
         queries += [cell["query"]] if cell["query"] not in queries else []
         ratios.setdefault(cell["family"], {}).setdefault(cell["query"], []).append(cell["ratio"])
-    lines = ["| keys | " + " | ".join(queries) + " |", "|" + " --- |" * (1 + len(queries))]
+    rows = []
     for family, found in ratios.items():
         shown = [
             f"{geometric_mean(found[q]):.1f} ({min(found[q]):.1f})" if q in found else ""
             for q in queries
         ]
-        lines.append(f"| {family} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+        rows.append([family, *shown])
+    return markdown(["keys", *queries], rows)
 
 
 def grid(text: str) -> str:
@@ -275,8 +275,7 @@ def grid(text: str) -> str:
     report = json.loads(text)
     counts = sorted({cell["aggregations"] for cell in report["cells"]})
     heads = [f"{n} aggregation{'s' if n > 1 else ''}, ms, cuDF / ours" for n in counts]
-    lines = ["| key | groups | " + " | ".join(heads) + " |", "|" + " --- |" * (2 + len(counts))]
-    rows: dict[tuple[str, int], dict[int, str]] = {}
+    cells: dict[tuple[str, int], dict[int, str]] = {}
     for cell in report["cells"]:
         key = cell["key"]
         if cell["nulls"]:
@@ -284,17 +283,17 @@ def grid(text: str) -> str:
         if cell["zipf"]:
             key += f", Zipf {cell['zipf']}"
         shown = f"{cell['median_ms']['ours']:.2f}, {cell['ratio']:.1f}"
-        rows.setdefault((key, cell["made"]), {})[cell["aggregations"]] = shown
-    for (key, groups), shown_of in rows.items():
-        cells = " | ".join(shown_of.get(n, "") for n in counts)
-        lines.append(f"| {key} | {groups:,} | {cells} |")
+        cells.setdefault((key, cell["made"]), {})[cell["aggregations"]] = shown
+    rows = [
+        [key, f"{groups:,}", *(shown_of.get(n, "") for n in counts)]
+        for (key, groups), shown_of in cells.items()
+    ]
     ratios = [cell["ratio"] for cell in report["cells"]]
-    lines.append("")
-    lines.append(
+    return (
+        f"{markdown(['key', 'groups', *heads], rows)}\n\n"
         f"Geometric mean of all {len(ratios)} ratios: {report['geometric_mean']:.1f}; "
         f"the least: {min(ratios):.2f}."
     )
-    return "\n".join(lines)
 
 
 def first_use(text: str) -> str:
@@ -312,16 +311,60 @@ def first_use(text: str) -> str:
         and with a filled one.
     """
     empty, filled = json.loads(text)["processes"].values()
-    lines = [
-        "| query | kernels of its two steps | compiled | empty cache, s | filled cache, ms |",
-        "|" + " --- |" * 5,
+    rows = [
+        [
+            *(first["query"], ", ".join(first["kernels"]), str(first["units_compiled"])),
+            *(f"{first['extra_s']:.2f}", f"{later['extra_s'] * 1e3:.1f}"),
+        ]
+        for first, later in zip(empty["cells"], filled["cells"], strict=True)
     ]
-    for first, later in zip(empty["cells"], filled["cells"], strict=True):
+    head = ["query", "kernels of its two steps", "compiled", "empty cache, s", "filled cache, ms"]
+    return markdown(head, rows)
+
+
+def larger(text: str) -> str:
+    """Markdown tables of a result of ``benchmarks/larger.py``.
+
+    Parameters
+    ----------
+    text : str
+        The JSON file.
+
+    Returns
+    -------
+    str
+        By groups, rows and device memory: rate, share of the link and peak. Then how many times as
+        long the peers take.
+    """
+    report = json.loads(text)
+    lines = [
+        "| groups | rows, GB | device memory | GB/s | of the link | most in use, GB |",
+        "|" + " --- |" * 6,
+    ]
+    beside = []
+    for cell in report["cells"]:
+        start = f"| {cell['groups']:,} | {cell['gigabytes']:.1f} |"
+        if "peers" in cell:
+            times = [
+                f"{cell['peer_ratio'][name]:.1f}" if name in cell["peer_ratio"] else found
+                for name, found in cell["peers"].items()
+            ]
+            beside.append(f"{start} {cell['gigabytes_a_second']:.1f} | {' | '.join(times)} |")
+            continue
+        memory = "RMM's default" if cell["resource"] == "default" else "a pool"
+        if cell["limit_bytes"] is not None:
+            memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
+        peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
         lines.append(
-            f"| {first['query']} | {', '.join(first['kernels'])} | {first['units_compiled']} "
-            f"| {first['extra_s']:.2f} | {later['extra_s'] * 1e3:.1f} |"
+            f"{start} {memory} | {cell['gigabytes_a_second']:.1f} | {cell['share_of_link']:.0%} "
+            f"| {peak} |"
         )
-    return "\n".join(lines)
+    if beside:
+        lines += ["", "Times as long as the stream:", ""]
+        lines += ["| groups | rows, GB | stream, GB/s | host engine | Polars | DuckDB |"]
+        lines += ["|" + " --- |" * 6, *beside]
+    link = f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory."
+    return "\n".join([link, "", *lines])
 
 
 def expectations(path: Path) -> str:
@@ -356,6 +399,7 @@ def parts() -> dict[str, str]:
                 ("grid", grid),
                 ("tables", tables),
                 ("first_use", first_use),
+                ("larger", larger),
             )
         },
     }

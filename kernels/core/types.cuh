@@ -63,10 +63,13 @@ template <> GPUAGG_INLINE i128 load<i128>(const Column& column, i64 row) {
     return static_cast<i128>((static_cast<u128>(load_input(words + 1)) << 64) | load_input(words));
 }
 
-GPUAGG_INLINE bool is_valid(const Column& column, i64 row) {
-    if (column.mask == nullptr) return true;
+// The bit of a row in the mask of a column that has one.
+GPUAGG_INLINE bool mask_bit(const Column& column, i64 row) {
     const i64 bit = column.offset + row;
     return (__ldg(column.mask + (bit >> 5)) >> (bit & 31)) & 1u;
+}
+GPUAGG_INLINE bool is_valid(const Column& column, i64 row) {
+    return column.mask == nullptr || mask_bit(column, row);
 }
 
 // An integer that orders as the value does, so that the hardware's integer atomics serve floats.

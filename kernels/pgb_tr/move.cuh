@@ -24,19 +24,15 @@ template <u32 THREADS_, u32 ITEMS_> struct Route {
     }
 };
 
-// Moves one column: `read` gives the value of the thread's row j. The staging buffer is the block's
-// only one, so it must be free before the first value goes in.
-template <class T, class R, class Read>
-GPUAGG_INLINE void move_column(char* buffer, void* to, const R& route, Read read) {
+// Moves one column: `fill` gives the values of a batch of the thread's rows, from row b on. The
+// staging buffer is the block's only one, so it must be free before the first value goes in.
+template <class T, class R, class Fill>
+GPUAGG_INLINE void move_batches(char* buffer, void* to, const R& route, Fill fill) {
     T* staged = reinterpret_cast<T*>(buffer);
     T value[BATCH];
 #pragma unroll
     for (u32 b = 0; b < R::ITEMS; b += BATCH) {
-#pragma unroll
-        for (u32 j = 0; j < BATCH; ++j) {
-            value[j] = T{};
-            if (route.place(b + j) != NOWHERE) value[j] = read(b + j);
-        }
+        fill(value, b);
         if (b == 0) __syncthreads();
 #pragma unroll
         for (u32 j = 0; j < BATCH; ++j)
@@ -47,6 +43,18 @@ GPUAGG_INLINE void move_column(char* buffer, void* to, const R& route, Read read
     for (u32 j = 0; j < R::ITEMS; ++j)
         if (route.target[j] != NONE)
             static_cast<T*>(to)[route.target[j]] = staged[j * R::THREADS + threadIdx.x];
+}
+
+// The same where `read` gives the value of the thread's row j.
+template <class T, class R, class Read>
+GPUAGG_INLINE void move_column(char* buffer, void* to, const R& route, Read read) {
+    move_batches<T>(buffer, to, route, [&](T* value, u32 b) {
+#pragma unroll
+        for (u32 j = 0; j < BATCH; ++j) {
+            value[j] = T{};
+            if (route.place(b + j) != NOWHERE) value[j] = read(b + j);
+        }
+    });
 }
 
 template <u32 I, class R>
@@ -97,14 +105,28 @@ GPUAGG_INLINE void move_many(Cells<0, In...>*, char* buffer, const Column* colum
     }
 }
 
-template <class V, u32 BIT, u32 I>
-GPUAGG_INLINE void valid_bits(Cells<I>*, const Column*, i64, V&) {}
-template <class V, u32 BIT, u32 I, class In, class... Rest>
-GPUAGG_INLINE void valid_bits(Cells<I, In, Rest...>*, const Column* columns, i64 row, V& bits) {
-    if constexpr (In::masked)
-        bits |= static_cast<V>(static_cast<V>(is_valid(columns[In::column], row)) << BIT);
-    valid_bits<V, BIT + (In::masked ? 1 : 0)>(static_cast<Cells<I + 1, Rest...>*>(nullptr),
-                                              columns, row, bits);
+// The validity of a batch of rows, column by column: whether a column has a mask is asked once for
+// the batch, and its loads are issued together.
+template <u32 BIT, u32 I, class V, class R>
+GPUAGG_INLINE void valid_bits(Cells<I>*, const Column*, i64, const R&, V*, u32) {}
+template <u32 BIT, u32 I, class V, class R, class In, class... Rest>
+GPUAGG_INLINE void valid_bits(Cells<I, In, Rest...>*, const Column* columns, i64 first,
+                              const R& route, V* bits, u32 b) {
+    if constexpr (In::masked) {
+        const Column column = columns[In::column];
+        if (column.mask == nullptr) {
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j) bits[j] |= static_cast<V>(V{1} << BIT);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j)
+                if (route.place(b + j) != NOWHERE)
+                    bits[j] |= static_cast<V>(
+                        static_cast<V>(mask_bit(column, first + (b + j) * R::THREADS)) << BIT);
+        }
+    }
+    valid_bits<BIT + (In::masked ? 1 : 0)>(static_cast<Cells<I + 1, Rest...>*>(nullptr), columns,
+                                           first, route, bits, b);
 }
 
 // Everything of the rows but their words.
@@ -115,10 +137,10 @@ GPUAGG_INLINE void move_rest(const Partitions& p, const Column* columns, const C
     using Copied = typename Moved<Q>::Columns;
     if constexpr (Inputs<Row>::masked > 0) {
         using V = typename Bits<Inputs<Row>::masked>::Type;
-        move_column<V>(buffer, p.validity, route, [&](u32 j) {
-            V bits = 0;
-            valid_bits<V, 0>(static_cast<Row*>(nullptr), columns, first + j * R::THREADS, bits);
-            return bits;
+        move_batches<V>(buffer, p.validity, route, [&](V* bits, u32 b) {
+#pragma unroll
+            for (u32 j = 0; j < BATCH; ++j) bits[j] = 0;
+            valid_bits<0>(static_cast<Row*>(nullptr), columns, first, route, bits, b);
         });
     }
     if constexpr (Moved<Q>::numbers)

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
 from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.planning import narrowing
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
 
@@ -354,3 +355,19 @@ def test_a_group_by_inside_a_task(client):
             return part.groupby("k").v.sum().compute(scheduler="synchronous").loc[1]
 
     assert client.submit(inside).result(timeout=60) == 4
+
+
+def test_medians_by_brackets(client, monkeypatch):
+    """Rows stay on the workers that hold them; partitions of both meet in brackets and counts."""
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 0)
+    monkeypatch.setattr(narrowing, "ROWS_OF_A_GROUP", 10)
+    held = dd.from_pandas(frame(), npartitions=20, sort=False).persist()
+    wait(held)
+    query = held.groupby("k").agg({"v": ["median", "max"], "i": "sum"})
+    assert "quantiles narrowed" in str(dask_gpuagg.explain(query))
+    expected = frame().groupby("k").agg({"v": ["median", "max"], "i": "sum"})
+    same(query.compute(), expected)
+    assert "count, host: " in str(dask_gpuagg.explain(query))
+    pdf, some = frame(), 1e9 + 0.5
+    again = held[held.v > some].groupby("c", observed=False).v.median()
+    same(again.compute(), pdf[pdf.v > some].groupby("c", observed=False).v.median())

@@ -14,6 +14,7 @@ import pytest
 from distributed import Future
 
 import dask_gpuagg
+from dask_gpuagg.planning import files as by_files
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 
 PARTITIONS = 12
@@ -87,8 +88,12 @@ def inputs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     # a partition whose integers are floats, one that is empty, one whose nulls are its own
     odd = held.map_partitions(_odd, meta=held._meta).persist()
     wait([held, odd])
-    files = dask_cudf.read_parquet(folder, blocksize=None)
-    return {"persisted": held, "unlike its metadata": odd, "files": files}
+    read = {
+        "files": dask_cudf.read_parquet(folder, blocksize=None),
+        # of several files Dask makes one partition
+        "joined files": dask_cudf.read_parquet(folder),
+    }
+    return {"persisted": held, "unlike its metadata": odd, **read}
 
 
 def _odd(part: Any) -> Any:
@@ -110,13 +115,14 @@ def _sorted(result: Any) -> pd.DataFrame:
     return table.sort_values(list(table.columns), ignore_index=True)
 
 
-@pytest.mark.parametrize("kind", ["persisted", "unlike its metadata", "files"])
+@pytest.mark.parametrize("kind", ["persisted", "unlike its metadata", "files", "joined files"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_answers_are_those_of_a_task_for_each_partition(
-    inputs: dict[str, Any], kind: str, name: str
+    inputs: dict[str, Any], kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(by_files, "BYTES_OF_A_READ", 1)
     ddf = inputs[kind]
-    if kind == "files" and name in ("categories", "unobserved", "values"):
+    if kind.endswith("files") and name in ("categories", "unobserved", "values"):
         pytest.skip("files hold no categories for cuDF")
     query = QUERIES[name](ddf)
     chunked = (GroupByChunkDirect, GroupByChunks, GroupByChunkExchange)

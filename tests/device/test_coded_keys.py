@@ -122,3 +122,29 @@ def test_no_string_but_empty_ones_and_nulls(keep_nulls: bool) -> None:
         frame = pd.DataFrame({"k": key} | values(rng, ROWS))
         ours, _ = aggregated(frame, ["k"], WANTED, "auto", keep_nulls)
         assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
+
+
+@pytest.mark.parametrize("groups", [2_000, 300_000])
+def test_decisions_are_repeated_for_the_same_codes(groups: int, coded: list[int]) -> None:
+    """For others, which another sample has shown, they are made anew; and rows may be in doubt."""
+    names = np.array([f"id{i:06d}" for i in range(groups // 2)], object)
+
+    def grouped(seed: int, texts: Any, odd: str = "") -> str:
+        rng = np.random.default_rng(seed)
+        keys = texts[rng.integers(0, len(texts), ROWS)]
+        if odd:
+            keys[ROWS // 256 * 100 + 3_000] = odd
+        frame = pd.DataFrame({"k": keys, "n": rng.integers(0, 2, ROWS)} | values(rng, ROWS))
+        ours, run = aggregated(frame, ["k", "n"], WANTED)
+        assert_equal(ours, by_pandas(frame, ["k", "n"], WANTED))
+        return run.decision.why
+
+    told = "as for rows before"
+    assert told not in grouped(1, names)
+    assert told in grouped(2, names)
+    others = np.array([f"no{i:06d}" for i in range(groups // 2)], object)
+    assert told not in grouped(3, others)
+    # the numbers of its bytes are no others', so that it is grouped by other words
+    grouped(4, others, odd="no0x0001")
+    assert told in grouped(6, names)
+    assert coded == [ROWS] * 5

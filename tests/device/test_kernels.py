@@ -32,14 +32,15 @@ def aggregated(
     wanted: dict[str, list[str]],
     kernel: str = "auto",
     keep_nulls: bool = False,
+    on_device: Callable[[pd.DataFrame, list[str]], list[Any]] = columns_of,
 ) -> tuple[pd.DataFrame, Any]:
     """Ours, as a pandas frame indexed by the keys and sorted."""
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
-    aggregator = Aggregator(columns_of(frame, keys), keep_nulls)
+    aggregator = Aggregator(on_device(frame, keys), keep_nulls)
     labels = []
     for label, names in wanted.items():
-        (column,) = columns_of(frame, [label])
+        (column,) = on_device(frame, [label])
         for name in names:
             if name in ("var", "std", "sem"):
                 aggregator.spread(column, 1, ("var", "std", "sem").index(name))

@@ -202,6 +202,20 @@ def test_a_key_hashes_alike_whatever_its_dtype() -> None:
         assert beside.to_arrow().to_pylist()[:2] == alone
 
 
+@pytest.mark.parametrize("outputs", [2, 3, 16, 32, 100])
+def test_keys_of_one_output_are_divided_again_into_even_parts(outputs: int) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device.engine import bucket_of
+
+    key = cudf.Series(range(3_200 * outputs))
+    of_one = key[bucket_of([key], outputs) == 1].reset_index(drop=True)
+    counts = np.bincount(bucket_of([of_one], 16, True).to_numpy(), minlength=16)
+    assert len(counts) == 16
+    assert counts.min() > 100
+    assert counts.max() < 400
+
+
 def test_pieces_keep_no_other_rows_in_memory() -> None:
     import cudf
 

@@ -59,13 +59,12 @@ def test_bytes_of_columns() -> None:
     import pandas as pd
 
     from dask_gpuagg.engines.device.stacking import bytes_of
-    from dask_gpuagg.tasks.partials import Inputs
 
     text = cudf.Series(pd.Series(["a", "bb", None], dtype="str"))
     category = text.astype("category")
     for rows in (3, 0):
         columns = [s.iloc[:rows] for s in (text, category, cudf.Series([1, 2, 3]))]
         columns += [cudf.Series(pd.Series([], dtype="str"))]
-        size = bytes_of(Inputs([columns[0]], columns[1:], None, None))
+        size = bytes_of(columns)
         assert size >= 8 * rows
-        assert bytes_of(Inputs([], [columns[2]], None, None)) == 8 * rows
+        assert bytes_of([columns[2]]) == 8 * rows

@@ -140,13 +140,13 @@ def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.M
     monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 22, 1 << 23))
     monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 18)
     divided: list[int] = []
-    split = Gpu.split
+    real = Gpu.to_host_in_parts
 
-    def counted(self: Gpu, groups: Any, plan: Any, parts: int) -> list[Any]:
+    def counted(self: Gpu, groups: Any, plan: Any, like: Any, parts: int) -> list[Any]:
         divided.append(parts)
-        return split(self, groups, plan, parts)
+        return real(self, groups, plan, like, parts)
 
-    monkeypatch.setattr(Gpu, "split", counted)
+    monkeypatch.setattr(Gpu, "to_host_in_parts", counted)
     rng = np.random.default_rng(8)
     rows = 2_000_000
     whole = pd.DataFrame({"k": rng.integers(0, 900_000, rows), "x": rng.normal(size=rows)})
@@ -192,6 +192,36 @@ def limited() -> Callable[[int], Any]:
             rmm.mr.set_current_device_resource(before)
 
     return at_most
+
+
+def test_a_stream_without_a_pool_takes_one_and_gives_it_back() -> None:
+    import rmm
+
+    from dask_gpuagg.cuda.runtime.driver import bindings, checked, current_device
+    from dask_gpuagg.streaming import pool
+
+    rng = np.random.default_rng(9)
+    rows = 2_000_000
+    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
+    collection = dd.from_pandas(whole, npartitions=4).persist()
+    before, plain = rmm.mr.get_current_device_resource(), rmm.mr.CudaMemoryResource()
+    rmm.mr.set_current_device_resource(plain)
+    try:
+        ours = collection.groupby("k").x.agg(["sum", "count"]).compute()
+        assert rmm.mr.get_current_device_resource() is plain
+    finally:
+        rmm.mr.set_current_device_resource(before)
+    assert_same(ours.sort_index(), whole.groupby("k").x.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
+    made = pool._pools[current_device().ordinal]
+    assert made is not None
+    driver = bindings()
+    names = driver.CUmemPool_attribute
+
+    def reserved(name: Any) -> int:
+        return int(checked(driver.cuMemPoolGetAttribute(made.handle, name)))
+
+    assert reserved(names.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) > 16 * rows
+    assert reserved(names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0
 
 
 @pytest.mark.parametrize("once", [True, False])

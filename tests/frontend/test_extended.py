@@ -216,6 +216,24 @@ def test_a_bug_in_making_ours_costs_no_answer(name: str, monkeypatch: pytest.Mon
         assert_same(query.compute(), BOTH[name](numbers().groupby("k")))
 
 
+def test_a_printed_expression_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame({"k": [1, 2], **{f"v{i}": [1.0, 2.0] for i in range(9)}})
+    values = [name for name in frame if name != "k"]
+    rows = dd.from_pandas(frame, npartitions=2)
+    with dask_gpuagg.enabled():
+        query = rows.groupby("k").agg({v: ["nunique", "median"] for v in values})
+    query.pprint()
+    printed = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in printed if "ExtendedAggregation" in line)
+    assert "nunique of v0, median of v0, nunique of v1, median of v1, 14 more" in line
+    assert len(line) < 200
+    assert str(query.expr) == (
+        "ExtendedAggregation(df, nunique of v0, median of v0, nunique of v1, median of v1, "
+        "14 more, by=['k'])"
+    )
+    assert max(map(len, repr(query).splitlines())) < 200
+
+
 def test_what_neither_can_run_is_refused_when_it_is_built() -> None:
     grouped = dd.from_pandas(values(), npartitions=2).groupby("k")
     with dask_gpuagg.enabled(), pytest.raises(ValueError, match="unknown aggregate") as failure:

@@ -7,6 +7,7 @@ import importlib
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
+from dask_gpuagg.cluster import places
 from dask_gpuagg.cluster.places import Place, Places, WorkerSize
+from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.bucketing import (
     HOST_BYTES,
     HOST_SHARE,
@@ -207,6 +210,29 @@ def test_the_setting(client: Client, chunk: Any, tasks: int) -> None:
         made = sum(map(len, chunks)) + sum(n.npartitions for n in nodes(query, GroupByPartial))
         assert made == tasks
         same(query.compute(), frame().groupby("k").v.sum())
+
+
+def test_a_query_of_files_asks_for_the_workers_once(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is planned before its inputs are lowered, and after."""
+    for i in range(9):
+        frame().drop(columns="c").to_parquet(tmp_path / f"{i}.parquet")
+    asked: list[Any] = []
+
+    def ask(*args: Any) -> Places:
+        asked.append(args)
+        return places.ask(*args)
+
+    monkeypatch.setattr(bucketing, "ask", ask)
+    bucketing._recent.clear()
+    with dask.config.set({"gpuagg.chunk": 3}):
+        (node,) = nodes(dd.read_parquet(tmp_path).groupby("k").v.sum(), GroupByChunks)
+        assert len(node.chunks) == len(client.scheduler_info(n_workers=-1)["workers"])
+        assert len(asked) == 1
+        monkeypatch.setattr(bucketing, "GOOD_FOR", 0.0)
+        assert nodes(dd.read_parquet(tmp_path).groupby("k").v.sum(), GroupByChunks)
+        assert len(asked) > 1
 
 
 def test_what_is_not_there_yet_has_a_task_each(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Parquet on the host: files are read one by one where they are grouped, for the same answers."""
+"""Parquet: files are read one by one, or a few at a time, for the same answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning.chunks import MOST_APART, Chunks
-from dask_gpuagg.planning.files import by_file, text_keys
+from dask_gpuagg.planning import files
+from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
+from dask_gpuagg.planning.files import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.nodes import GroupByExchange, GroupByPartial, GroupByTree
+from dask_gpuagg.tasks.reading import frame_of
 from tests.planning.test_chunks import QUERIES, frame, nodes
 
 FILES = 9
@@ -224,3 +226,113 @@ def test_distinct_pairs_are_exchanged_in_one_process(folder: Path) -> None:
     (exchange,) = nodes(persisted, GroupByExchange)
     assert exchange.npartitions == 5
     same(persisted.compute(), expected)
+
+
+def as_read(collection: Any) -> Any:
+    """The lowered expression of a collection that something reads: Dask joins files there."""
+    whole = collection.map_partitions(lambda part: part, meta=collection._meta)
+    return whole.optimize(fuse=False).expr.dependencies()[0]
+
+
+def read_by_chunks(chunks: Chunks) -> list[pd.DataFrame]:
+    parts = [part for i in range(len(chunks)) for part in chunks.parts(i)[0]]
+    return [frame_of(part, {})[0] for part in parts]
+
+
+def of_a_gpu(expr: Any, by: list[Any], columns: list[str] | None) -> Chunks:
+    """The chunks of readers that read ahead, as partitions of a GPU have them."""
+    made = chunked(expr, by, in_order=False, device=True, shared=False, columns=columns)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("files_a_read", [1, 2, 1000])
+def test_a_read_takes_as_many_files_as_its_bytes_allow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, files_a_read: int
+) -> None:
+    expr = as_read(dd.read_parquet(folder)[["k", "v"]])
+    row_bytes = sum(dtype.itemsize for dtype in expr._meta.dtypes)
+    rows = pq.read_metadata(folder / "0.parquet").num_rows
+    most = files_a_read * rows * row_bytes
+    monkeypatch.setattr(files, "BYTES_OF_A_READ", most)
+    of_dask = [len(bucket) for bucket in expr._fusion_buckets]
+    assert max(of_dask) > 2
+    read, by, buckets = by_size(expr, ["k"], [expr])
+    expected = [-(-n // files_a_read) for n in of_dask]
+    assert [len(bucket) for bucket in buckets] == expected
+    assert read.npartitions == sum(expected)
+    assert (read is expr) == (files_a_read == 1000)
+    assert by == ("k",)
+    chunks = of_a_gpu(expr, ["k"], ["v"])
+    found = read_by_chunks(chunks)
+    assert len(found) == read.npartitions
+    assert max(frame.memory_usage(index=False).sum() for frame in found) <= max(
+        most, rows * row_bytes
+    )
+    pd.testing.assert_frame_equal(pd.concat(found), dd.read_parquet(folder)[["k", "v"]].compute())
+
+
+def test_what_is_computed_of_a_read_is_computed_of_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    ddf = dd.read_parquet(folder)[["k", "v"]]
+    expr = as_read(ddf[ddf.v > 0].assign(w=ddf.v * 2))
+    chunks = of_a_gpu(expr, ["k", expr["k"] % 3], ["w"])
+    assert chunks.frame.npartitions == chunks.by[1].npartitions == FILES > expr.npartitions
+    whole = ddf.compute()
+    whole = whole[whole.v > 0].assign(w=lambda f: f.v * 2)
+    found = [frame_of(part, {}) for i in range(len(chunks)) for part in chunks.parts(i)[0]]
+    pd.testing.assert_frame_equal(pd.concat([got for got, _ in found]), whole)
+    pd.testing.assert_series_equal(pd.concat([by[1] for _, by in found]), whole.k % 3)
+
+
+def test_row_labels_are_those_of_dasks_partitions(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    expr = as_read(dd.read_parquet(folder)[["k", "v"]])
+    assert of_a_gpu(expr, ["k"], None).frame is expr
+    assert of_a_gpu(expr, ["k"], ["v"]).frame is not expr
+
+
+def test_the_setting_counts_dasks_partitions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    expr = as_read(dd.read_parquet(folder)[["k", "v"]])
+    of_dask = [len(bucket) for bucket in expr._fusion_buckets]
+    with dask.config.set({"gpuagg.chunk": 2}):
+        chunks = of_a_gpu(expr, ["k"], ["v"])
+    ends = [sum(of_dask[:i]) for i in range(len(of_dask) + 1)]
+    assert len(chunks) == -(-len(of_dask) // 2)
+    assert {i for bucket in chunks.buckets for i in bucket} == set(range(FILES))
+    assert all(bucket[0] in ends and bucket[-1] + 1 in ends for bucket in chunks.buckets)
+
+
+WITHOUT_LABELS = {
+    "columns": lambda d: (d, ["k"]),
+    "a filter": lambda d: (d[d.v > 0], ["k"]),
+    "a new column": lambda d: (d.assign(w=d.v * 2), ["k"]),
+}
+WITH_LABELS = {
+    "row labels": lambda d: (d.assign(w=d.index), ["k"]),
+    "rows numbered again": lambda d: (d.reset_index(), ["k"]),
+    "a level": lambda d: (d, ["labels"]),
+    "a function": lambda d: (d, [len]),
+    "a function of rows": lambda d: (d.map_partitions(len, meta=d._meta), ["k"]),
+}
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_LABELS, *WITH_LABELS])
+def test_where_row_labels_are_not_read(folder: Path, name: str) -> None:
+    ddf = dd.read_parquet(folder)[["k", "v"]]
+    made, by = (WITHOUT_LABELS | WITH_LABELS)[name](ddf)
+    expr = as_read(made)
+    assert without_labels(expr, by, list(expr.walk())) == (name in WITHOUT_LABELS)
+
+
+def test_columns_of_which_pandas_says_more_than_the_file(folder: Path) -> None:
+    plain = as_read(dd.read_parquet(folder)[["k", "v", "s"]])
+    assert without_labels(plain, ["k"], [plain])
+    category = as_read(dd.read_parquet(folder)[["k", "c"]])
+    assert category._meta.dtypes["c"] == "category"
+    assert not without_labels(category, ["k"], [category])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +17,9 @@ from distributed import Client, Future
 import dask_gpuagg
 from dask_gpuagg.cluster import places
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning import lower, output_size, promised, samples
 from dask_gpuagg.planning.bucketing import gpus
+from dask_gpuagg.planning.nodes import GroupByTree
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
 from tests.planning.test_chunks import PARTITIONS, held
@@ -209,3 +211,24 @@ def test_workers_without_a_gpu_count_for_nothing(
 
 def _sorted_workers(client: Client) -> list[Any]:
     return [w for _, w in sorted(client.scheduler_info(n_workers=-1)["workers"].items())]
+
+
+def test_the_tasks_of_a_tree_take_the_shape_of_the_result_along(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata of cuDF would be copied from the device and back on the way to each."""
+
+    class Engine:
+        @staticmethod
+        def shape_of(meta: Any) -> str:
+            return f"the shape of {meta.name}"
+
+    monkeypatch.setattr(promised, "engine_name", lambda _: DEVICE)
+    monkeypatch.setattr(promised, "engine_of", lambda _: Engine)
+    query = on_all(client, frame(50)).groupby("k").v.sum()
+    (tree,) = query.optimize(fuse=False).expr.find_operations(GroupByTree)
+    received = pickle.loads(pickle.dumps(tree))
+    assert received._name == tree._name
+    *_, given = received._layer()[(tree._name, 0)]
+    assert given["meta"] == "the shape of v"
+    pd.testing.assert_series_equal(received._meta, query._meta)

@@ -13,6 +13,10 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.engines.host import engine
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.planning import samples
+from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
+from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
 from dask_gpuagg.planning.samples import _recent
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
@@ -199,8 +203,27 @@ class TestSampling:
 
         ddf = dd.from_map(part, range(MANY))
         assert decision_of(ddf.groupby("k").v.sum()).groups == 4
-        _recent.clear()
         assert decision_of(ddf.groupby("k", dropna=False).v.sum()).groups == 5
+
+
+def test_samples_of_rows_with_and_without_null_keys_are_two_tasks(monkeypatch):
+    """A cluster that has the one would give it for the other."""
+    asked: list[tuple[Any, ...]] = []
+
+    def made(graph, keys):
+        asked.append(tuple(keys))
+        return [dask.get(graph, key) for key in keys]
+
+    monkeypatch.setattr(samples, "_made", made)
+    pdf = pd.DataFrame({"k": [1.0, 2.0, np.nan, 3.0] * 10, "v": 1.0})
+    ddf = dd.from_pandas(pdf, npartitions=4, sort=False)
+    found = []
+    for dropna in (True, False):
+        query = logical.read(ddf.groupby("k", dropna=dropna).v.sum().expr)
+        chunks = Chunks(ddf.optimize(fuse=False).expr, ("k",), ((0, 1, 2, 3),), 1, inside=IN_TASK)
+        found.append(samples._sample_rows(query, chunks).groups)
+    assert found == [3, 4]
+    assert set(asked[0]).isdisjoint(asked[1])
 
 
 class TestNoUserFunctionRuns:
@@ -346,3 +369,45 @@ class TestFailingSamples:
         assert "the disk is gone" in decision_of(query).reason
         with pytest.raises(OSError, match="the disk is gone"):
             query.compute()
+
+
+class TestFewPartitionsThatAreHere:
+    """Of a frame of this process rows are read; of anything else nothing is computed."""
+
+    ROWS = 40_000
+
+    def frame(self, keys: int) -> pd.DataFrame:
+        order = np.random.default_rng(1).permutation(self.ROWS)
+        return pd.DataFrame({"k": order % keys, "j": 1, "v": 1.5})
+
+    @pytest.mark.parametrize("persisted", [False, True])
+    @pytest.mark.parametrize("by", ["k", ["k", "j"]])
+    def test_many_groups_are_exchanged(self, persisted: bool, by: Any):
+        data = self.frame(self.ROWS)
+        ddf = dd.from_pandas(data, npartitions=4)
+        ddf = ddf.persist() if persisted else ddf
+        with dask.config.set({"gpuagg.output-bytes": 200_000, "gpuagg.chunk": 1}):
+            query = ddf.groupby(by).v.sum()
+            decision = decision_of(query)
+            assert decision.route is Route.EXCHANGE
+            assert decision.outputs > 1
+            assert self.ROWS / 2 < (decision.groups or 0) <= self.ROWS
+            assert "sampled rows of 3 of 4 partitions" in decision.reason
+            assert query.optimize().npartitions == decision.outputs
+            same(query.compute(), data.groupby(by).v.sum())
+
+    def test_few_groups_make_a_tree(self):
+        ddf = dd.from_pandas(self.frame(50), npartitions=4)
+        with dask.config.set({"gpuagg.output-bytes": 200_000}):
+            decision = decision_of(ddf.groupby("k").v.sum())
+        assert (decision.route, decision.groups) == (Route.TREE, 50)
+
+    def test_what_has_to_be_computed_is_not(self):
+        def refuse(frame: pd.DataFrame) -> pd.DataFrame:
+            raise AssertionError("computed")
+
+        ddf = dd.from_pandas(self.frame(50), npartitions=4)
+        ddf = ddf.map_partitions(refuse, meta=ddf._meta)
+        with dask.config.set({"gpuagg.output-bytes": 1_000}):
+            decision = decision_of(ddf.groupby("k").v.sum())
+        assert (decision.route, decision.groups) == (Route.TREE, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from typing import Any
 
 import dask.dataframe as dd
 import msgpack
@@ -87,17 +89,17 @@ def test_activity_sums_up_all_queries_in_plain_values() -> None:
             note_run(Run(DECISION, np.int64(10), np.int64(2), spilled=3, seconds=0.5))
             running.saw("device", 10, 2)
     with task(plan_of("var"), "finalize") as running:
-        note_run(Run(Decision(kernel="hgb", why=""), 4, 2, seconds=0.5))
-        running.saw("device", 4, 2)
+        note_run(Run(Decision(kernel="hgb", why=""), 4, 2, bytes_read=32, seconds=0.5))
+        running.saw("device", 4, 2, 32)
     found = activity()
     # as heartbeats carry it
     assert msgpack.loads(msgpack.dumps(found)) == found
     steps = {tuple(entry[:3]): entry[3:] for entry in found["steps"]}
-    assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 180, 6]
+    assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 0, 180, 6]
     # nothing was expected: what was found counts
-    assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 2, 0]
+    assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 32, 2, 0]
     calls, _, rows, groups, *rest = steps["partial", "device", ""]
-    assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0])
+    assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0, 0])
 
 
 def test_a_rehearsal_leaves_no_run() -> None:
@@ -150,3 +152,33 @@ def test_plans_by_categories_are_known_without_comparing_them() -> None:
     assert Counted.comparisons == before
     _, runs = runs_here()
     assert [run.plan is plans[0] for run in runs] == [True] * 3
+
+
+class Numbers:
+    """A dtype of numbers that counts what it is compared with."""
+
+    kind, itemsize, comparisons = "i", 8, 0
+
+    def __eq__(self, other: object) -> bool:
+        Numbers.comparisons += 1
+        return other is self
+
+    __hash__ = object.__hash__
+
+
+def test_plans_by_categories_are_not_compared_with_others() -> None:
+    """Of the same labels, which come first where plans are compared."""
+    value = Column("v", np.dtype("float64"))
+    wanted = [Requested("v", "sum", "v")]
+    dtypes: list[Any] = [np.dtype("int64"), Counted(["a", "b"]), Counted(["c"])]
+    for dtype in dtypes:
+        key = Column("of several kinds", dtype)
+        made = make_plan([key], [key, value], wanted, dropna=True, observed=True, sort=False)
+        keys = (replace(key, dtype=Numbers()),) if dtype == np.dtype("int64") else made.keys
+        plan = replace(made, keys=keys)
+        before = Counted.comparisons
+        for _ in range(2):
+            with task(plan, "partial") as done:
+                done.saw("host", 10, 2)
+        assert Counted.comparisons == before
+        assert Numbers.comparisons == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -76,20 +75,20 @@ class FakeDevice:
     def nbytes(self, table: Any) -> int:
         groups = table["groups"]
         columns = [groups[name] for name in groups.columns]
-        return host.bytes_of(SimpleNamespace(keys=[], columns=columns))
+        return host.bytes_of(columns)
 
     def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
         self.log.append("leave")
         return table
 
-    def from_host(self, partial: Any, plan: Plan) -> Any:
-        self._take(self.rows(partial), "part")
-        return partial
-
-    def split(self, table: Any, plan: Plan, parts: int) -> list[Any]:
+    def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
         self._take(2 * self.rows(table), "split")
         self.log.append(f"split in {parts}")
         return host.split(table, plan, parts)
+
+    def from_host(self, partials: list[Any], plan: Plan) -> Any:
+        self._take(sum(map(self.rows, partials)), "part")
+        return {"groups": pd.concat([each["groups"] for each in partials], ignore_index=True)}
 
     def release(self) -> None:
         self.log.append("release")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.reporting.fallbacks import tally
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.streaming.stream import partials_of
@@ -93,6 +94,36 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(set(splits)) == 1
 
 
+def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has left before it, so nothing is to be merged with it."""
+    pieces = [frame(1_000, 3_000, seed) for seed in range(4)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, ("sum", "min"))
+    device = FakeDevice(Sizes(16_000, 16_000))
+    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert device.nbytes(made) > 16_000
+    assert device.log[-2:] == ["merge 4", "leave"]
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
+    pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
+
+
+def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the device merges them at the end; each load has as many pieces as fit."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 2_000)
+    pieces = [frame(1_000, 3_000, seed) for seed in range(9)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, ("sum", "min", "var"))
+    device = FakeDevice(Sizes(16_000, 16_000), limit=2_400)
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min", "var")})
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+    assert any(line.startswith("no memory for merge") for line in device.log)
+    assert any(line.startswith("split") for line in device.log)
+    assert [len(each["groups"]) for each in made] == [len(theirs)]
+
+
 def test_tables_are_merged_on_the_device_and_leave_once() -> None:
     pieces = [frame(1_000, 10, seed) for seed in range(5)]
     plan = plan_of(pieces[0])
@@ -144,12 +175,17 @@ def test_rows_without_memory_are_halved_and_then_the_host_engines(
     assert "release" in device.log
 
 
-def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host() -> None:
+@pytest.mark.parametrize("limit", [0, 9_999])
+def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host(limit: int) -> None:
+    watch = tally.watch()
     whole = frame(3_000, 700)
     plan = plan_of(whole)
-    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=0)
+    device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=limit)
     made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
     pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+    tally.unwatch(watch)
+    reasons = [] if limit else ["device memory does not suffice for them"]
+    assert list(watch.fallbacks) == reasons
 
 
 def test_errors_of_reading_are_raised() -> None:

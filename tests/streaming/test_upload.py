@@ -24,11 +24,14 @@ class Driver:
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
+        self.pinned, self.refusal = 1 << 40, "CUDA_ERROR_OUT_OF_MEMORY"
         self.copies = self.running = 0
         self.memory: list[Any] = []
         self.lock = threading.Lock()
 
     def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
+        if size > self.pinned:
+            raise driver.DriverError("no pinned memory", self.refusal)
         self.memory.append(np.zeros(size, np.uint8))
         return 0, self.memory[-1].ctypes.data
 
@@ -94,3 +97,27 @@ def test_an_error_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.Monke
     fake.fails_at = None
     made.copy([Copy(source, device.ctypes.data)])
     assert device.all()
+
+
+@pytest.mark.parametrize(("room", "threads"), [(64 * 6, 3), (64 * 5, 3), (64 * 2, 1), (64, 1)])
+def test_less_pinned_memory_makes_fewer_buffers(
+    monkeypatch: pytest.MonkeyPatch, room: int, threads: int
+) -> None:
+    fake = Driver()
+    fake.pinned = room
+    monkeypatch.setattr(upload.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    made = pinned(monkeypatch, fake, [])
+    assert made._threads == threads
+    source, device = np.arange(900).astype(np.uint8), np.zeros(900, np.uint8)
+    made.copy([Copy(source, device.ctypes.data)])
+    assert np.array_equal(device, source)
+
+
+def test_no_pinned_memory_is_an_error_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Driver()
+    fake.pinned = 63
+    with pytest.raises(MemoryError, match="no pinned host memory of 64 bytes"):
+        pinned(monkeypatch, fake, [])
+    fake.refusal = "CUDA_ERROR_NOT_INITIALIZED"
+    with pytest.raises(driver.DriverError):
+        pinned(monkeypatch, fake, [])

@@ -152,3 +152,22 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
     pd.testing.assert_frame_equal(made, whole)
     assert tried[0] == tried[1] > 300
     assert len(tried) == 2 + merging._PARTS
+
+
+@pytest.mark.parametrize("outputs", [2, 3, 8, 16, 17, 32, 100])
+@pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
+def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
+    """The outputs of an exchange are by the same hash."""
+    groups = 200 * outputs * merging._PARTS
+    pdf = pd.DataFrame({"k": np.arange(groups), "t": np.arange(groups) % 9, "x": 1})
+    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
+    asked = [Requested("x", "sum", "x")]
+    by = columns[: len(keys)]
+    plan = make_plan(by, columns, asked, dropna=True, observed=True, sort=False)
+    whole = partial_of(inputs_of(pdf, keys, plan), plan, host)
+    piece = host.split(whole, plan, outputs)[1]
+    pieces = merging._parts_on_host([piece], plan, host, merging._PARTS)
+    rows = [len(bring()[0]["groups"]) for bring in pieces]
+    assert sum(rows) == len(piece["groups"])
+    assert min(rows) > 100
+    assert max(rows) < 400

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import sys
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dask.dataframe as dd
@@ -14,6 +16,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dask._task_spec import Task
+from dask.dataframe.dask_expr.io import ReadParquet
+from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 
 import dask_gpuagg
 from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
@@ -164,3 +169,34 @@ def test_rows_of_several_pieces_are_numbered_together(
         with dask_gpuagg.enabled():
             made = query.compute().sort_index()
         pd.testing.assert_series_equal(made, expected)
+
+
+@pytest.mark.parametrize("columns", [["int", "float"], "float"])
+def test_files_of_cudf_are_read_by_the_engine_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: Any
+) -> None:
+    class CudfEngine(ArrowDatasetEngine):
+        """In the place of dask-cudf's."""
+
+    class ReadOnStreams(CudfEngine):
+        """In the place of ours."""
+
+    CudfEngine.__module__ = "dask_cudf._legacy.io.parquet"
+    ours = ModuleType("files")
+    ours.ReadOnStreams = ReadOnStreams  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.files", ours)
+    of_every_kind().to_parquet(tmp_path / "0.parquet")
+    read = dd.read_parquet(tmp_path, engine=CudfEngine)[columns]
+    (node,) = read.expr.simplify().find_operations(ReadParquet)
+    task = node._task((node._name, 0), 0)
+    made = as_read(task)
+    assert ReadOnStreams in [part.func.engine for part in readers_in(made)]
+    assert CudfEngine in [part.func.engine for part in readers_in(task)]
+    assert made.key == task.key
+    check = pd.testing.assert_series_equal if task({}).ndim == 1 else pd.testing.assert_frame_equal
+    check(made({}), task({}))
+
+
+def readers_in(task: Any) -> list[Any]:
+    parts = [part for part in task.args if isinstance(part, Task)]
+    return [task] if hasattr(task.func, "engine") else [r for p in parts for r in readers_in(p)]

@@ -121,6 +121,29 @@ def test_reading_ahead_is_bounded() -> None:
         assert len(started) <= 4
 
 
+def test_all_readers_work_while_a_partition_is_used() -> None:
+    class Frame:
+        """What was read."""
+
+    there: weakref.WeakSet[Frame] = weakref.WeakSet()
+    begun = threading.Semaphore(0)
+
+    def read(i: int) -> Frame:
+        frame = Frame()
+        there.add(frame)
+        begun.release()
+        return frame
+
+    with reading(parts(read, 9), 3) as frames:
+        for i in range(9):
+            used = next(frames)
+            for _ in range(4 if i == 0 else min(1, 9 - 3 - i)):
+                assert begun.acquire(timeout=10)
+            assert not begun.acquire(blocking=False)
+            assert len(there) == min(3 + 1, 9 - i)
+            del used
+
+
 def test_an_error_of_a_reader_is_raised_and_the_rest_is_not_read() -> None:
     started: list[int] = []
 

@@ -68,17 +68,24 @@ def test_spilled_data_is_that_of_the_device_in_host_memory(
     assert 1000 <= usage(SimpleNamespace(data=data))["spilled_bytes"] < 1330
 
 
-def test_the_plugin_counts_what_its_pool_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class CudaMemoryResource(Resource):
-        pass
+class CudaMemoryResource(Resource):
+    """What RMM has by default."""
 
-    class PoolMemoryResource(Resource):
-        pass
 
-    class StatisticsResourceAdaptor(Resource):
-        allocation_counts = SimpleNamespace(peak_bytes=7)
+class PoolMemoryResource(Resource):
+    """A pool."""
 
-    current = [CudaMemoryResource()]
+
+class StatisticsResourceAdaptor(Resource):
+    """Counts what the one below hands out."""
+
+    allocation_counts = SimpleNamespace(peak_bytes=7)
+
+
+@pytest.fixture
+def set_resources(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """RMM's resource, and those that are set after it."""
+    current: list[Any] = [CudaMemoryResource()]
     mr = SimpleNamespace(
         CudaMemoryResource=CudaMemoryResource,
         PoolMemoryResource=PoolMemoryResource,
@@ -89,6 +96,10 @@ def test_the_plugin_counts_what_its_pool_hands_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     monkeypatch.setattr(driver, "current_device", lambda: SimpleNamespace(name="a GPU"))
+    return current
+
+
+def test_the_plugin_counts_what_its_pool_hands_out(set_resources: list[Any]) -> None:
     worker = SimpleNamespace(metrics={}, data={})
     plugin.GpuWorker("1 GB", examples=[]).setup(worker)
     report = worker.metrics["dask_gpuagg"](worker)
@@ -97,4 +108,19 @@ def test_the_plugin_counts_what_its_pool_hands_out(monkeypatch: pytest.MonkeyPat
         7,
         0,
     )
-    assert isinstance(current[-1].upstream, PoolMemoryResource)
+    assert isinstance(set_resources[-1].upstream, PoolMemoryResource)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_process_gets_no_second_pool(set_resources: list[Any], counted: bool) -> None:
+    """A plugin that is set up again, or after dask-cuda, leaves the pool that is there."""
+    if counted:
+        plugin.GpuWorker("1 GB", examples=[]).setup(SimpleNamespace(metrics={}, data={}))
+    else:
+        set_resources.append(PoolMemoryResource(set_resources[-1]))
+    before = list(set_resources)
+    for pool in ("1 GB", "2 GB"):
+        worker = SimpleNamespace(metrics={}, data={})
+        plugin.GpuWorker(pool, examples=[]).setup(worker)
+        assert worker.metrics["dask_gpuagg"](worker)["memory"] == "PoolMemoryResource"
+    assert set_resources == before

@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import replace
 from typing import NamedTuple
 
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.call.call import (
     Args,
@@ -184,9 +185,13 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
         call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
+# Of the decisions used last, which are repeated: hundreds of words take longer than a kernel.
+_hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
+
+
 def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
     return _HotKeys(
-        (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot),
+        _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
         decision.hot_buckets or skew.FEWEST_BUCKETS,

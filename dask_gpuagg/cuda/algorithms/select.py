@@ -206,6 +206,12 @@ class Selector:
         spread = self._on.spread(chunk.rows, threads * COUNT_ITEMS, waves=blocks)
         self._on.launch(name, spread, threads, *arguments, shared=shared)
 
+    def kept(self, kept: Candidates) -> int:
+        """How many rows were inside, more than there is room for if that was too little."""
+        tally = Tally()
+        read_back(kept.tally.ptr, tally, self._on.handle)
+        return int(tally.kept)
+
     def narrow(self, counts: Any, brackets: Words, kept: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.
 

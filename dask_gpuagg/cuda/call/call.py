@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, SMALL_BLOCK
-from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, free_bytes, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 
-Summary = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
+Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
 
 _MASK_PADDING = 64
 
@@ -184,6 +184,24 @@ class Launcher:
         buffer = rmm.DeviceBuffer(size=max(size, 1), stream=self.stream)
         self.held.append(buffer)
         return buffer
+
+    def has_room(self, sizes: Sequence[int]) -> bool:
+        """Whether the allocator gives buffers of so many bytes at once; they are given back.
+
+        No resource of RMM's says what it has free, and a pool may have it in pieces. Without one
+        the driver says it, which is faster than giving it.
+        """
+        import rmm
+
+        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
+            return sum(sizes) <= free_bytes()
+        buffers: list[Any] = []
+        try:
+            for size in sizes:
+                buffers.append(rmm.DeviceBuffer(size=size, stream=self.stream))
+        except MemoryError:
+            return False
+        return True
 
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""

@@ -21,6 +21,25 @@ _INERTIA = 0.02
 _STEPS = 100
 
 
+# Variants of a kernel, which the model gives the same constants.
+_PLAIN = ("direct", "hgb", "scatter", "aggregate", "fold")
+
+
+def plain(kernel: str) -> str:
+    """The model's name of a kernel, which its variants share.
+
+    Parameters
+    ----------
+    kernel : str
+
+    Returns
+    -------
+    str
+    """
+    first = kernel.partition("_")[0]
+    return first if first in _PLAIN else kernel
+
+
 @dataclass(frozen=True)
 class Observation:
     """One run: what was decided, and the milliseconds of its kernels, named as in the model."""

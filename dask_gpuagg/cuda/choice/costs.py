@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -72,6 +73,23 @@ class Costs:
     claim_ps: float
     same_ps: float
 
+    @property
+    def corrections(self) -> dict[str, float]:
+        """How many times as long as these constants say kernels take, by the model's names."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Corrected(Costs):
+    """Constants whose kernels take other times than they say (``choice/correction.py``)."""
+
+    factors: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def corrections(self) -> dict[str, float]:
+        """See ``Costs``."""
+        return dict(self.factors)
+
 
 @dataclass(frozen=True)
 class Known:
@@ -79,6 +97,7 @@ class Known:
 
     costs: Costs
     source: str
+    derived: bool = False
 
 
 # A file of measured constants has about 1,000 bytes.
@@ -123,7 +142,8 @@ def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
             scaled[name] = 1 / cores
     made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
     how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
-    return Known(replace(_H200, **made, l2_megabytes=l2_megabytes), f"{how}times its bandwidth")
+    constants = replace(_H200, **made, l2_megabytes=l2_megabytes)
+    return Known(constants, f"{how}times its bandwidth", derived=True)
 
 
 # NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
@@ -163,12 +183,46 @@ def shipped(device: Device) -> Known:
 
 @cache
 def known(device: Device) -> Known:
-    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped."""
+    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped.
+
+    Those that are derived from another device are corrected by the calls of this process.
+    """
     for directory in directories():
         measured = read(directory / _name(device), device)
         if measured is not None:
             return measured
-    return shipped(device)
+    found, factors = shipped(device), _factors.get(device)
+    if not (found.derived and factors):
+        return found
+    times = ", ".join(f"{name} {factor:.2g}" for name, factor in sorted(factors.items()))
+    source = f"{found.source}; by the first calls kernels take so many times as long: {times}"
+    constants = Corrected(**asdict(found.costs), factors=tuple(sorted(factors.items())))
+    return replace(found, costs=constants, source=source)
+
+
+_factors: dict[Device, dict[str, float]] = {}
+
+
+def correct(device: Device, factors: Mapping[str, float]) -> bool:
+    """Let kernels be expected to take so many times as long as the derived constants say.
+
+    Parameters
+    ----------
+    device : Device
+    factors : mapping of str to float
+        By the model's names of kernels; all others are as expected.
+
+    Returns
+    -------
+    bool
+        Whether that is new.
+    """
+    before = _factors.get(device, {})
+    _factors[device] = dict(factors)
+    known.cache_clear()
+    # a median moves a little with each call
+    names = before.keys() | factors.keys()
+    return any(not 0.9 < before.get(n, 1.0) / factors.get(n, 1.0) < 1.1 for n in names)
 
 
 def path_of(device: Device) -> Path | None:

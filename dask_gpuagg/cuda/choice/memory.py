@@ -1,6 +1,9 @@
-"""The kernel that needs less device memory than one for which it did not suffice."""
+"""Kernels that device memory has room for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dask_gpuagg.cuda.choice.choose import (
     decide,
@@ -18,6 +21,58 @@ from dask_gpuagg.cuda.runtime.driver import Device
 
 # Bytes of a row that is sorted: its word and its number, from one copy to another.
 _SORTED_BYTES = 24
+# Bytes from which the allocator is asked before a kernel is decided on: writing as many takes
+# longer than asking.
+_ASKED_FROM = 1 << 28
+# Bytes of a value in most columns of copies, each of which is allocated by itself.
+_COPIED_BYTES = 8
+
+
+def that_fits(
+    query: Query,
+    rows: int,
+    decision: Decision,
+    device: Device,
+    has_room: Callable[[Sequence[int]], bool],
+    costs: Costs | None = None,
+    values: float | None = None,
+) -> Decision:
+    """The decision, or the best kernel whose copies or table there is memory for.
+
+    Parameters
+    ----------
+    query : Query
+    rows : int
+    decision : Decision
+    device : Device
+    has_room : callable
+        Takes bytes of several buffers; whether the allocator gives all of them at once.
+    costs : Costs, optional
+    values : float, optional
+        See ``choose.decide``.
+
+    Returns
+    -------
+    Decision
+        Where nothing fits the one that needs least, whose call meets the allocator's message.
+    """
+    while True:
+        sizes = _buffers(query, decision)
+        if sum(sizes) < _ASKED_FROM or has_room(sizes):
+            return decision
+        less = with_less_memory(query, rows, decision, device, costs, values)
+        if less is None:
+            return decision
+        decision = less
+
+
+def _buffers(query: Query, decision: Decision) -> list[int]:
+    """Bytes of the buffers for copies of rows, or of the table."""
+    needed = global_bytes(query, decision)
+    if not isinstance(decision, Partitioned):
+        return [needed]
+    each = _COPIED_BYTES * decision.partitions * decision.capacity
+    return [min(each, needed - first) for first in range(0, needed, each)]
 
 
 def with_less_memory(
@@ -44,11 +99,13 @@ def with_less_memory(
     Returns
     -------
     Decision or None
+        ``why`` says what there was no room for.
     """
     estimate = decision.estimate
     if isinstance(decision, Partitioned):
         memory = copies_bytes(query, decision) - 1
-        return decide(query, rows, estimate, device, "auto", costs, values, memory)
+        made = decide(query, rows, estimate, device, "auto", costs, values, memory)
+        return _instead_of(decision, made)
     case = Case(query, rows, estimate, device, query.values if values is None else values)
     why = "it needs the least memory"
     tables: list[Decision] = [in_global(case, why)]
@@ -56,7 +113,11 @@ def with_less_memory(
         tables.append(in_full_table(case, why))
     least = min(tables, key=lambda table: needed_bytes(query, rows, table))
     smaller = needed_bytes(query, rows, least) < needed_bytes(query, rows, decision)
-    return least if smaller else None
+    return _instead_of(decision, least) if smaller else None
+
+
+def _instead_of(decision: Decision, made: Decision) -> Decision:
+    return replace(made, why=f"{made.why}; device memory has no room for {decision.kernel}")
 
 
 def needed_bytes(query: Query, rows: int, decision: Decision) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Made, Target
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.query import tuning
@@ -92,15 +93,11 @@ class Texts(ctypes.Structure):
 # ---- which values --------------------------------------------------------------------------------
 
 
-def seen_bytes(call: Call) -> list[Seen]:
+def seen_bytes(call: Call) -> ctypes.Array[Seen]:
     """Bytes and values of each key column that a sample of the rows has."""
-
-    class AllSeen(ctypes.Structure):
-        _fields_ = [("of", Seen * len(call.query.keys))]
-
-    seen = AllSeen()
+    seen = (Seen * len(call.query.keys))()
     call.summarised("bytes", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
-    return list(seen.of)
+    return seen
 
 
 def range_of(least: int, greatest: int, margin: int = _MARGIN) -> tuple[int, int]:
@@ -118,6 +115,18 @@ def bounds_of(least: int, greatest: int) -> tuple[int, int]:
     """Least and greatest value, from how kernels/estimate/ranges.cuh keeps them."""
     half = 1 << 63
     return least - half, half - 1 - greatest
+
+
+# Partitions of a table mostly show the same bytes, and their numbers take longer than a kernel.
+_known: Cache[tuple[tuple[KeyPart, ...], bool, bytes], Codes | None] = Cache(64)
+
+
+def codes_of_seen(
+    keys: tuple[KeyPart, ...], keep_nulls: bool, seen: ctypes.Array[Seen]
+) -> Codes | None:
+    """``codes_of``, made once of the same bytes; it is not to be written to."""
+    key = keys, keep_nulls, bytes(seen)
+    return _known.of(key, lambda: codes_of(keys, keep_nulls, list(seen)))
 
 
 def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) -> Codes | None:

@@ -12,7 +12,14 @@ from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.choice.window import BEYOND
-from dask_gpuagg.cuda.keys.codes import WORD_BITS, Codes, bounds_of, codes_of, range_of, seen_bytes
+from dask_gpuagg.cuda.keys.codes import (
+    WORD_BITS,
+    Codes,
+    bounds_of,
+    codes_of_seen,
+    range_of,
+    seen_bytes,
+)
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
@@ -67,7 +74,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
         if bits is not None:
             return replace(query, ranged=True, two_words=True), range_columns(bits), None
     elif query.may_be_coded:
-        codes = codes_of(query.keys, query.keep_nulls, seen_bytes(call))
+        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call))
         if codes is not None:
             return replace(query, coded=True), [], codes
     return shortened(call), [], None
@@ -207,14 +214,10 @@ def _range_near(least: int, greatest: int) -> tuple[int, int]:
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
     columns = len(call.query.keys)
-
-    class Bounds(ctypes.Structure):
-        _fields_ = [("of", ctypes.c_uint64 * (2 * columns))]
-
-    seen = Bounds()
+    seen = (ctypes.c_uint64 * (2 * columns))()
     # as the kernel keeps them, all ones are the bounds of nothing
     call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
-    return [bounds_of(seen.of[2 * i], seen.of[2 * i + 1]) for i in range(columns)]
+    return [bounds_of(seen[2 * i], seen[2 * i + 1]) for i in range(columns)]
 
 
 def _longest(call: Call) -> int:

@@ -277,7 +277,7 @@ def _text_of(error: Any) -> str:
 @lru_cache(256)
 def _warn(problem: str) -> None:
     warnings.warn(
-        f"{problem}. What it has not got is compiled anew in each process; gpuagg.kernel-cache "
+        f"{problem}. What it lacks is compiled again in each process; gpuagg.kernel-cache "
         "names directories of this user or of root, which no other user may write",
         stacklevel=2,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -94,6 +95,14 @@ def l2_bytes(device: Device) -> int:
     return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
 
 
+def free_bytes() -> int:
+    """Device memory that no process has taken."""
+    from cuda.bindings import runtime
+
+    free, _ = _runtime_all(runtime.cudaMemGetInfo())
+    return int(free)
+
+
 def driver_version() -> int:
     """The CUDA version that the driver supports, as 13000 for 13.0."""
     from cuda.bindings import runtime
@@ -134,6 +143,19 @@ class Stopwatch:
         """Record the event that ends a lap."""
         self._laps.append((name, started, self.start(stream)))
 
+    def laps(self) -> Counter[str]:
+        """How many laps each name has."""
+        return Counter(name for name, _, _ in self._laps)
+
+    def is_done(self) -> bool:
+        """Whether the device has passed the last lap; does not wait for it."""
+        from cuda.bindings import driver
+
+        if not self._laps:
+            return True
+        (status,) = driver.cuEventQuery(self._laps[-1][2])
+        return bool(status == driver.CUresult.CUDA_SUCCESS)
+
     def milliseconds(self) -> dict[str, float]:
         """Device milliseconds by name; waits for the last lap."""
         from cuda.bindings import driver
@@ -159,7 +181,9 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
 
 
 def read_back(
-    pointer: int, into: ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64, stream: int
+    pointer: int,
+    into: ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64,
+    stream: int,
 ) -> None:
     """Copy a device struct or number to the host and wait for the stream.
 
@@ -167,7 +191,7 @@ def read_back(
     ----------
     pointer : int
         Device address.
-    into : ctypes.Structure, ctypes.c_uint32 or ctypes.c_uint64
+    into : ctypes.Structure, array, ctypes.c_uint32 or ctypes.c_uint64
     stream : int
     """
     driver = bindings()
@@ -202,9 +226,14 @@ def checked(returned: tuple[Any, ...]) -> Any:
 
 
 def _runtime(returned: tuple[Any, ...]) -> Any:
+    values = _runtime_all(returned)
+    return values[0] if values else None
+
+
+def _runtime_all(returned: tuple[Any, ...]) -> list[Any]:
     from cuda.bindings import runtime
 
     status, *values = returned
     if status != runtime.cudaError_t.cudaSuccess:
         raise DriverError(f"CUDA runtime: {status.name}")
-    return values[0] if values else None
+    return values

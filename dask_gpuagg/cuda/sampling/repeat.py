@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Run
@@ -97,15 +98,16 @@ class Expectation:
     hot: ExpectedHot | None = None
 
 
-# Of what calls of the same kernels have in common: what was forced, and what is grouped by.
-_Key = tuple[Kernels, str, tuple[str, ...]]
+# Of what calls of the same kernels have in common: what was forced, what is grouped by, and the
+# numbers of coded keys, which are the same object where they are the same.
+_Key = tuple[Kernels, str, tuple[str, ...], Any]
 _known: Cache[_Key, Expectation] = Cache(_KEPT)
 # Refusals in a row, and for how many calls no decision is repeated.
 _refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
 def _key(call: Call, forced: str) -> _Key:
-    return call.kernels, forced, call.about
+    return call.kernels, forced, call.about, call.codes
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -45,6 +45,23 @@ def _flag(column: plc.Column) -> str:
     return str(masked(column)).lower()
 
 
+class Template(NamedTuple):
+    """What a pass computes of columns by their positions.
+
+    Attributes
+    ----------
+    query : Query
+    inputs : tuple of (int, bool)
+        Positions of the columns, and whether only the validity of one is read.
+    outputs : tuple of (KernelOutput, DataType, int or None)
+        Of those that are gathered the position of the column.
+    """
+
+    query: Query
+    inputs: tuple[tuple[int, bool], ...]
+    outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
+
+
 class Aggregator:
     """Collects the outputs wanted of one pass over some columns, and runs the pass.
 
@@ -69,6 +86,7 @@ class Aggregator:
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = self._in_order = False
+        self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
         for key in keys:
@@ -324,6 +342,8 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """What is compiled."""
+        if self._template is not None:
+            return self._template.query
         return _query(
             tuple([key_part(k) for k in self.keys]),
             self.keep_nulls,
@@ -331,6 +351,36 @@ class Aggregator:
             tuple(self._states),
             tuple([output for output, _, _ in self._outputs]),
         )
+
+    def template(self, columns: Sequence[plc.Column]) -> Template | None:
+        """What the pass computes, for other columns of the same types; None if it cannot be told.
+
+        Parameters
+        ----------
+        columns : sequence of pylibcudf.Column
+            Of which all inputs are to be.
+        """
+        places = {id(column): i for i, column in enumerate(columns)}
+        inputs = [(places.get(id(column)), present) for column, present in self._inputs]
+        outputs = [
+            (output, dtype, None if of is None else places.get(id(of)))
+            for output, dtype, of in self._outputs
+        ]
+        made = [place for place, _ in inputs if place is not None]
+        gathered = [of for _, _, of in self._outputs if of is not None]
+        if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
+            return None
+        present = [present for _, present in inputs]
+        return Template(self.query, tuple(zip(made, present, strict=True)), tuple(outputs))
+
+    def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
+        """Compute the same of other columns, which have the same types."""
+        self._template = template
+        self._inputs = [(columns[place], present) for place, present in template.inputs]
+        self._outputs = [
+            (output, dtype, None if of is None else columns[of])
+            for output, dtype, of in template.outputs
+        ]
 
     def run(
         self,
@@ -380,6 +430,7 @@ class Aggregator:
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            return gather(list(map(whole, self.keys)), column_of(made.keys[0], INT32, groups))
+            rows = column_of(made.keys[0], INT32, groups)
+            return gather(list(map(whole, self.keys)), rows, all_there=True)
         pairs = zip(made.keys, self.keys, strict=True)
         return [column_of(m, k.type(), groups) for m, k in pairs]

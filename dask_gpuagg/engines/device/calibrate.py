@@ -11,7 +11,7 @@ from typing import Any
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.choice import costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit
+from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
@@ -59,9 +59,6 @@ EXPERIMENTS = tuple(
     for kernel in kernels
     for five in (False, True)
 )
-
-# Variants of a kernel, which the model gives the same constants.
-_PLAIN = ("hgb", "scatter", "aggregate", "fold")
 
 
 def calibrate(rows: int = ROWS) -> int:
@@ -137,21 +134,6 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
             tile,
             {plain(name): ms for name, ms in times.items()},
         )
-
-
-def plain(kernel: str) -> str:
-    """The model's name of a kernel, which its variants share.
-
-    Parameters
-    ----------
-    kernel : str
-
-    Returns
-    -------
-    str
-    """
-    first = kernel.partition("_")[0]
-    return first if first in _PLAIN else kernel
 
 
 def report(device: Device, known: costs.Known, found: Costs, seen: list[Observation]) -> str:

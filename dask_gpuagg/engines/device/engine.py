@@ -8,16 +8,16 @@ the tables of a result, sorts and casts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.categories import complete, occurring
 from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import (
@@ -27,6 +27,7 @@ from dask_gpuagg.engines.device.exchange import (
     output_of_bucket,
     split,
 )
+from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -36,6 +37,7 @@ from dask_gpuagg.engines.device.groups import (
     table,
     view,
 )
+from dask_gpuagg.engines.device.layout import kind_of
 from dask_gpuagg.engines.device.moments import is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.outputs import numbered, with_outputs
@@ -46,6 +48,7 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
+from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
     Shape,
     from_libcudf,
@@ -68,12 +71,16 @@ from dask_gpuagg.engines.device.states import finish_rows, keeps_values
 from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
-    "Shape", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "of_categories",
-    "output_of_bucket", "partial", "shape_of", "split", "stacked",
+    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype",
+    "compatible", "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize",
+    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
+    "shape_of", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
+
+# Kinds of columns of which a plan's pass is remembered: with nulls and without them.
+_KINDS = 16
 
 
 def partial(
@@ -125,10 +132,12 @@ def finalize(
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
     """Merge partials and make the outputs; see ``host.finalize``.
 
-    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed.
+    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed. ``owned``
+    changes nothing: the outputs are made anew.
     """
     stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     if plan.states_from_rows and plan.states:
@@ -181,23 +190,19 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
     if not plan.grouped:
         return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
-    # several outputs read the same column
-    seen = cache(lambda c: view(columns[c]))
-
-    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
-        column = None if output.column is None else seen(output.column)
-        finish_rows(aggregator, output, plan, column, watched)
-
-    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
-    dtypes = {
-        f"o{i}": columns[o.column].dtype
-        for i, o in enumerate(plan.outputs)
-        if o.column is not None
-        and keeps_values(o.aggregation)
-        and not is_own(columns[o.column].dtype)
-    }
-    shape = of_plan(shape, plan)
-    if plan.sort or not all(map(is_own, shape.dtypes)):
+    labels = _add_all(grouping, columns, plan)
+    prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
+    if prepared.promised is not shape:
+        prepared = _prepare(plan, shape)
+    shape = prepared.shape
+    if prepared.by_table:
+        dtypes = {
+            f"o{i}": columns[o.column].dtype
+            for i, o in enumerate(plan.outputs)
+            if o.column is not None
+            and keeps_values(o.aggregation)
+            and not is_own(columns[o.column].dtype)
+        }
         groups = grouping.table(labels, dtypes)
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
@@ -206,11 +211,62 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         pairs = list(zip(labels, made, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
+            if not plan.dropna:  # a NaN key is a null one
+                found = [nans_to_nulls(key) for key in found]
             return from_libcudf(found, outputs, shape, [k.dtype for k in keys])
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
     return shaped(groups, plan, shape)
+
+
+class _Prepared(NamedTuple):
+    """What ``direct`` finds out about a plan.
+
+    Attributes
+    ----------
+    promised : Shape
+        With which the plan came.
+    shape : Shape
+        As the plan has it.
+    by_table : bool
+        Whether the result is sorted, or has a dtype that libcudf does not know.
+    """
+
+    promised: Shape
+    shape: Shape
+    by_table: bool
+
+
+def _prepare(plan: Plan, promised: Shape) -> _Prepared:
+    shape = of_plan(promised, plan)
+    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
+
+
+# Of the plans used last; and for each what a pass computes of columns of one kind.
+_prepared: OfObjects[_Prepared] = OfObjects(8)
+_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
+
+
+def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
+    """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
+    views = list(map(view, columns))
+    known = _templates.of(plan, dict)
+    kind = kind_of([*grouping.views, *views])
+    if kind is not None and kind in known:
+        template, labels = known[kind]
+        grouping.aggregator.repeat(template, views)
+        return labels
+
+    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
+        column = None if output.column is None else views[output.column]
+        finish_rows(aggregator, output, plan, column, watched)
+
+    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
+    made = grouping.template(views)
+    if kind is not None and made is not None and len(known) < _KINDS:
+        known[kind] = made, labels
+    return labels
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:

@@ -26,10 +26,12 @@ from dask_gpuagg.plan import Plan
 Partial = dict[str, Any]
 
 _NANOSECONDS = 10**9
+# see the host's
+_SECOND = 0x9E3779B97F4A7C15
 _INT64 = plc.DataType(plc.TypeId.INT64)
 
 
-def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
+def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
     """The output that each row of key values belongs to, int64; see ``host.bucket_of``.
 
     Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
@@ -39,8 +41,11 @@ def bucket_of(keys: Sequence[Any], buckets: int) -> Any:
     for key in keys:
         columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
-    hashes = hash_object_dispatch(frame, index=False)
-    return (hashes.astype("uint64") % buckets).astype("int64")
+    hashes = hash_object_dispatch(frame, index=False).astype("uint64")
+    if second:
+        found = (hashes.values * cp.uint64(_SECOND)) >> cp.uint64(32)
+        return cudf.Series((found % cp.uint64(buckets)).astype(cp.int64))
+    return (hashes % buckets).astype("int64")
 
 
 def _hash_columns(key: Any) -> list[Any]:
@@ -63,21 +68,41 @@ def _hash_columns(key: Any) -> list[Any]:
     return [seconds, rest]
 
 
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    places = {name: _place_of(whole, plan, buckets, second) for name, whole in tables.items()}
+    return divided_tables(tables, places, buckets)
+
+
+def divided_tables(tables: Partial, places: dict[str, cp.ndarray], buckets: int) -> list[Partial]:
+    """Divide a partial into one per output, by the output of each row of each table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
-        of_row = bucket_of(keys, buckets).values
-        order = cp.argsort(of_row, kind="stable").astype(cp.int32)
-        ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+        order, ends = _order_of(places[name], buckets)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(whole, order[start:end])
+            part[name] = taken(whole, order[start:end])
     return parts
 
 
-def _taken(whole: Any, rows: cp.ndarray) -> Any:
+def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
+    """A table in the order of the outputs of ``split``, and where the rows of each end."""
+    order, ends = _order_of(_place_of(whole, plan, buckets), buckets)
+    return taken(whole, order), ends
+
+
+def _place_of(whole: Any, plan: Plan, buckets: int, second: bool = False) -> cp.ndarray:
+    """The output of each row by the hash of its key."""
+    keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
+    return bucket_of(keys, buckets, second).values
+
+
+def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
+    ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+    return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
+
+
+def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
     made = plc.copying.gather(
         plc.Table([view(whole[name]) for name in whole.columns]),

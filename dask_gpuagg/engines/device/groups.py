@@ -19,7 +19,7 @@ from cudf.core.column import ColumnBase
 from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device import layout
-from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.pieces import Pieces
 from dask_gpuagg.engines.device.whole_groups import SortedRows
@@ -50,16 +50,20 @@ class Grouping:
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
         self._keys = list(keys)
-        self._views = [view(k) for k in keys]
+        self.views = [view(k) for k in keys]
         self._keep_nulls = keep_nulls
-        self._passes = [Aggregator(self._views, keep_nulls)]
+        self._passes = [Aggregator(self.views, keep_nulls)]
 
     @property
     def aggregator(self) -> Aggregator:
         """The pass that takes the outputs of one more state."""
         if self._passes[-1].outputs > _FULL:
-            self._passes.append(Aggregator(self._views, self._keep_nulls))
+            self._passes.append(Aggregator(self.views, self._keep_nulls))
         return self._passes[-1]
+
+    def template(self, columns: Sequence[plc.Column]) -> Template | None:
+        """What is computed of these columns, where one pass does it."""
+        return self._passes[0].template(columns) if len(self._passes) == 1 else None
 
     def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
         """Key columns and outputs as libcudf's, one row per group."""
@@ -157,12 +161,16 @@ class Numbering:
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
-            codes = self._of_rows
-            if codes is None:
-                codes = cp.full(rows, -1, dtype=cp.int32)
-                codes[self.rows] = self.codes
-            self._sorted = SortedRows(column_of(codes), self.n)
+            self._sorted = SortedRows(column_of(self.of_rows(rows)), self.n)
         return self._sorted
+
+    def of_rows(self, rows: int) -> cp.ndarray:
+        """The numbers of the groups of all rows, this many; -1 for rows of none."""
+        codes = self._of_rows
+        if codes is None:
+            codes = cp.full(rows, -1, dtype=cp.int32)
+            codes[self.rows] = self.codes
+        return codes
 
     def where(self, kept: cp.ndarray) -> Numbering:
         """The same groups, of some of the rows."""

@@ -61,6 +61,20 @@ def identity(column: Any) -> tuple[Any, ...]:
     return (*addresses, column.offset(), int(column.type().id()), own)
 
 
+def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What a query depends on of its columns: types, nulls, which are the same; None of pieces."""
+    found: list[Any] = []
+    places: dict[tuple[Any, ...], int] = {}
+    for i, column in enumerate(columns):
+        if not isinstance(column, plc.Column):
+            return None
+        dtype = column.type()
+        child = column.child(0).type().id() if column.num_children() else None
+        place = places.setdefault(identity(column), i)
+        found.append((dtype.id(), dtype.scale(), masked(column), child, place))
+    return tuple(found)
+
+
 def masked(column: plc.Column) -> bool:
     """Whether rows of the column are null."""
     return column.null_mask() is not None and column.null_count() > 0
@@ -140,11 +154,16 @@ def column_of(made: Made, dtype: DataType, groups: int) -> plc.Column:
     return plc.Column(dtype, groups, made.characters, mask, nulls, 0, children)
 
 
-def gather(columns: Sequence[plc.Column], rows: plc.Column) -> list[plc.Column]:
-    """Rows of columns by number; null where there is no row of that number."""
+def gather(
+    columns: Sequence[plc.Column], rows: plc.Column, all_there: bool = False
+) -> list[plc.Column]:
+    """Rows of columns by number; null where there is no row of that number.
+
+    Where ``all_there`` says that each number is a row's, columns without nulls get no null mask,
+    which would be made and counted.
+    """
     if not columns:
         return []
-    table = plc.copying.gather(
-        plc.Table(list(columns)), rows, plc.copying.OutOfBoundsPolicy.NULLIFY
-    )
-    return list(table.columns())
+    policy = plc.copying.OutOfBoundsPolicy
+    beyond = policy.DONT_CHECK if all_there else policy.NULLIFY
+    return list(plc.copying.gather(plc.Table(list(columns)), rows, beyond).columns())

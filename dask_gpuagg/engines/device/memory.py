@@ -18,10 +18,12 @@ import gc
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from dask_gpuagg.reporting.units import size_text
 
 T = TypeVar("T")
 
@@ -70,11 +72,13 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
     """
     free, total = free_and_total()
     asked = asked_bytes(refused)
-    sizes = [] if asked is None else [f"{_shown(asked)} asked"]
-    sizes += [] if free is None or total is None else [f"{_shown(free)} of {_shown(total)} free"]
+    sizes = [] if asked is None else [f"{size_text(asked)} asked"]
+    sizes += (
+        [] if free is None or total is None else [f"{size_text(free)} of {size_text(total)} free"]
+    )
     limit = limit_of_resource()
-    sizes += [] if limit is None else [f"RMM's resource is limited to {_shown(limit)}"]
-    sizes.append(f"{_shown(held)} held by finished tables of this task")
+    sizes += [] if limit is None else [f"RMM's resource is limited to {size_text(limit)}"]
+    sizes.append(f"{size_text(held)} held by finished tables of this task")
     message = f"device memory does not suffice for {what}: {', '.join(sizes)} ({refused})"
     return OutOfDeviceMemory(message, asked, free, total, held)
 
@@ -97,24 +101,36 @@ def free_and_total() -> tuple[int | None, int | None]:
     return int(free), int(total)
 
 
-def limit_of_resource() -> int | None:
-    """Bytes that RMM's current resource gives at most, where it is a pool or has a limit."""
+def resources() -> Iterator[Any]:
+    """RMM's current memory resource and those that it takes its memory from, outermost first."""
     rmm = sys.modules.get("rmm")
     resource = None if rmm is None else rmm.mr.get_current_device_resource()
     while resource is not None:
-        for name in ("get_allocation_limit", "pool_size"):
-            if hasattr(resource, name):
-                return int(getattr(resource, name)())
+        yield resource
         upstream = getattr(resource, "get_upstream", None)
         resource = None if upstream is None else upstream()
+
+
+def limit_of_resource(pools: bool = True) -> int | None:
+    """Bytes that RMM's current resource gives at most, where that is known.
+
+    Parameters
+    ----------
+    pools : bool
+        Whether the size of a pool is a limit too, though it may grow.
+    """
+    names = ("get_allocation_limit", "pool_size") if pools else ("get_allocation_limit",)
+    for resource in resources():
+        for name in names:
+            if hasattr(resource, name):
+                return int(getattr(resource, name)())
     return None
 
 
-def _shown(size: int) -> str:
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size >= _UNITS[unit]:
-            return f"{size / _UNITS[unit]:,.1f} {unit}"
-    return f"{size} B"
+def spill_manager() -> Any | None:
+    """What moves cuDF's buffers to the host; None where its option ``spill`` is off."""
+    module = sys.modules.get("cudf.core.buffer.spill_manager")
+    return None if module is None else module.get_global_manager()
 
 
 def free_cached() -> None:
@@ -124,8 +140,7 @@ def free_cached() -> None:
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         cupy.get_default_memory_pool().free_all_blocks()
-    spilling = sys.modules.get("cudf.core.buffer.spill_manager")
-    manager = spilling.get_global_manager() if spilling is not None else None
+    manager = spill_manager()
     if manager is not None:
         manager.spill_device_memory(nbytes=sys.maxsize)
 

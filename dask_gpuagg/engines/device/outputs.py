@@ -66,8 +66,13 @@ def with_outputs(
             name = name if paired else "rows"
             if name not in numberings:
                 numberings[name] = Numbering.of_keys(keys_of(tables[name]), keys)
-            column = tables[name]["v" if paired else f"v{output.column}"]
-            values = _of_rows(output, numberings[name], column, paired)
+            if plan.narrowed and output.kind is Kind.WHOLE:
+                numbering = numberings[name]
+                column = numbering.take(tables[name][label])
+                values = plain(numbering.spread(numbering.codes, column))
+            else:
+                column = tables[name]["v" if paired else f"v{output.column}"]
+                values = _of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
         if empty is not None:
             values = values.fillna(empty)

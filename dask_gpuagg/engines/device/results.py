@@ -13,10 +13,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pylibcudf as plc
+from cudf.core.buffer import as_buffer
+from cudf.core.column import ColumnBase
+from cudf.core.column_accessor import ColumnAccessor
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import TypeId
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.cache import Cache
+from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
@@ -30,9 +34,13 @@ from dask_gpuagg.engines.device.groups import (
     table,
     view,
 )
-from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.plan import Output, Plan
 
+# libcudf's types of numbers, with cuDF's dtypes of them.
+_BITS = (8, 16, 32, 64)
+_NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
+_NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
+_NUMBERS = {getattr(TypeId, name): np.dtype(dtype) for name, dtype in _NAMES.items()}
 # Classes whose means are of the same class; their spread is a float.
 _OWN_MEANS = ("datetime", "timedelta", "decimal")
 
@@ -74,14 +82,19 @@ def shape_of(meta: Any) -> Shape:
 
 
 def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
-    """Index of the groups; a MultiIndex for several keys.
+    """Index of the groups by their key Series; a MultiIndex for several keys."""
+    return _index_of([key._column for key in keys], names)
+
+
+def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
+    """The same, by columns.
 
     It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
     factorized when somebody asks for them, which not many do.
     """
     if len(keys) == 1:
-        return cudf.Index._from_column(keys[0]._column, name=names[0])
-    index = cudf.MultiIndex._from_data({i: key._column for i, key in enumerate(keys)})
+        return cudf.Index._from_column(keys[0], name=names[0])
+    index = cudf.MultiIndex._from_data(dict(enumerate(keys)))
     index.names = list(names)
     return index
 
@@ -154,43 +167,76 @@ def from_libcudf(
     Parameters
     ----------
     keys : sequence of pylibcudf.Column
+        Without NaN.
     outputs : sequence of pylibcudf.Column
         Of dtypes that are libcudf's own.
     shape : Shape
     dtypes : sequence of dtypes
         Of the keys; categories and times in a zone are what libcudf stores them as.
     """
-    keys = [nans_to_nulls(key) for key in keys]
-    if len(keys) == 1 and is_own(dtypes[0]):
-        index = cudf.Index.from_pylibcudf(keys[0], {"name": shape.index[0]})
-    else:
-        series = [
-            plain(key) if is_own(dtype) else like(key, dtype)
-            for key, dtype in zip(keys, dtypes, strict=True)
-        ]
-        index = index_of(series, shape.index)
-    outputs = [_as_promised(o, d) for o, d in zip(outputs, shape.dtypes, strict=True)]
+    wrapped = [
+        _wrapped(key) if is_own(dtype) else ColumnBase.create(key, dtype)
+        for key, dtype in zip(keys, dtypes, strict=True)
+    ]
+    index = _index_of(wrapped, shape.index)
+    columns = [_wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
-        return cudf.Series.from_pylibcudf(outputs[0], {"name": shape.labels, "index": index})
-    several = isinstance(shape.labels, pd.MultiIndex)
-    labels = range(len(outputs)) if several else shape.labels
-    result = cudf.DataFrame.from_pylibcudf(
-        plc.Table(outputs), {"columns": list(labels), "index": index}
-    )
-    if several:
-        result._set_columns_like(_accessor_of(shape.labels))
-        result._data._prime_to_pandas_index(shape.labels)
+        return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
+    # empty at first: it would look for attributes among labels of several levels
+    result = cudf.DataFrame._from_data({}, index=index)
+    result._data = _labelled(columns, shape.labels)
     return result
 
 
-# Labels of several levels as cuDF has them: it would look for duplicates in them each time.
-_accessors: Cache[tuple[Any, ...], Any] = Cache(256)
+def _wrapped(column: plc.Column) -> ColumnBase:
+    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
+    dtype = _NUMBERS.get(column.type().id())
+    if dtype is None:
+        if column.type().id() == TypeId.STRING:
+            return ColumnBase.from_pylibcudf(column)
+        # days become seconds, which cuDF has
+        return plain(column)._column
+    mask = column.null_mask()
+    made = plc.Column(
+        column.type(),
+        column.size(),
+        as_buffer(column.data()),
+        None if mask is None else as_buffer(mask),
+        column.null_count(),
+        column.offset(),
+        [],
+        validate=False,
+    )
+    return ColumnBase.create(made, dtype, validate=False)
 
 
-def _accessor_of(labels: pd.MultiIndex) -> Any:
-    key = (tuple(labels), tuple(labels.names), tuple(level.dtype for level in labels.levels))
+def _labelled(columns: Sequence[ColumnBase], labels: Any) -> ColumnAccessor:
+    """Columns as a frame has them, by their labels."""
+    known = _seen.of(labels, lambda: _accessor_of(labels))
+    accessor = ColumnAccessor(
+        dict(zip(known.names, columns, strict=True)),
+        multiindex=known.multiindex,
+        rangeindex=known.rangeindex,
+        level_names=known.level_names,
+        label_dtype=known.label_dtype,
+        level_dtypes=known._level_dtypes,
+        verify=False,
+    )
+    accessor._prime_to_pandas_index(labels)
+    return accessor
 
-    def make() -> Any:
+
+# Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal
+# ones for each task.
+_accessors: Cache[tuple[Any, ...], ColumnAccessor] = Cache(256)
+_seen: OfObjects[ColumnAccessor] = OfObjects(16)
+
+
+def _accessor_of(labels: pd.Index) -> ColumnAccessor:
+    levels = labels.levels if isinstance(labels, pd.MultiIndex) else [labels]
+    key = (type(labels), tuple(labels), tuple(labels.names), tuple(level.dtype for level in levels))
+
+    def make() -> ColumnAccessor:
         frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
         frame.columns = labels
         return frame._data

@@ -6,7 +6,7 @@ concatenates numbers of several dtypes, and refuses all other mixtures: these ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import cudf
@@ -87,7 +87,7 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     pieces: list[list[Any]] = []
     rows = size = 0
     for part in run:
-        more = bytes_of(part)
+        more = bytes_of((*part.keys, *part.columns))
         if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
             pieces.append([])
             rows = size = 0
@@ -96,9 +96,9 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     return list(pieces)
 
 
-def bytes_of(part: Any) -> int:
-    """Bytes of the columns of a part, roughly."""
-    return sum(map(_bytes, (*part.keys, *part.columns)))
+def bytes_of(columns: Iterable[Any]) -> int:
+    """Bytes of columns, roughly."""
+    return sum(map(_bytes, columns))
 
 
 def _bytes(column: Any) -> int:

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from dask_gpuagg.aggregations import REGISTRY, Kind, markdown
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import DEVICE_CLASSES, dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
@@ -28,8 +29,16 @@ def _is_decimal128(dtype: Any) -> bool:
     return getattr(dtype, "precision", 0) > _DIGITS_OF_64_BITS
 
 
+# Of the plans used last: each task asks.
+_of_one_pass: OfObjects[bool] = OfObjects(8)
+
+
 def one_pass(plan: Plan) -> bool:
     """Whether one pass of the kernels over the only partition gives the finished groups."""
+    return _of_one_pass.of(plan, lambda: _is_of_one_pass(plan))
+
+
+def _is_of_one_pass(plan: Plan) -> bool:
     return (
         plan.shape == "groups"
         and plan.tables == ("groups",)

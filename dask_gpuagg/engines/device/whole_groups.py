@@ -150,19 +150,19 @@ class SortedRows:
             float64, or of the column's type for datetimes and durations: whole ticks.
         """
         ticks = column.type().id() in _TICKS
-        made, width = None, TYPE_BYTES[_sortable(column)]
+        made, width = None, TYPE_BYTES[sortable(column)]
         if self._unsorted(column, selection_costs.selects(self._rows, self._groups, width)):
             made = self._selected(column, q, interpolation, ticks)
         if made is None:
             segments = self._values(column)
-            made = sgb.quantiles(self._on, segments, _sortable(column), q, interpolation, ticks)
+            made = sgb.quantiles(self._on, segments, sortable(column), q, interpolation, ticks)
         data, mask, nulls = made
         dtype = column.type() if ticks else FLOAT64
         return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
     def nunique(self, column: plc.Column) -> plc.Column:
         """How many different values each group has, int64. Nulls are none, all NaN are one."""
-        ctype, counts = _sortable(column), None
+        ctype, counts = sortable(column), None
         width = TYPE_BYTES[ctype]
         pays = selection_costs.divides(self._rows, self._groups, width)
         if width >= selection_costs.DIVIDED_BYTES and self._unsorted(column, pays):
@@ -199,11 +199,11 @@ class SortedRows:
     def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
         stride = selection_costs.stride_of(self._rows, self._groups)
         room = selection_costs.room_of(self._rows, self._groups, stride)
-        selector = select.Selector(self._on, _sortable(column), self._groups, q, ticks)
+        selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 
     def _chunk(self, column: plc.Column) -> select.Chunk:
-        return select.Chunk(_column(column), self._address(), self._rows, self._groups, 0)
+        return select.Chunk(column_struct(column), self._address(), self._rows, self._groups, 0)
 
     def _values(self, column: plc.Column) -> sgb.Segments:
         # one column at a time: sorted rows take as much memory as the column does
@@ -211,8 +211,8 @@ class SortedRows:
             self._sorted = None
             segments = sgb.sort_values(
                 self._on,
-                _column(column),
-                _sortable(column),
+                column_struct(column),
+                sortable(column),
                 self._address(),
                 self._rows,
                 self._groups,
@@ -224,13 +224,14 @@ class SortedRows:
         return int(self._codes.data().ptr) if self._rows else 0
 
 
-def _sortable(column: plc.Column) -> str:
+def sortable(column: plc.Column) -> str:
     """C++ name of values that words sort as."""
     if column.type().id() is TypeId.DECIMAL128 or ctype_of(column) not in _SORTED:
         raise UnsupportedType(f"sorting values of type {column.type().id().name}")
     return ctype_of(column)
 
 
-def _column(column: plc.Column) -> ColumnStruct:
+def column_struct(column: plc.Column) -> ColumnStruct:
+    """A column as kernels take it."""
     view = view_of(column)
     return ColumnStruct(view.data, view.mask, view.offset)

@@ -24,15 +24,20 @@ import pyarrow.compute as pc
 
 from dask_gpuagg.dtypes import NUMERIC, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.host import fused
+from dask_gpuagg.engines.host.grouping import densify, encode
 
 Hashes = npt.NDArray[np.uint64]
 
 # of the hash of a tuple
 _FIRST, _FACTOR, _LAST = 0x345678, 1000003, 97531
 _DAY = 24 * 60 * 60
+# 2^64 / golden ratio: multiplicative hashing (Knuth, The Art of Computer Programming, 6.4)
+_SECOND = np.uint64(0x9E3779B97F4A7C15)
 
 
-def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.NDArray[np.int64]:
+def bucket_of(
+    keys: Sequence[Any], dtypes: Sequence[Any], buckets: int, second: bool = False
+) -> npt.NDArray[np.int64]:
     """The output that each row of key values belongs to.
 
     Parameters
@@ -41,16 +46,23 @@ def bucket_of(keys: Sequence[Any], dtypes: Sequence[Any], buckets: int) -> npt.N
     dtypes : sequence of dtypes
         What the metadata promised, one per key.
     buckets : int
+    second : bool
+        Whether the keys of one output are divided again, into even parts however many outputs there
+        are: by the upper bits of a product with the hash.
 
     Returns
     -------
     ndarray of int64, shape (rows,)
     """
     series = [pd.Series(key) for key in keys]
-    if len(keys) == 1 and _is_number(series[0], dtypes[0]) and fused.usable(len(series[0])):
+    number = len(keys) == 1 and _is_number(series[0], dtypes[0])
+    if number and not second and fused.usable(len(series[0])):
         return _bucket_of_numbers(series[0].to_numpy(np.float64), buckets)
     columns = [_hashes(key, d) for key, d in zip(series, dtypes, strict=True)]
-    return np.asarray(_together(columns) % np.uint64(buckets), dtype=np.int64)
+    hashes = _together(columns)
+    if second:
+        hashes = (hashes * _SECOND) >> np.uint64(32)
+    return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
 
 
 def _is_number(key: pd.Series, promised: Any) -> bool:
@@ -147,7 +159,7 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         text = pc.cast(pa.array(values.array), pa.string())
         return _of_numbers(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False), promised)
     if cls == "string":
-        return _of_array(values.to_numpy(dtype=object))
+        return _of_text(values)
     if cls in ("datetime", "timedelta"):
         unit, ticks = ticks_with_unit(values)
         return _of_ticks(ticks, TICKS[unit], promised)
@@ -156,6 +168,18 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         seconds = days.to_numpy(zero_copy_only=False).astype(np.int64) * _DAY
         return _of_ticks(seconds, TICKS["s"], promised)
     return _of_objects(values.to_numpy(dtype=object), promised)
+
+
+def _of_text(values: pd.Series) -> Hashes:
+    """Of each distinct string once: Python objects are made of nothing else."""
+    encoded = encode(values)
+    if encoded.dense:
+        codes, present = encoded.codes, np.arange(encoded.size)
+    else:
+        codes, present = densify(encoded.codes, encoded.size)
+    distinct = pd.Series(encoded.decode(present)).to_numpy(dtype=object)
+    hashes = pd.util.hash_array(distinct, categorize=False)
+    return np.asarray(hashes, np.uint64).take(codes)
 
 
 def _of_array(array: npt.NDArray[Any]) -> Hashes:

@@ -9,8 +9,8 @@ partitions.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from dask_gpuagg.engines.host.exchange import (
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
+from dask_gpuagg.engines.host.first_rows import key_table, rows_within
 from dask_gpuagg.engines.host.found_dtypes import (
     common_dtype,
     compatible,
@@ -39,6 +40,7 @@ from dask_gpuagg.engines.host.found_dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
+from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
     alike,
@@ -55,9 +57,10 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs", "divided",
-    "divided_outputs", "finalize", "of_categories", "output_of_bucket", "partial", "split",
-    "stacked",
+    "alike", "bounds_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
+    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "split",
+    "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
@@ -172,6 +175,7 @@ def finalize(
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    owned: bool = False,
 ) -> Any:
     """Merge partials and make the outputs.
 
@@ -185,13 +189,15 @@ def finalize(
     bucket : (int, int), optional
         Number of this output and number of outputs, when there are several. Unobserved
         categories then appear only in the output that their hash names.
+    owned : bool
+        Whether nobody else needs the partials: an output may take its memory from them.
 
     Returns
     -------
     DataFrame or Series
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
-        return _finished_alone(partials[0]["groups"], plan, meta)
+        return _finished_alone(partials[0]["groups"], plan, meta, owned)
     stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
@@ -250,14 +256,23 @@ def _is_plain(partial: Partial, plan: Plan) -> bool:
     )
 
 
-def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any) -> Any:
+def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any, owned: bool) -> Any:
     """The output of one partial, each of whose rows is a group: nothing is merged."""
-    arrays = {
-        name: table[name].to_numpy() if is_plain(table[name].dtype) else table[name].array
-        for name in table.columns
-    }
+    arrays = {name: _values(table[name], owned) for name in table.columns}
     keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
     return finish_groups(keys, arrays, {}, {}, plan, meta)
+
+
+def _values(column: pd.Series, owned: bool) -> Any:
+    """The array of a column; one that can be written to, where it is owned and memory is."""
+    if not is_plain(column.dtype):
+        return column.array
+    values = column.to_numpy()
+    if owned:
+        # pandas shows its memory read-only; that of a message is
+        with suppress(ValueError):
+            values.flags.writeable = True
+    return values
 
 
 def _states(
@@ -384,7 +399,7 @@ def _as_promised(key: Any, promised: Column, level: Any) -> Any:
     # None is null to every dtype, and NaN to those that pandas takes from the values
     for dtype, nothing in ((promised.dtype, None), (None, np.nan)):
         objects = held.where(~null, nothing).tolist()
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+        with suppress(TypeError, ValueError, OverflowError):
             made = pd.Series(objects, dtype=dtype)
             # floats are not what large integers are, nor integers what fractions are, nor is
             # False what None is

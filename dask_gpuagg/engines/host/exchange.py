@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
@@ -23,13 +24,43 @@ Partial = dict[str, pd.DataFrame]
 _RADIX_SORTED = 1 << 16
 
 
-def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
+def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output.
 
     Parameters
     ----------
     tables : dict of str to DataFrame
     plan : Plan
+    buckets : int
+    second : bool
+        Whether the partial is of one output, and is divided again; see ``bucket_of``.
+
+    Returns
+    -------
+    list of partials, of length ``buckets``
+    """
+    of_row = {}
+    for name, table in tables.items():
+        keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
+        if name == "groups":
+            of_row[name] = bucket_of(keys, _key_dtypes(plan), buckets, second)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            of_group = bucket_of(groups.keys, _key_dtypes(plan), buckets, second)
+            of_row[name] = of_group.take(groups.codes)
+    return divided_tables(tables, of_row, buckets)
+
+
+def divided_tables(
+    tables: Partial, places: dict[str, npt.NDArray[np.int64]], buckets: int
+) -> list[Partial]:
+    """Divide a partial into one per output.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    places : dict of str to ndarray of int64 in ``range(buckets)``
+        For each table the output of each row.
     buckets : int
 
     Returns
@@ -38,12 +69,7 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
-        if name == "groups":
-            of_row = bucket_of(keys, _key_dtypes(plan), buckets)
-        else:  # hashing a row costs more than numbering it
-            groups = group([pd.Series(k) for k in keys], dropna=False)
-            of_row = bucket_of(groups.keys, _key_dtypes(plan), buckets).take(groups.codes)
+        of_row: Any = places[name]
         counts = np.bincount(of_row, minlength=buckets)
         ends = np.cumsum(counts)
         slices = [slice(*each) for each in zip(ends - counts, ends, strict=True)]

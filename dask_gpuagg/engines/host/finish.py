@@ -67,6 +67,8 @@ def finish_groups(
     for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         if output.kind is Kind.MERGEABLE:
             values = _from_states(output, of_states, index)
+        elif plan.narrowed and output.kind is Kind.WHOLE:
+            values = reducers["rows"].placed(tables["rows"][f"o{i}"].to_numpy())
         else:
             values = _from_table(output, tables, reducers, plan)
         if output.column in plan.found:
@@ -119,8 +121,8 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     else:  # categories of some partition may have been null
         valid = ~pd.isna(keys[-1])
         keys, counts = [k[valid] for k in keys], counts[valid]
-    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
-    order = np.lexsort((-counts, *reversed(ranks)))
+    of_keys = ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
+    order = np.lexsort((-counts, *reversed(of_keys)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
     # Dask's metadata of counted categories has lost the name
@@ -159,19 +161,20 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
 
 
 def make_index(keys: list[Any], names: Any) -> pd.Index:
-    """Index of the groups; a MultiIndex for several keys."""
+    """Index of the groups; a MultiIndex for several keys. Nothing writes to the keys any more."""
     if len(keys) == 1:
-        return pd.Index(keys[0], name=names[0])
+        return pd.Index(keys[0], name=names[0], copy=False)
     return pd.MultiIndex.from_arrays(keys, names=names)
 
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
     """Positions that sort groups by key, nulls last, categories in their order."""
-    return np.lexsort(tuple(reversed(_ranks(keys))))
+    return np.lexsort(tuple(reversed(ranks(keys))))
 
 
-def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    ranks = []
+def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
+    """For each key an integer per row, in the order of its values; nulls are last."""
+    found = []
     for key in keys:
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
@@ -180,8 +183,8 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             plain = isinstance(key, pd.arrays.NumpyExtensionArray)
             codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
-        ranks.append(np.where(codes < 0, size, codes))
-    return ranks
+        found.append(np.where(codes < 0, size, codes))
+    return found
 
 
 def _by_state(fields: Fields) -> dict[str, Fields]:

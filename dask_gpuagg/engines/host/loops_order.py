@@ -78,3 +78,37 @@ def buckets_of_bits(
         h ^= h >> np.uint64(31)
         h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
         out[i] = h % np.uint64(number)
+
+
+@compiled
+def count_sides(
+    codes: Array,
+    values: Array,
+    lows: Array,
+    highs: Array,
+    counts: Array,
+    of_row: Array,
+    kept: Array,
+    at: int,
+) -> int:
+    """Count rows below, at and between the ends of their group's bracket; keep those between.
+
+    ``counts`` has a row of five sides for each group. Group and value of a row that is kept are
+    written from ``at`` on; the place behind the last one is returned. NaN are no values.
+    """
+    for i in range(len(codes)):
+        x = values[i]
+        if x != x:
+            continue
+        g = np.uint64(codes[i])
+        low, high = lows[g], highs[g]
+        # without a branch, which would be mispredicted for every other row; where both ends are
+        # one value, it is the low end
+        beyond = np.uint64(x > low)
+        side = np.uint64(x >= low) + beyond
+        side += beyond * (np.uint64(x >= high) + np.uint64(x > high))
+        counts[g, side] += 1
+        of_row[at] = codes[i]
+        kept[at] = x
+        at += side == np.uint64(2)
+    return at

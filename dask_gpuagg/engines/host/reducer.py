@@ -165,6 +165,12 @@ class Reducer:
             return None
         return ordered.medians(self._small_codes, self.n, values.to_numpy(np.float64))
 
+    def placed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Floats of rows, one of a group at most, by group; NaN where a group has none."""
+        found = np.full(self.n, np.nan, values.dtype)
+        found[self.codes] = values
+        return found
+
     def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """For each group the first of the given ascending row numbers, -1 where none is."""
         first = np.full(self.n, -1, dtype=np.int64)

@@ -134,9 +134,9 @@ def _has_many_groups(keys: Sequence[pd.Series]) -> bool:
     return 2 * again * rows < _ROWS_OF_A_GROUP * len(sample) ** 2
 
 
-def bytes_of(part: Any) -> int:
-    """Bytes of the columns of a part, roughly: of Python objects those of their addresses."""
-    return sum(map(_bytes, (*part.keys, *part.columns)))
+def bytes_of(columns: Iterable[pd.Series]) -> int:
+    """Bytes of columns, roughly: of Python objects those of their addresses."""
+    return sum(map(_bytes, columns))
 
 
 def _bytes(column: pd.Series) -> int:

@@ -594,3 +594,20 @@ def test_no_other_kernel_gathers() -> None:
 def test_unknown_kernel_raises(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
         choose.decide(SUM, 10**8, None, H200, name)
+
+
+def test_words_of_hot_keys_are_those_of_the_decision() -> None:
+    """Kept of the latest decisions, by the decisions themselves: equal ones may come again."""
+    decision = decided(SUM, 10**6)
+    decisions = [
+        replace(decision, hot=tuple(range(i, 3 * i)), hot_buckets=64) for i in range(1, 20)
+    ]
+    for _ in range(2):
+        for made in decisions:
+            keys = partitioned._hot_keys(SUM, made)
+            assert keys.count == len(made.hot)
+            assert tuple(keys.words[: keys.count]) == made.hot
+            assert not any(keys.words[keys.count :])
+            keys.words[0] = 99
+            again = partitioned._hot_keys(SUM, made)
+            assert again.words[0] == made.hot[0]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.keys.codes import PIECES, WORD_BITS, Codes, Seen, codes_of
+from dask_gpuagg.cuda.keys.codes import (
+    PIECES,
+    WORD_BITS,
+    Codes,
+    Seen,
+    codes_of,
+    codes_of_seen,
+)
 from dask_gpuagg.cuda.query.types import KeyPart
 
 PLACES = 8 * PIECES
@@ -217,3 +225,19 @@ def test_no_string_in_the_sample() -> None:
     assert word_of(codes, [None]) == 0
     assert word_of(codes, [b""]) == 1
     assert word_of(codes, [b"a"]) is None
+
+
+def test_codes_of_the_same_bytes_are_made_once() -> None:
+    def seen(*texts: bytes) -> Any:
+        return (Seen * 1)(seen_texts(list(texts)))
+
+    first = codes_of_seen((TEXT,), False, seen(b"id001", b"id013"))
+    assert first is not None
+    assert bytes(first) == bytes(codes_of([TEXT], False, [seen_texts([b"id001", b"id013"])]))
+    assert codes_of_seen((TEXT,), False, seen(b"id001", b"id013")) is first
+    others = (
+        codes_of_seen((TEXT,), False, seen(b"id001", b"id023")),
+        codes_of_seen((TEXT,), True, seen(b"id001", b"id013")),
+        codes_of_seen((TEXT._replace(masked=True),), True, seen(b"id001", b"id013")),
+    )
+    assert all(other is not first for other in others)

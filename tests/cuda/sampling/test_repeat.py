@@ -71,9 +71,13 @@ def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
 
 
 def call_of(
-    rows: int = ROWS, values: float | None = 1.0, kernels: Any = "kernels", about: Any = ("a",)
+    rows: int = ROWS,
+    values: float | None = 1.0,
+    kernels: Any = "kernels",
+    about: Any = ("a",),
+    codes: Any = None,
 ) -> Any:
-    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about)
+    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about, codes=codes)
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +229,8 @@ def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(kernels="others"), "auto") is None
     assert expectation.expectation(call_of(values=0.9), "auto") is None
     assert expectation.expectation(call_of(about=("b",)), "auto") is None
+    # the same words stand for other keys
+    assert expectation.expectation(call_of(codes=object()), "auto") is None
     expectation.forget()
     assert expectation.expectation(call_of(), "auto") is None
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose, costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit
+from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -149,6 +149,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     ("kernel", "named"),
     [
         ("hgb_runs", "hgb"),
+        ("direct_shared", "direct"),
         ("scatter_wide_narrow", "scatter"),
         ("aggregate_narrow", "aggregate"),
         ("fold_narrow", "fold"),
@@ -157,4 +158,4 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     ],
 )
 def test_variants_have_the_name_of_their_kernel(kernel: str, named: str) -> None:
-    assert calibrate.plain(kernel) == named
+    assert plain(kernel) == named

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 MISSING = [
-    "cudf", "cudf.core", "cudf.core.column", "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
+    "cudf", "cudf.core", "cudf.core.buffer", "cudf.core.column", "cudf.core.column_accessor",
+    "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
     "pylibcudf.types", "pylibcudf.utils", "rmm",
 ]  # fmt: skip
 FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"

@@ -20,6 +20,8 @@ from dask_gpuagg.engines.device.memory import (
     free_cached,
     limit_of_resource,
     out_of_memory,
+    resources,
+    spill_manager,
 )
 
 
@@ -106,7 +108,29 @@ def test_the_limit_of_a_resource_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         mr = SimpleNamespace(get_current_device_resource=lambda of=resource: of)
         monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
         assert limit_of_resource() == expected
+        assert limit_of_resource(pools=False) is None
     assert "RMM's resource is limited to 5.0 MiB" in str(out_of_memory("x", "Requested bytes 1"))
+
+
+def test_a_limit_is_told_from_a_pool_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = SimpleNamespace(get_allocation_limit=lambda: 3 << 20)
+    pool = SimpleNamespace(pool_size=lambda: 5 << 20, get_upstream=lambda: limit)
+    mr = SimpleNamespace(get_current_device_resource=lambda: pool)
+    monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
+    assert limit_of_resource() == 5 << 20
+    assert limit_of_resource(pools=False) == 3 << 20
+    assert list(resources()) == [pool, limit]
+
+
+def test_cudf_spills_only_where_it_was_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "cudf.core.buffer.spill_manager"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    assert spill_manager() is None
+    asked: list[int] = []
+    manager = SimpleNamespace(spill_device_memory=lambda nbytes: asked.append(nbytes))
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(get_global_manager=lambda: manager))
+    free_cached()
+    assert asked == [sys.maxsize]
 
 
 def test_tables_come_back_as_they_left() -> None:

@@ -63,6 +63,23 @@ def test_as_promised_it_is_dasks_own(name: str, nulls: bool):
     assert places(key, key.dtype) == theirs.tolist()
 
 
+TEXTS = {
+    "of one length": [f"id{i % 700:03d}" for i in range(60_000)],
+    "of many bits": [f"{i * 2654435761 % 2**32:032b}" for i in range(3_000)],
+    "of several lengths": ["x" * (i % 7) + str(i % 900) for i in range(60_000)],
+    "long": ["long " * 20 + str(i % 11) for i in range(3_000)],
+}
+
+
+@pytest.mark.parametrize("texts", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("dtype", ["str", "string[pyarrow]", "string[python]"])
+@pytest.mark.parametrize("first", [None, ""])
+def test_repeated_text_has_the_hash_of_each_row(texts: list[str], dtype: str, first: str | None):
+    texts = [first, *texts, first]
+    theirs = partitioning_index(pd.DataFrame({"k": pd.Series(texts, dtype=dtype)}), MANY)
+    assert places(pd.array(texts, dtype=dtype), pd.Series(texts, dtype=dtype).dtype) == list(theirs)
+
+
 def test_of_several_keys_it_is_dasks_own():
     frame = pd.DataFrame({"a": KEYS["int64"], "b": KEYS["str"], "c": KEYS["datetime64[us]"]})
     # a column of text keeps Dask from casting the numbers

@@ -255,3 +255,61 @@ def test_one_partial_is_finished_as_merged_ones_are(
     if not sort:
         alone, merged = alone.sort_index(), merged.sort_index()
     pd.testing.assert_frame_equal(alone, merged)
+
+
+def of_plain(rows: int, names: list[str]) -> tuple[pd.DataFrame, Plan, pd.DataFrame]:
+    """Rows that are all groups of their own, a plan, and the metadata of its output."""
+    whole = pd.DataFrame({"k": np.arange(rows), "v": np.arange(rows) / 2})
+    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
+    asked = [Requested(name, name, "v") for name in names]
+    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
+    meta = whole.groupby("k").v.agg(names).iloc[:0]
+    return whole, plan, meta
+
+
+def made_of(whole: pd.DataFrame, plan: Plan) -> dict[str, pd.DataFrame]:
+    return engine.partial([whole["k"]], [whole["k"], whole["v"]], whole.index, plan)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_an_output_takes_the_memory_of_an_owned_partial_alone(owned: bool):
+    whole, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(whole, plan)
+    made = engine.finalize([partial], plan, meta, owned=owned)
+    expected = made.copy(deep=True)
+    for column in made.columns:
+        values = made[column].to_numpy()
+        shared = [np.shares_memory(values, partial["groups"][f]) for f in partial["groups"]]
+        assert any(shared) == owned
+        made.iloc[0, made.columns.get_loc(column)] = 77
+        assert made[column].iloc[0] == 77
+    again = engine.finalize([partial], plan, meta)
+    pd.testing.assert_frame_equal(again.iloc[1:], expected.iloc[1:])
+    pd.testing.assert_frame_equal(again.iloc[:1], (made if owned else expected).iloc[:1])
+
+
+def test_memory_that_cannot_be_written_to_is_copied():
+    whole, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(whole, plan)
+    frozen = {}
+    for name in partial["groups"]:
+        frozen[name] = partial["groups"][name].to_numpy().copy()
+        frozen[name].flags.writeable = False
+        frozen[name] = np.frombuffer(bytes(frozen[name].data), frozen[name].dtype)
+    sent = {"groups": pd.DataFrame(frozen, copy=False)}
+    made = engine.finalize([sent], plan, meta, owned=True)
+    made.iloc[0, 0] = 77.0
+    assert made.iloc[0, 0] == 77.0
+    assert sent["groups"].iloc[0, 1] != 77.0
+
+
+@pytest.mark.parametrize("rows", [1, 1_000, 200_000])
+def test_no_output_has_the_memory_of_the_rows(rows: int):
+    """A result may be written to: the partition it was made of may be the user's frame."""
+    names = ["sum", "prod", "min", "max", "mean", "var", "count", "size", "any", "first", "last"]
+    whole, plan, meta = of_plain(rows, names)
+    made = engine.finalize([made_of(whole, plan)], plan, meta, owned=True)
+    columns = [made[column].to_numpy() for column in made.columns]
+    for rows_of in (whole["k"].to_numpy(), whole["v"].to_numpy()):
+        assert not any(np.shares_memory(values, rows_of) for values in columns)
+        assert not np.shares_memory(made.index.to_numpy(), rows_of)

@@ -1,0 +1,92 @@
+"""Parquet for the device: several reads at a time, each on a stream of its own.
+
+cuDF reads on one stream, whichever thread asks. There the pages of one file are decoded after those
+of another, and they are too few to keep a GPU busy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import Any
+
+import cudf
+import pylibcudf as plc
+from dask.dataframe.io.utils import _is_local_fs
+from dask_cudf.io.parquet import CudfEngine
+from pylibcudf.utils import _get_stream
+from rmm.pylibrmm.stream import DEFAULT_STREAM, Stream
+
+from dask_gpuagg.cuda.runtime.driver import current_device
+
+# reads that are decoded side by side
+_STREAMS = 4
+# what Dask says of each dataset
+_USUAL = {"partitioning", "format"}
+
+_lock = Lock()
+# by the number of the device
+_streams: dict[int, Iterator[Stream]] = {}
+
+
+class ReadOnStreams(CudfEngine):  # type: ignore[misc]
+    """dask-cudf's reader of Parquet, for columns whose row labels nobody reads."""
+
+    @classmethod
+    def multi_support(cls) -> bool:
+        """Whether several files are read into one table."""
+        return bool(CudfEngine.multi_support())
+
+    @classmethod
+    def _read_paths(
+        cls,
+        paths: Sequence[str],
+        fs: Any,
+        columns: Sequence[str] | None = None,
+        row_groups: Any = None,
+        filters: Any = None,
+        partitions: Any = None,
+        partitioning: Any = None,
+        partition_keys: Any = None,
+        open_file_options: Any = None,
+        dataset_kwargs: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        # where no folder is named after a value, of which ``partitions`` has the columns, Dask's
+        # dataset says no more than that files are Parquet
+        asked = (filters, partitions, partition_keys, kwargs, set(dataset_kwargs or ()) - _USUAL)
+        # The default stream waits for ours and they for it, so that memory is used again in the
+        # right order. A stream for each thread would not.
+        ordered = _get_stream() == DEFAULT_STREAM
+        if any(asked) or columns == [] or not ordered or not _is_local_fs(fs):
+            return super()._read_paths(
+                paths,
+                fs,
+                columns=columns,
+                row_groups=row_groups,
+                filters=filters,
+                partitions=partitions,
+                partitioning=partitioning,
+                partition_keys=partition_keys,
+                open_file_options=open_file_options,
+                dataset_kwargs=dataset_kwargs,
+                **kwargs,
+            )
+        source = plc.io.SourceInfo(list(paths))
+        builder = plc.io.parquet.ParquetReaderOptions.builder(source)
+        options = builder.use_pandas_metadata(False).build()
+        if columns is not None:
+            options.set_column_names(list(columns))
+        if row_groups and row_groups != [None] * len(paths):
+            options.set_row_groups(row_groups)
+        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(options, _next_stream()))
+
+
+def _next_stream() -> Stream:
+    """One of some streams of the calling thread's device, in turn."""
+    number = current_device().ordinal
+    with _lock:
+        if number not in _streams:
+            _streams[number] = itertools.cycle([Stream() for _ in range(_STREAMS)])
+        return next(_streams[number])

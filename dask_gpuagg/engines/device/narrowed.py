@@ -1,0 +1,333 @@
+"""Quantiles of groups by brackets, on the device; ``dask_gpuagg.narrowing`` has the steps.
+
+The kernels are those that select among the rows of one chunk (``kernels/select``). Here each step
+is a task of its own: brackets and counts are tables by key, as chunks number their groups apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pylibcudf as plc
+from pylibcudf.utils import _get_stream
+
+from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.cuda.algorithms import select, sgb
+from dask_gpuagg.cuda.algorithms.select import Selector
+from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
+from dask_gpuagg.cuda.query.tuning import SIDES
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
+from dask_gpuagg.cuda.runtime.background import waiting
+from dask_gpuagg.engines.device import layout
+from dask_gpuagg.engines.device.groups import (
+    Numbering,
+    column_of,
+    like,
+    matches,
+    plain,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device.outputs import numbered
+from dask_gpuagg.engines.device.passes import keys_of
+from dask_gpuagg.engines.device.stacking import aligned, stack
+from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
+from dask_gpuagg.narrowing import Target, interpolation_of, target_of, targets
+from dask_gpuagg.plan import Plan
+
+# Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
+_ROOM = 8
+_ROOM_AT_LEAST = 1 << 16
+
+# The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
+# groups; and for each target, with its number, ``counts`` of the groups of each side, one side
+# after the other, and ``kept``, the group and the word of each row inside. Tables travel as
+# buffers.
+Counted = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Brackets:
+    """For each target the two words between which a group's order statistics are looked for.
+
+    Attributes
+    ----------
+    keys : DataFrame
+        Of the groups that have brackets.
+    ends : list of arrays of shape (groups, 2)
+        For each target the low and the high ends.
+    others : bool
+        Whether the brackets of all other groups are open, or closed.
+    """
+
+    keys: Any
+    ends: list[cp.ndarray]
+    others: bool
+
+
+def is_ready() -> bool:
+    """Whether the kernels that select are there, or can be compiled."""
+    with waiting(True):
+        return can_sort()
+
+
+def kept_rows(counted: Counted) -> int:
+    """How many rows were kept."""
+    return sum(len(t) for name, t in counted.items() if name.startswith("kept"))
+
+
+def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
+    """One row of each ``stride``; see ``host.narrowed.sample``."""
+    places: dict[int, plc.Column] = {}
+    first = [*run[0].keys, *(run[0].columns[c] for c in plan.rows)]
+    names = [f"k{i}" for i in range(len(run[0].keys))] + [f"v{c}" for c in plan.rows]
+    sampled = []
+    for part in run:
+        rows = len(part)
+        if rows not in places:
+            places[rows] = _places(rows, stride)
+        columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
+        sampled.append(layout.gather(list(map(view, columns)), places[rows]))
+    made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
+    pairs = zip(names, made, first, strict=True)
+    return table({name: like(column, known.dtype) for name, column, known in pairs})
+
+
+def _places(rows: int, stride: int) -> plc.Column:
+    """Numbers of one row of each ``stride``."""
+    blocks = cp.arange(-(-rows // stride), dtype=cp.uint64)
+    # not at equal distances: rows may have a period
+    within = (blocks * cp.uint64(0x9E3779B97F4A7C15)) >> cp.uint64(40)
+    places = blocks * cp.uint64(stride) + within % cp.uint64(stride)
+    return column_of(cp.minimum(places, cp.uint64(max(rows - 1, 0))).astype(cp.int32))
+
+
+def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
+    """Brackets from the samples of all chunks."""
+    rows = stack(samples)
+    groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
+    ends = []
+    for target in targets(plan):
+        column = view(rows[f"v{target.column}"])
+        width = _width(sortable(column))
+        if len(groups) == 0:
+            ends.append(cp.zeros((0, 2), _word(width)))
+            continue
+        with waiting(True):
+            selector = _selector(sortable(column), len(groups), target)
+            words = selector.aim([_chunk(column, codes, len(groups))], 1)
+        ends.append(_array(words, width).reshape(-1, 2).copy())
+    return Brackets(groups, ends, others=True)
+
+
+def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
+    """Count rows by the sides of their group's brackets, and keep those inside."""
+    groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
+    made: Counted = {"keys": groups}
+    for i, target in enumerate(targets(plan)):
+        column = view(columns[target.column])
+        ends = _ends_of(groups, brackets, i)
+        sides, kept = _counted(column, codes, ends, target)
+        made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+    return made
+
+
+def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Target) -> Any:
+    """Counts of shape (SIDES * groups,), and the table of the rows inside."""
+    groups, rows = len(ends), column.size()
+    width = ends.dtype.itemsize
+    room = rows // _ROOM + _ROOM_AT_LEAST
+    with waiting(True):
+        selector = _selector(sortable(column), max(groups, 1), target)
+        while True:
+            counts, kept = selector.counts(), selector.candidates(room)
+            if groups:
+                chunk = _chunk(column, codes, groups)
+                selector.count(chunk, _words(ends), counts, kept)
+            found = selector.kept(kept)
+            if found <= room:
+                break
+            room = found
+    sides = _bytes(counts).view(cp.uint64)[: SIDES * groups]
+    columns = {"g": _array(kept.of_row, 4)[:found], "w": _array(kept.words, width)[:found]}
+    # copies: the room for more is given back
+    return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """The counts of all chunks; their groups are numbered."""
+
+    groups: Any
+    codes: list[cp.ndarray]
+    counted: Sequence[Counted]
+
+    @classmethod
+    def of(cls, counted: Sequence[Counted]) -> _Together:
+        stacked = stack([one["keys"] for one in counted])
+        groups, codes = _numbered(keys_of(stacked), True)
+        ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
+        return cls(groups, cp.split(codes, ends.tolist()), counted)
+
+    def like(self, groups: Any) -> _Together:
+        """The same in the numbers of other groups, among which these are."""
+        mine, others = aligned([self.groups, groups])
+        rows, codes = matches(keys_of(mine), keys_of(others))
+        places = cp.empty(len(self.groups), cp.int32)
+        places[rows] = codes
+        return _Together(groups, [places[each] for each in self.codes], self.counted)
+
+    def counts(self, target: int) -> cp.ndarray:
+        """Sums over all chunks, of shape (SIDES, groups)."""
+        sums = cp.zeros((SIDES, len(self.groups)), cp.uint64)
+        for codes, one in zip(self.codes, self.counted, strict=True):
+            counts = one[f"counts{target}"]["n"].values.reshape(SIDES, -1)
+            sums[:, codes] += counts  # each group once in each
+        return sums
+
+    def kept(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
+        """Group and word of all rows that were kept."""
+        tables = [one[f"kept{target}"] for one in self.counted]
+        of = [c[t["g"].values] for c, t in zip(self.codes, tables, strict=True)]
+        return cp.concatenate(of), cp.concatenate([t["w"].values for t in tables])
+
+
+class _Settling:
+    """A quantile of all groups, from the counts and the rows of all chunks."""
+
+    def __init__(self, together: _Together, brackets: Brackets, i: int, plan: Plan) -> None:
+        target = targets(plan)[i]
+        dtype = plan.columns[target.column].dtype
+        ctype = sortable(view(cudf.Series([], dtype=dtype)))
+        self.selector = _selector(ctype, len(together.groups), target)
+        self._i = i
+        self._ends = _words(_ends_of(together.groups, brackets, i))
+        self.missed = 0
+
+    @property
+    def ends(self) -> cp.ndarray:
+        """The brackets of groups that are not settled; closed ones of the others."""
+        return _array(self._ends, self._ends.width).reshape(-1, 2)
+
+    def narrow(self, together: _Together) -> _Settling:
+        """Take the counts by the last brackets."""
+        counts = _words(together.counts(self._i))
+        tally = self.selector.narrow(counts.buffer, self._ends, self.selector.candidates(0))
+        self.missed = int(tally.missed)
+        return self
+
+    def settle(self, together: _Together) -> _Settling:
+        """The same, and pick what is settled."""
+        self.narrow(together)
+        of_row, words = together.kept(self._i)
+        kept = self.selector.candidates(len(words))
+        _array(kept.words, words.dtype.itemsize)[: len(words)] = words
+        _array(kept.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
+        self.selector.pick(kept, len(words))
+        return self
+
+
+def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
+    """Brackets that surely hold the ranks which others missed; ``None`` where none did."""
+    together = _Together.of(counted)
+    if len(together.groups) == 0:
+        return None
+    with waiting(True):
+        every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
+        found = [one.narrow(together) for one in every]
+    if not any(one.missed for one in found):
+        return None
+    return Brackets(together.groups, [one.ends.copy() for one in found], others=False)
+
+
+def picked(
+    brackets: Brackets,
+    counted: Sequence[Counted],
+    wider: Brackets | None,
+    again: Sequence[Counted],
+    plan: Plan,
+) -> Any:
+    """One row of each group, with its outputs of whole groups; see ``host.narrowed.picked``."""
+    together = _Together.of(counted)
+    whole = {i: o for i, o in enumerate(plan.outputs) if o.kind is Kind.WHOLE}
+    keys = {name: together.groups[name] for name in together.groups.columns}
+    if len(together.groups) == 0:
+        return table(keys | {f"o{i}": cudf.Series([], dtype="float64") for i in whole})
+    second = None if wider is None else _Together.of(again).like(together.groups)
+    found: dict[Target, _Settling] = {}
+    outputs = {}
+    with waiting(True):
+        for i, target in enumerate(targets(plan)):
+            found[target] = _Settling(together, brackets, i, plan).settle(together)
+            if second is not None and found[target].missed:
+                found[target].settle(second)
+        for i, output in whole.items():
+            one = found[target_of(output)]
+            data, mask, nulls = one.selector.made(interpolation_of(output))
+            size = len(together.groups)
+            column = plc.Column(layout.FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
+            outputs[f"o{i}"] = plain(column)
+    return table(keys | outputs)
+
+
+def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
+    """The groups of some rows, and the number of each row's group, -1 for none."""
+    groups, numbering = numbered(keys, keep_nulls)
+    numbering = numbering or Numbering.of_keys(keys, keys_of(groups))
+    return groups, numbering.of_rows(len(keys[0]))
+
+
+def _ends_of(groups: Any, brackets: Brackets, target: int) -> cp.ndarray:
+    """The ends of the brackets of groups."""
+    known = brackets.ends[target]
+    ends = cp.empty((len(groups), 2), known.dtype)
+    # open and closed as ``Pair`` of kernels/select/rows.cuh
+    ends[:, 0] = 0 if brackets.others else 1
+    ends[:, 1] = np.iinfo(known.dtype).max if brackets.others else 0
+    mine, others = aligned([groups, brackets.keys])
+    rows, codes = matches(keys_of(mine), keys_of(others))
+    ends[rows] = known[codes]
+    return ends
+
+
+def _selector(ctype: str, groups: int, target: Target) -> Selector:
+    return Selector(sgb.launcher(_get_stream()), ctype, groups, target.q)
+
+
+def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> select.Chunk:
+    return select.Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
+
+
+def _width(ctype: str) -> int:
+    return max(4, TYPE_BYTES[ctype])
+
+
+def _word(width: int) -> Any:
+    return cp.dtype(f"u{width}")
+
+
+def _bytes(buffer: Any) -> cp.ndarray:
+    """A buffer of rmm as an array, not copied."""
+    return cp.asarray(buffer).view(cp.uint8)
+
+
+def _array(words: Words, width: int) -> cp.ndarray:
+    data = _bytes(words.buffer)  # one byte for no words
+    return data[: data.size // width * width].view(_word(width))
+
+
+def _words(array: cp.ndarray) -> Words:
+    """An array as words, copied."""
+    width = array.dtype.itemsize
+    words = array_of(sgb.launcher(_get_stream()), array.size, width)
+    _array(words, width)[: array.size] = array.ravel()
+    return words
+
+
+def _series(array: cp.ndarray) -> Any:
+    return plain(column_of(cp.ascontiguousarray(array)))

@@ -1,0 +1,381 @@
+"""Quantiles of groups by brackets, on the host; ``dask_gpuagg.narrowing`` has the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.engines.host import fused, ordered
+from dask_gpuagg.engines.host.exchange import keys_of
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.interpolated import interpolated
+from dask_gpuagg.engines.host.stacking import stack, stack_series
+from dask_gpuagg.narrowing import ERRORS, SPARE, Target, target_of, targets
+from dask_gpuagg.plan import Output, Plan
+
+Array = npt.NDArray[Any]
+
+# Where a row lies; those at the ends are counted and not kept: many equal ones cost nothing.
+BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(5)
+SIDES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Brackets:
+    """For each target the two values between which a group's order statistics are looked for.
+
+    Attributes
+    ----------
+    keys : DataFrame
+        Of the groups that have brackets.
+    ends : list of (ndarray, ndarray), each of shape (groups,)
+        For each target the low and the high ends, as ``_wide`` values.
+    others : bool
+        Whether the brackets of all other groups are open, or shut.
+    """
+
+    keys: pd.DataFrame
+    ends: list[tuple[Array, Array]]
+    others: bool
+
+
+# The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
+# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``kept``, for
+# each target the group and the value of each row inside. Plain, so that arrays travel as they are.
+Counted = dict[str, Any]
+
+
+def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
+    """One row of each ``stride``: keys, and the columns of the targets.
+
+    Parameters
+    ----------
+    run : sequence of parts
+        With ``keys`` and ``columns`` as the plan names them, of equal dtypes.
+    plan : Plan
+    stride : int
+
+    Returns
+    -------
+    DataFrame
+        Columns ``k0``, ``k1`` and so on, and ``v`` with the position of each column.
+    """
+    return stack([_sampled(part.keys, part.columns, plan, stride) for part in run])
+
+
+def _sampled(
+    keys: Sequence[pd.Series], columns: Sequence[pd.Series], plan: Plan, stride: int
+) -> pd.DataFrame:
+    rows = len(keys[0])
+    # not at equal distances: rows may have a period
+    places = np.arange(0, rows, stride)
+    places += np.random.default_rng(rows).integers(0, stride, len(places))
+    places = np.minimum(places, rows - 1)
+    found = {f"k{i}": key.array.take(places) for i, key in enumerate(keys)}
+    found |= {f"v{c}": columns[c].array.take(places) for c in plan.rows}
+    return pd.DataFrame(found, copy=False)
+
+
+def is_ready() -> bool:
+    """Whether rows can be counted by brackets."""
+    return True
+
+
+def kept_rows(counted: Counted) -> int:
+    """How many rows were kept."""
+    return sum(len(values) for _, values in counted["kept"])
+
+
+def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
+    """Brackets from the samples of all chunks."""
+    stacked = stack(list(samples))
+    dropna = plan.dropna and not plan.drops_late
+    groups = group(keys_of(stacked), dropna)
+    table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+    ends = []
+    for target in targets(plan):
+        dtype = plan.columns[target.column].dtype
+        values, codes = stacked[f"v{target.column}"].to_numpy(_wide(dtype)), groups.codes
+        if groups.kept is not None:
+            values = values[groups.kept]
+        if values.dtype.kind == "f":
+            valid = ~np.isnan(values)
+            values, codes = values[valid], codes[valid]
+        ends.append(_aimed(codes, groups.n, values, target.q))
+    return Brackets(table, ends, others=True)
+
+
+def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]:
+    counts = np.bincount(codes, minlength=n)
+    starts = np.cumsum(counts) - counts
+    sorted_values = values[ordered.order_within(codes, n, values)]
+    middle = q * counts - 0.5
+    margin = ERRORS * np.sqrt(counts * q * (1.0 - q)) + SPARE
+    low, high = np.floor(middle - margin).astype(np.int64), np.ceil(middle + margin).astype(int)
+    least, greatest = _extremes(values.dtype)
+    lows, highs = np.full(n, least, values.dtype), np.full(n, greatest, values.dtype)
+    some = low >= 0
+    lows[some] = sorted_values[(starts + low)[some]]
+    some = high < counts
+    highs[some] = sorted_values[(starts + high)[some]]
+    return lows, highs
+
+
+def _wide(dtype: Any) -> np.dtype[Any]:
+    """The dtype in which values are compared, by compiled loops of three signatures."""
+    return np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind])
+
+
+def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
+def count(
+    keys: Sequence[pd.Series], columns: Sequence[pd.Series], brackets: Brackets, plan: Plan
+) -> Counted:
+    """Count rows by the sides of their group's brackets, and keep those inside.
+
+    Parameters
+    ----------
+    keys, columns : sequence of Series
+        Of the rows, as the plan names them.
+    brackets : Brackets
+    plan : Plan
+
+    Returns
+    -------
+    Counted
+    """
+    groups = group(keys, plan.dropna and not plan.drops_late)
+    table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+    places = _places(table, brackets)
+    counts, kept = [], []
+    for target, ends in zip(targets(plan), brackets.ends, strict=True):
+        values = columns[target.column].to_numpy()
+        if groups.kept is not None:
+            values = values[groups.kept]
+        lows, highs = _ends_of(places, ends, brackets.others)
+        made = _counted(groups.codes, groups.n, values, lows, highs)
+        counts.append(made[0])
+        kept.append(made[1:])
+    return {"keys": table, "counts": counts, "kept": kept}
+
+
+def _places(table: pd.DataFrame, brackets: Brackets) -> Array:
+    """The bracket of each group of a table, -1 for none."""
+    pairs = zip(keys_of(brackets.keys), keys_of(table), strict=True)
+    together = group([stack_series(pair) for pair in pairs], dropna=False)
+    of_bracket, of_group = np.split(together.codes, [len(brackets.keys)])
+    places = np.full(together.n, -1)
+    places[of_bracket] = np.arange(len(brackets.keys))
+    found: Array = places[of_group]
+    return found
+
+
+def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Array, Array]:
+    """The ends of the brackets of groups; nothing lies between those of a bracket that is shut."""
+    least, greatest = _extremes(ends[0].dtype)
+    lows = np.full(len(places), least if others else greatest, ends[0].dtype)
+    highs = np.full(len(places), greatest, ends[0].dtype)
+    some = places >= 0
+    lows[some], highs[some] = ends[0][places[some]], ends[1][places[some]]
+    return lows, highs
+
+
+def _counted(
+    codes: Array, n: int, values: Array, lows: Array, highs: Array
+) -> tuple[Array, Array, Array]:
+    """Counts of each group's sides; group and value of each row inside."""
+    counts = np.zeros((n, SIDES), np.int64)
+    if not fused.usable(len(codes), n):
+        values = values.astype(lows.dtype, copy=False)
+        if values.dtype.kind == "f":
+            valid = ~np.isnan(values)
+            codes, values = codes[valid], values[valid]
+        low, high = lows[codes], highs[codes]
+        beyond = values > low
+        sides = (values >= low).astype(np.int64) + beyond
+        sides += (beyond & (values >= high)).astype(np.int64) + (beyond & (values > high))
+        np.add.at(counts, (codes, sides), 1)
+        inside = sides == INSIDE
+        return counts, codes[inside], values[inside]
+    from dask_gpuagg.engines.host import loops_order
+
+    codes = fused.frozen(codes, np.int32)
+    # memory that is not written to takes no room; a row that is not kept is overwritten
+    of_row, kept = np.empty(len(codes) + 1, np.int32), np.empty(len(codes) + 1, lows.dtype)
+    ends = fused.frozen(lows, lows.dtype), fused.frozen(highs, lows.dtype)
+    at = 0
+    for start, block in fused.blocks(values, lows.dtype):
+        of_block = codes[start : start + len(block)]
+        at = loops_order.count_sides(of_block, block, *ends, counts, of_row, kept, at)
+    return counts, of_row[:at].copy(), kept[:at].copy()
+
+
+@dataclass(slots=True)
+class _Ranked:
+    """The wanted ranks of each group, and where they lie.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (groups,)
+        Values of each group.
+    lower, upper : ndarray of int64, shape (groups,)
+        Ranks of the order statistics on either side of the quantile.
+    sides : (ndarray, ndarray)
+        Of both ranks.
+    before : ndarray of int64
+        Rows below those inside.
+    """
+
+    rows: Array
+    lower: Array
+    upper: Array
+    sides: tuple[Array, Array]
+    before: Array
+
+    @classmethod
+    def of(cls, counts: Array, q: float) -> _Ranked:
+        upto = np.cumsum(counts, axis=1)
+        rows = upto[:, -1]
+        place = q * np.maximum(rows - 1, 0)
+        lower = place.astype(np.int64)
+        upper = lower + (place % 1 > 0)
+        sides = tuple((rank[:, None] >= upto).sum(axis=1) for rank in (lower, upper))
+        return cls(rows, lower, upper, (sides[0], sides[1]), upto[:, AT_LOW])
+
+    @property
+    def missed(self) -> Any:
+        """Groups whose brackets do not hold their ranks."""
+        return ((self.sides[0] == BELOW) | (self.sides[1] == ABOVE)) & (self.rows > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """The counts of all chunks; their groups are numbered."""
+
+    keys: pd.DataFrame
+    codes: list[Array]
+    counted: Sequence[Counted]
+
+    @classmethod
+    def of(cls, counted: Sequence[Counted]) -> _Together:
+        stacked = stack([one["keys"] for one in counted])
+        groups = group(keys_of(stacked), dropna=False)
+        table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+        ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
+        return cls(table, np.split(groups.codes, ends), counted)
+
+    def counts(self, target: int) -> Array:
+        """Sums over all chunks."""
+        sums = np.zeros((len(self.keys), SIDES), np.int64)
+        for codes, one in zip(self.codes, self.counted, strict=True):
+            sums[codes] += one["counts"][target]  # each group once in each
+        return sums
+
+    def kept(self, target: int) -> tuple[Array, Array]:
+        """Group and value of all rows that were kept."""
+        pairs = [one["kept"][target] for one in self.counted]
+        of = [codes.take(group) for codes, (group, _) in zip(self.codes, pairs, strict=True)]
+        return np.concatenate(of), np.concatenate([values for _, values in pairs])
+
+
+def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
+    """Brackets that surely hold the ranks which others missed; ``None`` where none did."""
+    together = _Together.of(counted)
+    places = _places(together.keys, brackets)
+    ends, of_any = [], np.zeros(len(together.keys), bool)
+    for i, target in enumerate(targets(plan)):
+        lows, highs = _ends_of(places, brackets.ends[i], brackets.others)
+        ranked = _Ranked.of(together.counts(i), target.q)
+        missed, (low, high) = ranked.missed, ranked.sides
+        least, greatest = _extremes(lows.dtype)
+        wider_low = np.where(low == BELOW, least, np.where(low == ABOVE, highs, lows))
+        wider_high = np.where(high == ABOVE, greatest, np.where(high == BELOW, lows, highs))
+        shut = np.where(missed, wider_low, greatest), np.where(missed, wider_high, greatest)
+        ends.append((shut[0].astype(lows.dtype), shut[1].astype(lows.dtype)))
+        of_any |= missed
+    if not of_any.any():
+        return None
+    kept = [(low[of_any], high[of_any]) for low, high in ends]
+    return Brackets(together.keys[of_any].reset_index(drop=True), kept, others=False)
+
+
+def picked(
+    brackets: Brackets,
+    counted: Sequence[Counted],
+    wider: Brackets | None,
+    again: Sequence[Counted],
+    plan: Plan,
+) -> pd.DataFrame:
+    """One row of each group, with its outputs of whole groups.
+
+    Parameters
+    ----------
+    brackets, wider : Brackets
+        Those that were counted by, and those that were counted by again.
+    counted, again : sequence of Counted
+        Of all chunks.
+    plan : Plan
+
+    Returns
+    -------
+    DataFrame
+        Columns ``k0``, ``k1`` and so on, and ``o`` with the position of each output.
+    """
+    first = _Together.of(counted)
+    made: dict[Target, tuple[_Ranked, Array, Array]] = {}
+    for i, target in enumerate(targets(plan)):
+        ranked, low, high = _found(first, brackets, i, target.q)
+        if wider is not None:
+            second = _Together.of(again)
+            place = _places(first.keys, Brackets(second.keys, [], others=False))
+            _, *values = _found(second, wider, i, target.q)
+            missed = ranked.missed
+            low[missed], high[missed] = (v[place[missed]] for v in values)
+        made[target] = ranked, low, high
+    outputs = {
+        f"o{i}": _made(output, *made[target_of(output)], plan)
+        for i, output in enumerate(plan.outputs)
+        if output.kind is Kind.WHOLE
+    }
+    return first.keys.assign(**outputs)
+
+
+def _found(
+    together: _Together, brackets: Brackets, target: int, q: float
+) -> tuple[_Ranked, Array, Array]:
+    """The order statistics of the groups whose brackets hold them; others have any value."""
+    ends = _ends_of(_places(together.keys, brackets), brackets.ends[target], brackets.others)
+    ranked = _Ranked.of(together.counts(target), q)
+    settled = (ranked.rows > 0) & ~ranked.missed
+    wanted = [rank - ranked.before for rank in (ranked.lower, ranked.upper)]
+    among = [settled & (side == INSIDE) for side in ranked.sides]
+    values = [np.where(side == AT_HIGH, ends[1], ends[0]) for side in ranked.sides]
+    codes, kept = together.kept(target)
+    counts = np.bincount(codes, minlength=len(ranked.rows))
+    starts = np.cumsum(counts) - counts
+    if fused.usable(len(codes)):
+        by_group = ordered.scattered(kept, fused.frozen(codes, np.int32), counts)
+        for g in np.flatnonzero(among[0] | among[1]):
+            ranks = [rank[g] for rank, some in zip(wanted, among, strict=True) if some[g]]
+            by_group[starts[g] : starts[g] + counts[g]].partition(ranks)
+    else:
+        by_group = kept[ordered.order_within(codes, len(counts), kept)]
+    for rank, some, value in zip(wanted, among, values, strict=True):
+        value[some] = by_group[(starts + rank)[some]]
+    return ranked, values[0], values[1]
+
+
+def _made(output: Output, ranked: _Ranked, low: Array, high: Array, plan: Plan) -> Array:
+    return interpolated(
+        output, plan.columns[target_of(output).column].dtype, ranked.rows, low, high
+    )

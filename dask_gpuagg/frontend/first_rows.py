@@ -1,0 +1,102 @@
+"""``head`` and ``tail`` of groups: rows of the input, in their order, as pandas has them.
+
+Stock Dask calls Python once for each group of each partition, and gives the rows group by group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import new_collection
+from dask.dataframe.dask_expr._expr import Expr
+
+from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.extended import Stock
+from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend.specification import on_own_labels
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.planning.first_rows import rows_of_groups
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback
+
+
+class RowsOfGroups(Expr, G.GroupByBase):
+    """The first or last rows of each group; the last operands are the keys."""
+
+    _parameters = ["frame", "n", "last", "dropna", "columns", "split_every", "stock"]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        columns = self.operand("columns")
+        return self.frame._meta if columns is None else self.frame._meta[columns]
+
+    def _divisions(self) -> tuple[None, None]:
+        return (None, None)
+
+    def _simplify_down(self) -> Any:
+        columns = self.operand("columns")
+        if columns is None or self.frame.ndim == 1:
+            return None
+        needed = {*(columns if isinstance(columns, list) else [columns]), *self._by_columns}
+        kept = [c for c in self.frame.columns if c in needed]
+        if kept == list(self.frame.columns):
+            return None
+        return type(self)(self.frame[kept], *self.operands[1:])
+
+    def _lower(self) -> Any:
+        what = f".{'tail' if self.last else 'head'}()"
+        try:
+            problem = None if looking.get() else cluster_problem()
+            if not acting():
+                problem = "the plugin is off"
+            if problem is not None:
+                raise Unsupported(problem)
+            keys = [logical.key_column(by, self.frame._meta) for by in self.by]
+        except Unsupported as refusal:
+            if self.stock is None:
+                raise UnsupportedGroupBy(
+                    f"group-by {what} cannot run: {refusal.reason}"
+                ) from refusal
+            if acting():
+                note_fallback(self._name, what, refusal.reason)
+            return self.stock.lowered(1, 1)
+        return rows_of_groups(
+            self.frame,
+            self.by,
+            keys,
+            self._meta,
+            n=self.n,
+            last=self.last,
+            dropna=self.dropna is not False,
+            columns=self.operand("columns"),
+            split_every=self.split_every,
+        )
+
+
+def rows(
+    name: str,
+    original: Callable[..., Any],
+    self: Any,
+    n: int = 5,
+    split_every: Any = None,
+    split_out: Any = None,
+) -> Any:
+    """``head`` and ``tail`` of group-bys: our node, with Dask's as a fallback."""
+    self = on_own_labels(self)
+    # all but the last rows of a group are not known to a partition
+    if n < 0 or split_out not in (None, 1):
+        return original(self, n, split_every=split_every, split_out=split_out)
+    stock = None
+    with contextlib.suppress(Exception):  # it fails on several keys with dropna=False, and on cuDF
+        stock = Stock(original(self, n, split_every=split_every, split_out=split_out).expr)
+    columns = self._slice if self.obj.ndim == 2 else None
+    given = (n, name == "tail", self.dropna, columns, split_every, stock)
+    return new_collection(RowsOfGroups(self.obj.expr, *given, *self.by))
+
+
+# methods that are wrapped
+ROWS = ("head", "tail")

@@ -1,0 +1,134 @@
+"""Quantiles of few groups whose rows stay where they are: when, and the node; see ``narrowing``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr.io import FromGraph, FromPandas
+
+from dask_gpuagg.cluster.preflight import current_client
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.planning.chunks import READERS, STREAMED_READERS, Chunks, unprojected
+from dask_gpuagg.planning.nodes import OfChunks, chunk_task
+from dask_gpuagg.planning.promised import Promised
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Routing
+from dask_gpuagg.planning.samples import estimate_groups, holds_data
+from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.narrowing import (
+    gpuagg_aim,
+    gpuagg_count_sides,
+    gpuagg_pick,
+    gpuagg_recount_sides,
+    gpuagg_sample_rows,
+    gpuagg_widen,
+)
+
+# Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
+# between threads. Between processes a quarter of both is enough.
+ROWS_OF_A_GROUP = 1 << 11
+ROWS_FROM = 1 << 20
+# Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
+ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
+# Of more groups the kernels sort rows, and do not count them by brackets.
+GROUPS_OF_DEVICE = 1 << 16
+
+
+class GroupByNarrowed(OfChunks):
+    """Quantiles of groups by brackets, in two passes over the chunks; one output."""
+
+    _parameters = [*OfChunks._parameters, "stride"]
+    _prefix = "gpuagg_narrowed"
+
+    def _layer(self) -> dict[Any, Any]:
+        token, plan, number = self.deterministic_token, self.plan, range(len(self.chunks))
+        layer: dict[Any, Any] = self.chunks.futures()
+
+        def of_chunks(step: str, run: Any, **given: Any) -> list[Any]:
+            keys = [(f"gpuagg_{step}-{token}", i) for i in number]
+            for i, key in enumerate(keys):
+                layer[key] = chunk_task(key, run, self.chunks, i, plan=plan, **given)
+            return keys
+
+        def of_all(step: str, run: Any, *arguments: Any) -> TaskRef:
+            key = f"gpuagg_{step}-{token}"
+            layer[key] = Task(key, run, *arguments, plan)
+            return TaskRef(key)
+
+        sampled = of_chunks("sample_rows", gpuagg_sample_rows, stride=self.stride)
+        brackets = of_all("aim", gpuagg_aim, _refs(sampled))
+        counted = of_chunks("count_sides", gpuagg_count_sides, brackets=brackets)
+        wider = of_all("widen", gpuagg_widen, brackets, _refs(counted))
+        again = of_chunks("recount_sides", gpuagg_recount_sides, wider=wider)
+        last, found = (self._name, 0), (brackets, _refs(counted), wider, _refs(again))
+        layer[last] = Task(last, gpuagg_pick, *found, plan, self.promised.sent)
+        return layer
+
+
+def _refs(keys: list[Any]) -> List:
+    return List(*map(TaskRef, keys))
+
+
+def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
+    """The node of a query whose rows need not be exchanged, or ``None``.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+    decision : Routing
+
+    Returns
+    -------
+    Expr or None
+        With one partition.
+
+    Notes
+    -----
+    The rows are read twice, so they have to be in memory. How many there are, and in how many
+    groups, tells a sample of the keys.
+    """
+    if not is_narrowed(query.plan) or query.shuffle_method is not None:
+        return None
+    device = engine_name(query.meta) == DEVICE
+    if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
+        return None  # chunks may number categories each in its own way
+    if not device and settings().engine == "device":
+        return None
+    chunks = _held(query)
+    if chunks is None or len(chunks) < 2:
+        return None
+    estimate = estimate_groups(query, 0, chunks)
+    if estimate.groups is None or estimate.rows is None:
+        return None
+    rows, groups = estimate.rows, max(estimate.groups, 1)
+    shift = 0 if current_client() is None else 2
+    if rows < max(ROWS_FROM >> shift, (ROWS_OF_A_GROUP >> shift) * groups):
+        return None
+    stride = stride_of(rows, groups)
+    travel = rows // stride + len(targets(query.plan)) * rows_inside(rows, groups, stride)
+    if travel > ROWS_OF_A_TASK[device] or (device and groups > GROUPS_OF_DEVICE):
+        return None
+    reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
+    decision = replace(decision, reason=reason, groups=groups, bound=False)
+    promised = Promised(query.meta, query.plan)
+    return GroupByNarrowed(chunks, query.plan, promised, 1, decision, stride)
+
+
+def _held(query: GroupByQuery) -> Chunks | None:
+    """The chunks of an input that is in memory; ``None`` where it is read or computed."""
+    chunks = query.chunks
+    if chunks is None:
+        frame, by = unprojected(query.frame, query.by), tuple(query.by)
+        buckets = tuple((i,) for i in range(int(frame.npartitions)))
+        chunks = Chunks(frame, by, buckets, workers=0, inside=STREAMED_READERS)
+    inside, outside = chunks.region
+    reads = any(isinstance(node, READERS) for node in inside)
+    # a frame of this process would be sent to workers once for each pass
+    sent = current_client() is not None and any(isinstance(node, FromPandas) for node in inside)
+    held = all(isinstance(node, FromGraph) and holds_data(node) for node in outside)
+    return chunks if held and not (reads or sent or chunks.readers) else None

@@ -1,0 +1,38 @@
+"""``head`` and ``tail`` of groups on dask-cudf collections: cuDF's rows, in the input's order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.device.test_ranges import rows
+
+pytestmark = pytest.mark.usefixtures("raising")
+
+
+@pytest.mark.parametrize("npartitions", [1, 9])
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("by", ["i", "f", "s", "c", ["s", "u"]], ids=str)
+def test_rows_are_those_of_the_whole_frame(by: Any, dropna: bool, npartitions: int) -> None:
+    import dask_cudf
+
+    whole = rows()
+    whole.index = whole.index * 3
+    grouped = dask_cudf.from_cudf(whole, npartitions=npartitions).groupby(by, dropna=dropna)
+    theirs = whole.to_pandas().groupby(by, dropna=dropna, observed=True)
+    for ours, want in (
+        (grouped.head(3), theirs.head(3)),
+        (grouped.v.tail(2), theirs.v.tail(2)),
+        (grouped[["v"]].head(1), theirs[["v"]].head(1)),
+    ):
+        got = ours.compute().to_pandas()
+        assert type(got) is type(want)
+        pd.testing.assert_index_equal(got.index, want.index)
+        columns = [got] if got.ndim == 1 else [got[c] for c in got]
+        expected = [want] if want.ndim == 1 else [want[c] for c in got]
+        for a, b in zip(columns, expected, strict=True):
+            assert a.astype(object).where(a.notna(), None).tolist() == (
+                b.astype(object).where(b.notna(), None).tolist()
+            )

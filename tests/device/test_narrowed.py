@@ -1,0 +1,124 @@
+"""Quantiles of several chunks by brackets on the device: those of pandas and of an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.planning import narrowing
+from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from tests.planning.test_chunks import nodes
+
+ROWS, PARTITIONS = 30_000, 5
+
+
+@pytest.fixture(autouse=True)
+def _planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 0)
+    monkeypatch.setattr(narrowing, "ROWS_OF_A_GROUP", 20)
+    settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait", "scheduler": "sync"}
+    with dask_gpuagg.enabled(), dask.config.set(settings):
+        yield
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 200, ROWS),
+            "f": np.where(rng.random(ROWS) < 0.1, np.nan, rng.integers(0, 3, ROWS)),
+            "s": rng.choice(["a", "bb", "é"], ROWS),
+            "v": pd.Series(rng.normal(0, 1e6, ROWS)).mask(rng.random(ROWS) < 0.1),
+            "x": rng.normal(size=ROWS).astype("float32"),
+            "i": rng.integers(-(2**40), 2**40, ROWS),
+            "few": rng.integers(0, 4, ROWS).astype("int32"),
+            "n": np.full(ROWS, np.nan),
+        }
+    )
+
+
+def held(pdf: pd.DataFrame) -> Any:
+    made = dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False)
+    return made.to_backend("cudf").persist(scheduler="sync")
+
+
+QUERIES: dict[str, Callable[..., Any]] = {
+    "median": lambda d, **by: d.groupby("k", **by).agg({"v": "median"}),
+    "method": lambda d, **by: d.groupby("k", **by).v.median(),
+    "quantile": lambda d, **by: d.groupby("k", **by).agg({"v": "quantile", "i": "quantile"}),
+    "several columns": lambda d, **by: d.groupby("k", **by)[["x", "i", "few", "n"]].agg("median"),
+    "beside others": lambda d, **by: d.groupby("k", **by).agg(
+        {"v": ["median", "sum", "count"], "i": ["max"], "few": "nunique"}
+    ),
+    "two keys": lambda d, **by: d.groupby(["s", "f"], **by).agg({"v": "median", "i": "median"}),
+    "of a filter": lambda d, **by: d[d.v > 0].groupby("s", **by).agg({"v": "median"}),
+}
+
+
+def as_pandas(result: Any) -> Any:
+    made = result.to_pandas().sort_index()
+    return made
+
+
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("name", QUERIES)
+def test_answers_are_those_of_an_exchange(
+    name: str, dropna: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = QUERIES[name](held(frame()), dropna=dropna)
+    assert len(list(nodes(query, GroupByNarrowed))) == 1
+    got = as_pandas(query.compute())
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 1 << 60)
+    query = QUERIES[name](held(frame()), dropna=dropna)
+    assert len(list(nodes(query, GroupByNarrowed))) == 0
+    expected = as_pandas(query.compute())
+    same = pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal
+    same(got, expected, rtol=1e-12)
+    pandas = QUERIES[name](frame(), dropna=dropna).sort_index()
+    same(got, pandas, check_dtype=False, check_index_type=False, check_names=False, rtol=1e-6)
+
+
+@pytest.mark.parametrize("where", [-1e12, 1e12])
+def test_a_second_count(where: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets made of values that all lie on one side."""
+    from dask_gpuagg.engines.device import narrowed
+
+    sample = narrowed.sample
+
+    def astray(*given: Any) -> Any:
+        made = sample(*given)
+        made["v0"] = made["v0"].astype("float64") * 0 + where
+        return made
+
+    monkeypatch.setattr(narrowed, "sample", astray)
+    query = held(frame()).groupby("k").agg({"v": "median"})
+    dask_gpuagg.reporting.runs.forget()
+    got = query.compute().to_pandas().sort_index()
+    pd.testing.assert_frame_equal(got, frame().groupby("k").agg({"v": "median"}))
+    found = dask_gpuagg.profiling.measured().totals
+    assert "recount" in {what.step for what in found}
+
+
+def test_chunks_without_some_groups_and_without_rows() -> None:
+    pdf = frame().sort_values("k", ignore_index=True)
+    query = held(pdf)
+    got = query[query.k < 50].groupby("k").agg({"v": "median"}).compute().to_pandas()
+    expected = pdf[pdf.k < 50].groupby("k").agg({"v": "median"})
+    pd.testing.assert_frame_equal(got.sort_index(), expected)
+    nothing = query[query.v > 1e30].groupby("k").agg({"v": "median"}).compute()
+    assert len(nothing) == 0
+
+
+def test_several_outputs() -> None:
+    query = held(frame()).groupby("k").agg({"v": "median"}, split_out=3)
+    parts = [part.to_pandas() for part in dask.compute(*query.to_delayed())]
+    assert len(parts) == 3
+    expected = frame().groupby("k").agg({"v": "median"})
+    pd.testing.assert_frame_equal(pd.concat(parts).sort_index(), expected)

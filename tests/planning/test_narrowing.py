@@ -1,0 +1,191 @@
+"""Quantiles of few groups by brackets: whole queries, and when they are not planned so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.engines.host import narrowed as brackets
+from dask_gpuagg.planning import narrowing
+from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from tests.data import in_pieces
+from tests.planning.test_chunks import nodes
+
+ROWS, PARTITIONS = 4_000, 6
+
+
+@pytest.fixture(autouse=True)
+def _planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 0)
+    monkeypatch.setattr(narrowing, "ROWS_OF_A_GROUP", 20)
+    settings = {"gpuagg.fallback": "raise", "scheduler": "sync", "num_workers": 2}
+    with dask_gpuagg.enabled(), dask.config.set(settings):
+        yield
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=ROWS).round(2)
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 9, ROWS),
+            "f": np.where(rng.random(ROWS) < 0.1, np.nan, rng.integers(0, 3, ROWS)),
+            "s": rng.choice(["a", "bb", "é"], ROWS),
+            "c": pd.Categorical(rng.choice(["x", "y"], ROWS), categories=["z", "y", "x"]),
+            "v": np.where(rng.random(ROWS) < 0.1, np.nan, values),
+            "i": rng.integers(-(2**40), 2**40, ROWS),
+            "n": np.full(ROWS, np.nan),
+            "t": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, ROWS), unit="D"),
+        }
+    )
+
+
+def held(pdf: pd.DataFrame | None = None) -> Any:
+    pdf = frame() if pdf is None else pdf
+    return dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False).persist()
+
+
+def by_narrowing(query: Any) -> bool:
+    return len(list(nodes(query, GroupByNarrowed))) == 1
+
+
+QUERIES: dict[str, Callable[..., Any]] = {
+    "median": lambda d, **by: d.groupby("k", **by).agg({"v": "median"}),
+    "method": lambda d, **by: d.groupby("k", **by).v.median(),
+    "of a Series": lambda d, **by: d.v.groupby(d.k, **by).median(),
+    "quantile": lambda d, **by: d.groupby("k", **by).agg({"v": "quantile"}),
+    "several columns": lambda d, **by: d.groupby("k", **by)[["v", "i", "n"]].agg("median"),
+    "beside others": lambda d, **by: d.groupby("k", **by).agg(
+        {"v": ["median", "sum", "count"], "i": ["quantile", "max"], "t": ["min", "last"]}
+    ),
+    "beside distinct values": lambda d, **by: d.groupby("k", **by).agg(
+        {"v": ["median", "nunique"], "i": "nunique"}
+    ),
+    "two keys": lambda d, **by: d.groupby(["s", "k"], **by).agg({"v": "median", "i": "median"}),
+    "text": lambda d, **by: d.groupby("s", **by).agg({"i": "median"}),
+    "null keys": lambda d, **by: d.groupby("f", **by).agg({"v": "median", "n": "median"}),
+    "categories": lambda d, **by: d.groupby("c", **by).agg({"v": "median"}),
+    "categories and text": lambda d, **by: d.groupby(["c", "f"], **by).agg({"v": "median"}),
+    "of new columns": lambda d, **by: d.assign(w=d.v * 2).groupby("k", **by).agg({"w": "median"}),
+    "of a filter": lambda d, **by: d[d.v > 0].groupby("k", **by).agg({"v": "median"}),
+    "by a computed key": lambda d, **by: d.groupby(d.k % 3, **by).agg({"v": "median"}),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "null keys are groups": {"dropna": False},
+    "sorted": {"sort": True},
+    "unobserved": {"observed": False},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", QUERIES)
+def test_answers_are_those_of_pandas(name: str, options: str):
+    by = {"observed": True, **OPTIONS[options]}
+    query = QUERIES[name](held(), **by)
+    assert by_narrowing(query)
+    got, expected = query.compute(), QUERIES[name](frame(), **by)
+    if options != "sorted":
+        got, expected = got.sort_index(), expected.sort_index()
+    same = pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal
+    same(got, expected, check_index_type=False, rtol=1e-12)
+
+
+@pytest.mark.parametrize("split_out", [2, True])
+def test_several_outputs(split_out: Any):
+    query = held().groupby("k").agg({"v": "median"}, split_out=split_out)
+    assert by_narrowing(query)
+    assert query.npartitions > 1
+    pd.testing.assert_frame_equal(
+        query.compute().sort_index(), frame().groupby("k").agg({"v": "median"})
+    )
+    parts = dask.compute(*query.to_delayed())
+    assert sum(map(len, parts)) == 9
+
+
+def test_a_second_count(monkeypatch: pytest.MonkeyPatch):
+    aim = brackets.aim
+
+    def astray(*given: Any) -> brackets.Brackets:
+        found = aim(*given)
+        ends = [(np.full_like(low, 5), np.full_like(high, 6)) for low, high in found.ends]
+        return brackets.Brackets(found.keys, ends, others=True)
+
+    monkeypatch.setattr(brackets, "aim", astray)
+    query = held().groupby("k").agg({"v": "median", "i": "quantile"})
+    assert by_narrowing(query)
+    expected = frame().groupby("k").agg({"v": "median", "i": "quantile"})
+    dask_gpuagg.reporting.runs.forget()
+    pd.testing.assert_frame_equal(query.compute().sort_index(), expected)
+    steps = {run.step for run in dask_gpuagg.last_runs()}
+    assert steps == {"sample", "aim", "count", "widen", "recount", "finalize"}
+
+
+def test_partitions_that_are_not_as_promised():
+    """Their rows are brought together, as where nothing is narrowed."""
+    pdf = frame()
+    pieces = [pdf.iloc[:1000], pdf.iloc[1000:2000].astype({"i": "float64"}), pdf.iloc[2000:]]
+    for name in ("several columns", "beside others"):
+        query = QUERIES[name](in_pieces(pieces).persist())
+        assert by_narrowing(query)
+        expected = QUERIES[name](pd.concat(pieces))
+        pd.testing.assert_frame_equal(query.compute().sort_index(), expected, rtol=1e-12)
+
+
+def test_empty_partitions_and_no_rows():
+    pdf = frame()
+    pieces = [pdf.iloc[:0], pdf.iloc[:1500], pdf.iloc[:0], pdf.iloc[1500:]]
+    query = in_pieces(pieces).persist().groupby("k").agg({"v": "median"})
+    pd.testing.assert_frame_equal(
+        query.compute().sort_index(), pdf.groupby("k").agg({"v": "median"})
+    )
+    ddf = held()
+    nothing = ddf[ddf.v > 1e9].groupby("k").agg({"v": "median"}).compute()
+    pd.testing.assert_frame_equal(nothing, pdf.iloc[:0].groupby("k").agg({"v": "median"}))
+
+
+def test_explain_tells():
+    query = held().groupby("k").agg({"v": "median"})
+    text = str(dask_gpuagg.explain(query))
+    assert "quantiles narrowed in two passes into 1 output: about 9 groups of 4,000 rows" in text
+    assert "1 aim" in text
+    query.compute()
+    assert "sample, host:" in str(dask_gpuagg.explain(query))
+    assert "narrowed" in dask_gpuagg.explain(query)._repr_html_()
+
+
+def test_what_is_not_narrowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ddf = held()
+    others = {
+        "lists": ddf.groupby("k").agg({"v": ["median", "list"]}),
+        "times": ddf.groupby("k").agg({"t": "median"}),
+        "a method": ddf.groupby("k").agg({"v": "median"}, shuffle_method="tasks"),
+        "labels": ddf.groupby("k").agg({"v": ["median", "idxmax"]}),
+        "one partition": held().partitions[0].groupby("k").agg({"v": "median"}),
+        "users' functions": ddf.map_partitions(lambda part: part).groupby("k").v.median(),
+        "many groups": ddf.groupby("i").agg({"v": "median"}),
+    }
+    frame()[["k", "v"]].to_parquet(tmp_path / "a.parquet")
+    frame()[["k", "v"]].to_parquet(tmp_path / "b.parquet")
+    others["files"] = dd.read_parquet(tmp_path).groupby("k").agg({"v": "median"})
+    for name, query in others.items():
+        assert not by_narrowing(query), name
+    query = ddf.groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    for name, limit in {"ROWS_FROM": ROWS + 1, "ROWS_OF_A_TASK": {False: ROWS // 2}}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(narrowing, name, limit)
+            assert not by_narrowing(query), name
+
+
+def test_without_a_sample():
+    with dask.config.set({"gpuagg.sample": "never"}):
+        assert not by_narrowing(held().groupby("k").agg({"v": "median"}))
