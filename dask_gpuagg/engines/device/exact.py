@@ -132,6 +132,14 @@ def _labelled(digits: exact_sums.Digits) -> Fields:
     return {exact_sums.label(j): digits[j] for j in sorted(digits)}
 
 
+def merge(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
+    """Add an exact sum of partials to passes: it may have 70 fields. Their labels."""
+    labels = [name for name in stacked.columns if name.startswith(prefix)]
+    for name in labels:
+        grouping.aggregator.sum(view(stacked[name]))
+    return labels
+
+
 def settled_partials(groups: Any, plan: Plan) -> Any:
     """The table of merged partials, whose bins may be full, with carries done."""
     for i in _binned(plan):

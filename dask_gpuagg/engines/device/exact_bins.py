@@ -117,4 +117,4 @@ def _array(column: plc.Column) -> cp.ndarray:
 
 
 def _column(array: cp.ndarray) -> plc.Column:
-    return cudf.Series(array).to_pylibcudf()[0]
+    return cudf.Series(array, nan_as_null=False).to_pylibcudf()[0]

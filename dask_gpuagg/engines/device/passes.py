@@ -82,9 +82,11 @@ def merged(stacked: Any, plan: Plan) -> Any:
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
             continue
+        if STATES[use.state].binned:
+            labels += exact.merge(grouping, stacked, f"s{i}.")
+            continue
         merge(grouping.aggregator, use, stacked, f"s{i}.")
-        fields = STATES[use.state].fields_in(stacked.columns, f"s{i}.")
-        labels += [f"s{i}.{f}" for f in fields]
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
     dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
@@ -121,8 +123,7 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
             dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
-            merge(grouping.aggregator, use, stacked, f"s{i}.")
-            labels += [f"s{i}.{f}" for f in STATES[use.state].fields_in(stacked.columns, f"s{i}.")]
+            labels += exact.merge(grouping, stacked, f"s{i}.")
     groups = exact.with_sums(grouping.table(labels, dtypes), plan)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose

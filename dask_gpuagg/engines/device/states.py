@@ -94,7 +94,7 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
     """One state of partials: the outputs are its fields again, and the loss of moments."""
     record = STATES[use.state]
-    fields = [view(table[prefix + name]) for name in record.fields_in(table.columns, prefix)]
+    fields = [view(table[prefix + name]) for name in record.fields]
     if use.state == "moments":
         aggregator.merged_moments(*fields)
         aggregator.merged_loss(*fields)
