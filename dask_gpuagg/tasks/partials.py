@@ -220,7 +220,7 @@ def _add_run(
         return at_once()
 
     def in_halves() -> list[Partial]:
-        for half in halves:
+        for half in _halves(run):
             _add_run(made, half, plan, engine)
         return []
 
@@ -230,8 +230,7 @@ def _add_run(
         steps.append(after_free(at_once))
         if not all(isinstance(p, Spilled) for p in made):
             steps.append(without_others)
-    halves = _halves(run, plan)
-    if halves:
+    if _may_halve(run, plan):
         steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
 
@@ -249,15 +248,20 @@ def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:
     return tried_twice(what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in made])
 
 
-def _halves(run: Sequence[Inputs], plan: Plan) -> list[Sequence[Inputs]]:
-    """Two runs, of the partitions or of the rows of the only one; none of what stays together."""
+def _may_halve(run: Sequence[Inputs], plan: Plan) -> bool:
+    """Whether two parts may be done apart: of several partitions, or of one's rows."""
+    if len(run) > 1:
+        return True
+    apart = any(STATES[use.state].by_partition for use in plan.states)
+    return not apart and len(run[0]) >= _ROWS_TO_HALVE
+
+
+def _halves(run: Sequence[Inputs]) -> list[Sequence[Inputs]]:
+    """Two runs, of the partitions or of the rows of the only one."""
     if len(run) > 1:
         half = len(run) // 2
         return [run[:half], run[half:]]
     (part,) = run
-    apart = any(STATES[use.state].by_partition for use in plan.states)
-    if apart or len(part) < _ROWS_TO_HALVE:
-        return []
     half = len(part) // 2
     return [[part.rows(0, half)], [part.rows(half, len(part))]]
 
