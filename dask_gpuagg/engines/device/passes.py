@@ -8,7 +8,14 @@ from typing import Any
 
 from dask_gpuagg.engines.device import library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import Grouping, Numbering, is_own, view
+from dask_gpuagg.engines.device.groups import (
+    Grouping,
+    Numbering,
+    column_at,
+    is_own,
+    names_of,
+    view,
+)
 from dask_gpuagg.engines.device.moments import (
     is_lost,
     loss_label,
@@ -155,4 +162,4 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
 
 def keys_of(groups: Any) -> list[Any]:
     """The key columns of a table."""
-    return [groups[c] for c in groups.columns if c.startswith("k")]
+    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]
