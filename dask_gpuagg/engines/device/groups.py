@@ -239,6 +239,11 @@ def column_at(frame: Any, label: Any) -> Any:
     return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
 
 
+def view_at(frame: Any, name: str) -> plc.Column:
+    """A column of a table as libcudf has it, without a Series in between."""
+    return frame._data[name].to_pylibcudf()
+
+
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it, or in pieces."""
     return column if isinstance(column, Pieces) else column.to_pylibcudf()[0]

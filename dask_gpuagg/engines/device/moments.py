@@ -20,6 +20,7 @@ from dask_gpuagg.engines.device.groups import (
     plain,
     present,
     view,
+    view_at,
 )
 from dask_gpuagg.engines.device.pieces import whole
 from dask_gpuagg.plan import Plan
@@ -48,7 +49,7 @@ def is_lost(losses: Sequence[plc.Column]) -> bool:
 
 def losses_of(groups: Any) -> list[plc.Column]:
     """The columns of losses."""
-    return [view(groups[name]) for name in names_of(groups) if name.startswith(_LOSS)]
+    return [view_at(groups, name) for name in names_of(groups) if name.startswith(_LOSS)]
 
 
 def without_losses(groups: Any) -> Any:
@@ -103,7 +104,7 @@ def _moments(groups: Any, plan: Plan) -> list[int]:
 
 
 def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
-    losses = [array_of(view(groups[loss_label(i)])) for i in _moments(groups, plan)]
+    losses = [array_of(view_at(groups, loss_label(i))) for i in _moments(groups, plan)]
     if not losses:
         return cp.empty(0, dtype=cp.int32)
     worst = losses[0]

@@ -69,7 +69,7 @@ def with_outputs(
             column = tables[name]["v" if paired else f"v{output.column}"]
             values = _of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
-        if empty is not None:
+        if empty is not None and view(values).null_count():
             values = values.fillna(empty)
         made[label] = values
     return table(made)

@@ -70,7 +70,8 @@ def merged(stacked: Any, plan: Plan) -> Any:
         labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
-    dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
+    kept = [n for n in labels if keeps_values(n.partition(".")[2])]
+    dtypes = {n: column_at(stacked, n).dtype for n in kept}
     groups = grouping.table(labels, dtypes)
     groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
     return _with_library_states(groups, stacked, plan)
@@ -101,7 +102,8 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     for i in chosen:
         output = plan.outputs[i]
         if keeps_values(output.aggregation):
-            dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
+            state = f"s{output.states[0]}.{output.aggregation}"
+            dtypes[f"o{i}"] = column_at(stacked, state).dtype
     groups = grouping.table(labels, dtypes)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
