@@ -8,7 +8,14 @@ from typing import Any
 
 from dask_gpuagg.engines.device import exact, library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import Grouping, Numbering, is_own, view
+from dask_gpuagg.engines.device.groups import (
+    Grouping,
+    Numbering,
+    column_at,
+    is_own,
+    names_of,
+    view,
+)
 from dask_gpuagg.engines.device.moments import (
     is_lost,
     loss_label,
@@ -89,7 +96,8 @@ def merged(stacked: Any, plan: Plan) -> Any:
         labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
-    dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
+    kept = [n for n in labels if keeps_values(n.partition(".")[2])]
+    dtypes = {n: column_at(stacked, n).dtype for n in kept}
     groups = exact.settled_partials(grouping.table(labels, dtypes), plan)
     groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
     return _with_library_states(groups, stacked, plan)
@@ -120,7 +128,8 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     for i in chosen:
         output = plan.outputs[i]
         if keeps_values(output.aggregation):
-            dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
+            state = f"s{output.states[0]}.{output.aggregation}"
+            dtypes[f"o{i}"] = column_at(stacked, state).dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
             labels += exact.merge(grouping, stacked, f"s{i}.")
@@ -186,4 +195,4 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
 
 def keys_of(groups: Any) -> list[Any]:
     """The key columns of a table."""
-    return [groups[c] for c in groups.columns if c.startswith("k")]
+    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

@@ -12,7 +12,7 @@ from pylibcudf.types import DataType, TypeId
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import view
+from dask_gpuagg.engines.device.groups import view_at
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
 
@@ -94,7 +94,7 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
     """One state of partials: the outputs are its fields again, and the loss of moments."""
     record = STATES[use.state]
-    fields = [view(table[prefix + name]) for name in record.fields]
+    fields = [view_at(table, prefix + name) for name in record.fields]
     if use.state == "moments":
         aggregator.merged_moments(*fields)
         aggregator.merged_loss(*fields)
@@ -109,7 +109,7 @@ def finish(
 ) -> None:
     """One output from the states of partials; of moments their loss too if they are watched."""
     if output.aggregation == "mean":
-        fields = {f: view(table[f"s{i}.{f}"]) for i in output.states for f in _fields(plan, i)}
+        fields = {f: view_at(table, f"s{i}.{f}") for i in output.states for f in _fields(plan, i)}
         if "hi" in fields:
             assert output.column is not None
             dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
@@ -120,7 +120,7 @@ def finish(
             aggregator.merged_mean(fields["sum"], fields["n"])
     elif (power := _power(output)) is not None:
         (i,) = output.states
-        n, mean, m2 = (view(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
+        n, mean, m2 = (view_at(table, f"s{i}.{f}") for f in ("n", "mean", "m2"))
         ddof = dict(output.parameters).get("ddof", 1)
         aggregator.merged_spread(n, mean, m2, ddof, power)
         if watched:
