@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(
 MISSING = [
     "cudf", "cudf.core", "cudf.core.buffer", "cudf.core.column", "cudf.core.column_accessor",
     "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
-    "pylibcudf.types", "pylibcudf.utils", "rmm",
+    "pylibcudf.types", "pylibcudf.utils", "rmm", "rmm.pylibrmm", "rmm.pylibrmm.stream",
+    "dask_cudf", "dask_cudf.io", "dask_cudf.io.parquet",
 ]  # fmt: skip
 FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"
 STRING = pd.StringDtype(na_value=np.nan)
