@@ -60,7 +60,7 @@ class Grouping:
         return self.another() if self._passes[-1].outputs > _FULL else self._passes[-1]
 
     def another(self) -> Aggregator:
-        """A new pass: kernels of many states take long to compile; passes that are alike share them."""
+        """A new pass: kernels of few states compile faster, and equal passes share them."""
         self._passes.append(Aggregator(self.views, self._keep_nulls))
         return self._passes[-1]
 
