@@ -28,6 +28,8 @@ Fields = dict[str, Any]
 # Fields of rows: which bins are used, then the bins; of a column that holds parts of the values
 # the first of its bins.
 _USED, _BIN = "used", "bin"
+# Fields that are merged in one pass: most sums have fewer.
+_FIELDS = 8
 
 
 def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
@@ -56,7 +58,7 @@ def update(grouping: Grouping, column: plc.Column, unusual: bool) -> list[str]:
             grouping.aggregator.sum(plc.unary.cast(column_of(rows), plc.DataType(plc.TypeId.INT8)))
             labels.append(name)
     for first, part in _parts(values):
-        grouping.aggregator.exact_sum(column_of(part))
+        grouping.another().exact_sum(column_of(part))
         labels += [f"{first}{_USED}", *(f"{first}{_BIN}{k}" for k in range(EXACT_BINS))]
     return labels
 
@@ -135,8 +137,9 @@ def _labelled(digits: exact_sums.Digits) -> Fields:
 def merge(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
     """Add an exact sum of partials to passes: it may have 70 fields. Their labels."""
     labels = [name for name in stacked.columns if name.startswith(prefix)]
-    for name in labels:
-        grouping.aggregator.sum(view(stacked[name]))
+    for i, name in enumerate(labels):
+        aggregator = grouping.another() if i and i % _FIELDS == 0 else grouping.aggregator
+        aggregator.sum(view(stacked[name]))
     return labels
 
 

@@ -65,8 +65,11 @@ class Grouping:
     @property
     def aggregator(self) -> Aggregator:
         """The pass that takes the outputs of one more state."""
-        if self._passes[-1].outputs > _FULL:
-            self._passes.append(Aggregator(self.views, self._keep_nulls))
+        return self.another() if self._passes[-1].outputs > _FULL else self._passes[-1]
+
+    def another(self) -> Aggregator:
+        """A new pass: kernels of few states compile faster, and equal passes share them."""
+        self._passes.append(Aggregator(self.views, self._keep_nulls))
         return self._passes[-1]
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
