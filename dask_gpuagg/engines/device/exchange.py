@@ -9,14 +9,18 @@ import cudf
 import cupy as cp
 import numpy as np
 import pylibcudf as plc
+from cudf.core.column import ColumnBase
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
+    column_at,
     column_of,
+    frame_of,
     like,
-    table,
+    names_of,
     view,
+    view_at,
 )
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import index_of
@@ -67,7 +71,7 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
+        keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
         of_row = bucket_of(keys, buckets).values
         order = cp.argsort(of_row, kind="stable").astype(cp.int32)
         ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
@@ -79,13 +83,14 @@ def split(tables: Partial, plan: Plan, buckets: int) -> list[Partial]:
 
 def _taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
+    names = names_of(whole)
     made = plc.copying.gather(
-        plc.Table([view(whole[name]) for name in whole.columns]),
+        plc.Table([view_at(whole, name) for name in names]),
         column_of(rows),
         plc.copying.OutOfBoundsPolicy.DONT_CHECK,
     )
-    pairs = zip(whole.columns, made.columns(), strict=True)
-    return table({name: like(column, whole[name].dtype) for name, column in pairs})
+    pairs = zip(names, made.columns(), strict=True)
+    return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
