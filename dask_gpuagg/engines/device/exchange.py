@@ -9,14 +9,18 @@ import cudf
 import cupy as cp
 import numpy as np
 import pylibcudf as plc
+from cudf.core.column import ColumnBase
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
+    column_at,
     column_of,
+    frame_of,
     like,
-    table,
+    names_of,
     view,
+    view_at,
 )
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import index_of
@@ -93,7 +97,7 @@ def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
 
 def _place_of(whole: Any, plan: Plan, buckets: int, second: bool = False) -> cp.ndarray:
     """The output of each row by the hash of its key."""
-    keys = [whole[f"k{i}"] for i in range(len(plan.keys))]
+    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
     return bucket_of(keys, buckets, second).values
 
 
@@ -104,13 +108,14 @@ def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
 
 def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
+    names = names_of(whole)
     made = plc.copying.gather(
-        plc.Table([view(whole[name]) for name in whole.columns]),
+        plc.Table([view_at(whole, name) for name in names]),
         column_of(rows),
         plc.copying.OutOfBoundsPolicy.DONT_CHECK,
     )
-    pairs = zip(whole.columns, made.columns(), strict=True)
-    return table({name: like(column, whole[name].dtype) for name, column in pairs})
+    pairs = zip(names, made.columns(), strict=True)
+    return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:

@@ -109,7 +109,7 @@ class Grouping:
         for label, made in zip(labels, outputs, strict=True):
             known = label in wanted
             columns[label] = ColumnBase.create(made, wanted[label]) if known else wrapped(made)
-        return _frame_of(columns)
+        return frame_of(columns)
 
 
 def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
@@ -290,10 +290,10 @@ def wrapped(column: plc.Column) -> ColumnBase:
 
 def table(columns: Mapping[str, Any]) -> Any:
     """A DataFrame of Series of equal length, whose labels it forgets."""
-    return _frame_of({name: c._column.copy(deep=False) for name, c in columns.items()})
+    return frame_of({name: c._column.copy(deep=False) for name, c in columns.items()})
 
 
-def _frame_of(columns: dict[str, ColumnBase]) -> Any:
+def frame_of(columns: dict[str, ColumnBase]) -> Any:
     """A DataFrame of columns that no other has."""
     return cudf.DataFrame._from_data(ColumnAccessor(columns, verify=False))
 
