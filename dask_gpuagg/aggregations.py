@@ -92,6 +92,12 @@ class Aggregation:
         The aggregation that it approximates, if it does.
     shapes : tuple of str
         For ``SKETCH``: the parameters by which entries are kept, and not only read.
+    reproducible : mapping of str to tuple of str
+        By dtype class, the states that do not depend on the order of additions, where ``states``
+        has others.
+    rounds : tuple of str
+        The dtype classes of which the result depends on the order in which partials are made and
+        merged, and no state does not.
     """
 
     name: str
@@ -109,11 +115,19 @@ class Aggregation:
     kernels: tuple[str, ...] = ()
     exact: str = ""
     shapes: tuple[str, ...] = ()
+    reproducible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rounds: tuple[str, ...] = ()
     accepts: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
+        object.__setattr__(self, "reproducible", MappingProxyType(dict(self.reproducible)))
         object.__setattr__(self, "accepts", frozenset(self.states))
+
+    def states_of(self, cls: str, deterministic: bool) -> tuple[str, ...] | None:
+        """The states to keep of a dtype class; None of one that is not accepted."""
+        known = self.states.get(cls)
+        return self.reproducible.get(cls, known) if deterministic else known
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return _lookup, (self.name,)
@@ -156,6 +170,7 @@ def _spread(name: str, power: int, summary: str, stock_agg: bool = True) -> Aggr
         parameters=("ddof",),
         stock_agg=stock_agg,
         power=power,
+        rounds=(*NUMERIC, "decimal"),
     )
 
 
@@ -210,6 +225,7 @@ def _sketch(
     null_rule: str,
     summary: str,
     parameters: tuple[str, ...] = (),
+    rounds: tuple[str, ...] = (),
 ) -> Aggregation:
     return Aggregation(
         name,
@@ -221,6 +237,7 @@ def _sketch(
         parameters=parameters,
         stock_agg=False,
         exact=exact,
+        rounds=rounds,
     )
 
 
@@ -249,6 +266,7 @@ def _matrix(name: str, summary: str, parameters: tuple[str, ...] = ()) -> Aggreg
         parameters=parameters,
         in_agg=False,
         stock_agg=False,
+        rounds=NUMERIC,
     )
 
 
@@ -267,6 +285,8 @@ def _aggregations() -> tuple[Aggregation, ...]:
             "sum",
             "nulls are skipped; a group without values gives 0",
             "sum; integers wrap modulo 2**64, float32 accumulates in float64",
+            reproducible=_same("xsum", "float"),
+            rounds=("object",),
         ),
         Aggregation(
             "prod",
@@ -275,6 +295,7 @@ def _aggregations() -> tuple[Aggregation, ...]:
             "sum",
             "nulls are skipped; a group without values gives 1",
             "product; integers wrap modulo 2**64",
+            rounds=("float",),
         ),
         _counted("count", "nulls are not counted", "number of non-null values"),
         _counted("size", "nulls are counted", "number of rows"),
@@ -291,6 +312,7 @@ def _aggregations() -> tuple[Aggregation, ...]:
             "float",
             _SKIPS,
             "arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
+            reproducible=_same("xsum", *NUMERIC),
         ),
         _spread("var", 0, "variance from centred second moments (Chan, Golub, LeVeque 1979)"),
         _spread("std", 1, "standard deviation, from the same states as var"),
@@ -355,6 +377,7 @@ def _aggregations() -> tuple[Aggregation, ...]:
             _SKIPS,
             "one quantile (0.5 unless q is given) of a rank within 1 % (compacted samples)",
             parameters=("q",),
+            rounds=("int", "uint", "float"),
         ),
         _top("nlargest", "list of the n largest values (5 unless n is given), the largest first"),
         _top("nsmallest", "list of the n smallest values, the smallest first"),

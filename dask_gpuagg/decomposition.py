@@ -24,6 +24,7 @@ def make_plan(
     dropna: bool,
     observed: bool,
     sort: bool,
+    deterministic: bool = False,
 ) -> Plan:
     """Decompose the requested outputs into shared, de-duplicated states.
 
@@ -34,6 +35,8 @@ def make_plan(
         The columns that may be read, with their dtypes.
     requested : sequence of Requested
     dropna, observed, sort : bool
+    deterministic : bool
+        Whether no output may depend on the order in which rows are added up.
 
     Returns
     -------
@@ -46,10 +49,10 @@ def make_plan(
     """
     of_label = _by_label(dtypes)
     for request in requested:
-        refusal = _refusal(request, of_label)
+        refusal = _refusal(request, of_label, deterministic)
         if refusal is not None:
             raise refusal
-    builder = _Builder(of_label)
+    builder = _Builder(of_label, deterministic)
     outputs = [builder.output(request) for request in requested]
     return Plan(
         tuple(keys),
@@ -62,6 +65,7 @@ def make_plan(
         "values"
         if any(o.custom is None and REGISTRY[o.aggregation].result == "key" for o in outputs)
         else "groups",
+        deterministic=deterministic,
     )
 
 
@@ -74,13 +78,15 @@ def make_matrix_plan(
     dropna: bool,
     observed: bool,
     sort: bool,
+    deterministic: bool = False,
 ) -> Plan:
     """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
     of_label = _by_label(columns)
     # Dask hands the same arguments to both
     understood = tuple(p for p in parameters if p[0] in REGISTRY[aggregation].parameters)
     for column in columns:
-        refusal = _refusal(Requested(None, aggregation, column.label, understood), of_label)
+        request = Requested(None, aggregation, column.label, understood)
+        refusal = _refusal(request, of_label, deterministic)
         if refusal is not None:
             raise refusal
     pairs = combinations_with_replacement(range(len(columns)), 2)
@@ -113,23 +119,25 @@ def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
     columns = tuple(Column(column.label, dtype) for column, dtype in pairs)
     if not found or plan.shape != "groups":  # other shapes have the same states of any dtype
         return replace(plan, columns=columns, found=found)
-    builder = _Builder({})
+    builder = _Builder({}, plan.deterministic)
     outputs = []
     for output in plan.outputs:
         uses = [plan.states[i] for i in output.states]
         if output.column in found and output.custom is None:
             cls = dtype_class(columns[output.column].dtype)
-            known = REGISTRY[output.aggregation].states.get(cls)
+            known = REGISTRY[output.aggregation].states_of(cls, plan.deterministic)
             uses = uses if known is None else _uses(known, output.column)
         outputs.append(replace(output, states=tuple(map(builder.state, uses))))
     states, made = tuple(builder.states), tuple(outputs)
     return replace(plan, columns=columns, states=states, outputs=made, found=found)
 
 
-def reasons(dtypes: Sequence[Column], requested: Sequence[Requested]) -> list[Unsupported]:
+def reasons(
+    dtypes: Sequence[Column], requested: Sequence[Requested], deterministic: bool = False
+) -> list[Unsupported]:
     """Every reason why one of the requested outputs cannot be planned."""
     of_label = _by_label(dtypes)
-    found = (_refusal(request, of_label) for request in requested)
+    found = (_refusal(request, of_label, deterministic) for request in requested)
     return [refusal for refusal in found if refusal is not None]
 
 
@@ -138,9 +146,14 @@ def _by_label(columns: Sequence[Column]) -> dict[Hashable, Column]:
     return {column.label: column for column in reversed(columns)}
 
 
-def _refusal(request: Requested, columns: Mapping[Hashable, Column]) -> Unsupported | None:
+def _refusal(
+    request: Requested, columns: Mapping[Hashable, Column], deterministic: bool
+) -> Unsupported | None:
     name, column = request.aggregation, request.column
     if request.custom is not None:
+        if deterministic:
+            text = f"gpuagg.deterministic: nothing is known of the functions of {name!r}"
+            return Unsupported(text, name, column)
         return None
     record = REGISTRY.get(name)
     if record is None:
@@ -156,6 +169,9 @@ def _refusal(request: Requested, columns: Mapping[Hashable, Column]) -> Unsuppor
     dtype = columns[column].dtype
     if dtype_class(dtype) not in record.accepts:
         return Unsupported(f"{name} of dtype {dtype} is not supported", name, column)
+    if deterministic and dtype_class(dtype) in record.rounds:
+        text = f"gpuagg.deterministic: {name} of dtype {dtype} depends on the order of the rows"
+        return Unsupported(text, name, column)
     ddof = dict(request.parameters).get("ddof", 1)
     # counts, from which it is taken, have 64 bits
     if not isinstance(ddof, _NUMBERS) or (isinstance(ddof, int) and abs(ddof) >= 2**63):
@@ -171,8 +187,9 @@ def _uses(states: Iterable[str], column: int) -> list[StateUse]:
 class _Builder:
     """Collects the distinct columns and states while outputs are decomposed."""
 
-    def __init__(self, dtypes: Mapping[Hashable, Column]) -> None:
+    def __init__(self, dtypes: Mapping[Hashable, Column], deterministic: bool) -> None:
         self._dtypes = dtypes
+        self._deterministic = deterministic
         self._columns: dict[Hashable, int] = {}
         self._states: dict[StateUse, int] = {}
         self.columns: list[Column] = []
@@ -202,6 +219,8 @@ class _Builder:
         if request.custom is not None:
             states = (self.state(StateUse("custom", (column,), request.custom)),)
         else:
-            names = REGISTRY[name].states[dtype_class(self.columns[column].dtype)]
+            cls = dtype_class(self.columns[column].dtype)
+            names = REGISTRY[name].states_of(cls, self._deterministic)
+            assert names is not None, "a request is refused before"
             states = tuple(self.state(use) for use in _uses(names, column))
         return Output(request.label, name, column, states, request.parameters, request.custom)

@@ -160,6 +160,8 @@ class Plan:
     narrowed : bool
         Whether outputs of whole groups are found where the rows lie (``narrowing.py``): the table
         of rows has these outputs, and a row for each group.
+    deterministic : bool
+        Whether results do not depend on the order in which rows are added up.
     settings : TaskSettings, optional
         Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
     """
@@ -175,6 +177,7 @@ class Plan:
     found: frozenset[int] = frozenset()
     gathered: bool = False
     narrowed: bool = False
+    deterministic: bool = False
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     def __dask_tokenize__(self) -> Any:
@@ -190,7 +193,7 @@ class Plan:
             [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
             (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
             self.narrowed,
-            self.settings,
+            (self.deterministic, self.settings),
         ))  # fmt: skip
         others = [d for d in described if not isinstance(d, str)]
         # Dask hashes what it is given as a text, in which functions that differ may look alike

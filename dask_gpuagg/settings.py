@@ -53,6 +53,7 @@ class Settings:
     kernel_cache: Any
     pool: str | int | None
     engine: str
+    deterministic: bool
 
 
 # the section as last read, and its settings
@@ -153,6 +154,12 @@ def _enabled(value: Any) -> bool | None:
     raise ValueError("true or false (not as text), or null to leave it to enable() and disable()")
 
 
+def _deterministic(value: Any) -> bool:
+    if not isinstance(value, bool | int) or value not in (0, 1):
+        raise ValueError("true or false (not as a string)")
+    return bool(value)
+
+
 def _count(value: Any) -> int:
     try:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -213,4 +220,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "output_bytes": _output_bytes,
     "kernel_cache": _as_given,
     "pool": _pool,
+    "deterministic": _deterministic,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -39,6 +39,9 @@ class State:
         stacked before, and it cannot be made of rows that have been exchanged.
     words : str
         What a user calls it; empty where that is its name.
+    binned : bool
+        Whether a partial has further fields of integers, by what the values are, that merge as
+        ``exact_sums`` says; those that a partial lacks are 0 there.
     """
 
     name: str
@@ -51,6 +54,13 @@ class State:
     libcudf: tuple[str, ...] = ()
     by_partition: bool = False
     words: str = ""
+    binned: bool = False
+
+    def fields_in(self, names: Iterable[str], prefix: str) -> list[str]:
+        """The fields that a partial has, by the names of its columns, which begin with a prefix."""
+        if not self.binned:
+            return list(self.fields)
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _extreme(name: str, summary: str) -> State:
@@ -82,6 +92,16 @@ def _states() -> tuple[State, ...]:
         State("isum", ("sum",), (0,), f"sum {modulo}", merge="sum", kernels=NUMERIC, words="sum"),
         State(
             "fsum", ("sum",), (0.0,), "sum in float64", merge="sum", kernels=NUMERIC, words="sum"
+        ),
+        State(
+            "xsum",
+            ("n",),
+            (0,),
+            "number of values, and their sum without rounding, in bins",
+            merge="sum",
+            kernels=NUMERIC,
+            words="exact sum",
+            binned=True,
         ),
         State(
             "osum",

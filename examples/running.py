@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -118,9 +119,11 @@ def place(gpu: bool) -> Iterator[Threads | Workers]:
     from dask_cuda import LocalCUDACluster
     from distributed import Client
 
+    # the scheduler warns of the start and the end of every shuffle
+    logging.getLogger("distributed.shuffle._scheduler_plugin").setLevel(logging.ERROR)
     # what is freed can be taken again, in whatever pieces
     with (
-        LocalCUDACluster(rmm_async=True, dashboard_address=None) as cluster,
+        LocalCUDACluster(rmm_async=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(dask_gpuagg.GpuWorker())

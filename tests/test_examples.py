@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import time
 
+import dask.dataframe as dd
+import pandas as pd
 import pytest
+from distributed import Client
 
 from dask_gpuagg.cuda.runtime import driver
 from tests.running import ROOT, run_python
@@ -33,6 +38,44 @@ def test_db_benchmark_refuses_what_it_cannot_do(arguments: list[str], message: s
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_db_benchmark_sees_answers_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    bench = importlib.import_module("db_benchmark")
+    frame = pd.DataFrame({"v": [1.0, 2.0, 3.0]}, index=pd.Index(["a", "b", "c"], name="k"))
+    ours = bench.told(frame)
+    assert bench.agreement(ours, bench.told(frame.iloc[::-1])) == "3 rows equal"
+    assert bench.agreement(ours, bench.told(frame.iloc[:2])) == "DIFFER: 3 and 2 rows"
+    assert bench.agreement(ours, bench.told(frame.rename({"a": "z"}))) == "DIFFER: other groups"
+    assert bench.agreement(ours, bench.told(frame * 1.5)).startswith("DIFFER: by 3.3e-01")
+    # of answers that stay where they are only sums are compared
+    sums = bench.told((3, frame.sum()))
+    assert bench.agreement(sums, bench.told((3, frame.sum()))) == "3 rows, sums compared"
+    assert bench.agreement(sums, bench.told((3, frame.sum() + 1))).startswith("DIFFER: by")
+
+
+def test_db_benchmark_gives_up_stock_dask_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On workers; those of pandas have no device memory to count."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    running = importlib.import_module("running")
+    for name in ("_count", "_reset"):
+        monkeypatch.setattr(running, name, int)
+    monkeypatch.setattr(running, "_peak", lambda: 7)
+    x = dd.from_map(lambda i: pd.DataFrame({"k": [i], "v": [1.0]}), range(3))
+    slow = x.map_partitions(lambda part: time.sleep(1) or part, meta=x._meta)
+    with Client(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as client:
+        workers = running.Workers(client)
+        ran = workers.run(workers.ready(x.persist()).groupby("k").sum())
+        assert (len(ran.answer), ran.peak) == (3, 7)
+        with pytest.raises(TimeoutError):
+            workers.run(slow, limit=0.1)
+        assert not any(client.processing().values())
+        failing = x.map_partitions(lambda part: 1 / 0, meta=x._meta)
+        with pytest.raises(ZeroDivisionError):
+            workers.run(failing)
 
 
 def test_cluster_runs_by_the_plan() -> None:

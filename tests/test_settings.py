@@ -25,6 +25,7 @@ BAD = {
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
     "engine": ["gpu", "host", None, True],
+    "deterministic": ["true", None, 2, 0.5, []],
     # what is no directory costs a warning and time: tests/cuda/runtime/test_disk_cache.py
     "kernel-cache": [],
     "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
@@ -50,6 +51,7 @@ GOOD = {
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
     "engine": [("auto", "auto"), ("device", "device")],
+    "deterministic": [(True, True), (False, False), (0, False), (1, True)],
     "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (["/x", "/y"], ["/x", "/y"]), (3, 3)],
     "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
 }
@@ -63,7 +65,18 @@ def test_the_defaults_are_those_of_the_file():
     )
     ran = run_python("-c", code)
     expected = Settings(
-        None, "warn", ChunkLimit(), "auto", None, "auto", "auto", "background", None, None, "auto"
+        None,
+        "warn",
+        ChunkLimit(),
+        "auto",
+        None,
+        "auto",
+        "auto",
+        "background",
+        None,
+        None,
+        "auto",
+        deterministic=False,
     )
     assert ran.stdout.strip() == str(expected), ran.stderr
 
@@ -125,6 +138,7 @@ def test_an_empty_section_means_the_defaults(section):
             None,
             None,
             "auto",
+            deterministic=False,
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
+from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Unsupported
@@ -33,7 +34,7 @@ def partners(node: Expr) -> list[Any]:
     Returns
     -------
     list of Expr
-        Found below the node through partition-wise operations only; empty if there are fewer
+        Found below the node through partition-wise operations and repartitioning; empty if fewer
         than two.
     """
     if not isinstance(node, PARTITION_WISE) or len(_inputs(node)) < 2:
@@ -44,7 +45,7 @@ def partners(node: Expr) -> list[Any]:
         below = stack.pop()
         if logical.is_aggregation(below):
             found[below._name] = below
-        elif isinstance(below, PARTITION_WISE):
+        elif isinstance(below, (*PARTITION_WISE, Repartition)):
             stack.extend(_inputs(below))
     return list(found.values()) if len(found) > 1 else []
 

@@ -110,6 +110,7 @@ def read(expr: Any) -> GroupByQuery:
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
     }
+    flags["deterministic"] = settings().deterministic
     extended = isinstance(expr, ExtendedAggregation)
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
@@ -173,7 +174,7 @@ def refusals(expr: Any) -> list[Unsupported]:
         _, columns, requested = _parts(expr)
     except Unsupported as refusal:
         return [refusal]
-    return reasons(columns, requested) or [first]
+    return reasons(columns, requested, settings().deterministic) or [first]
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:

@@ -9,8 +9,9 @@ partition before it is grouped, partition by partition, is done inside the task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from dask._task_spec import Task
@@ -90,8 +91,12 @@ class Chunks:
         return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.sent(),)
+
+    def sent(self) -> Sent:
+        """The same as the scheduler has it, with the tasks made."""
         made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent, (made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+        return Sent(made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -116,6 +121,15 @@ class Chunks:
             if isinstance(node, FromGraph)
             for i, key in enumerate(node.operand("keys"))
         }
+
+    def divided(self, number: int) -> Chunks:
+        """The same partitions in up to ``number`` times as many tasks."""
+        buckets = []
+        for bucket in self.buckets:
+            parts = min(number, len(bucket))
+            ends = [len(bucket) * i // parts for i in range(parts + 1)]
+            buckets += [bucket[a:b] for a, b in pairwise(ends)]
+        return replace(self, buckets=tuple(buckets))
 
     def futures(self) -> dict[Any, Any]:
         """The futures that the tasks read, by key.
@@ -202,6 +216,10 @@ class Sent:
     def __str__(self) -> str:
         return self.text
 
+    def sent(self) -> Sent:
+        """Itself; see ``Chunks.sent``."""
+        return self
+
     def futures(self) -> dict[Any, Any]:
         """The futures that the tasks read, by key; see ``Chunks.futures``."""
         return dict(self.held)
@@ -209,6 +227,10 @@ class Sent:
     def parts(self, bucket: int) -> Parts:
         """The tasks that one chunk runs; see ``Chunks.parts``."""
         return self.made[bucket]
+
+
+def _same(sent: Sent) -> Sent:
+    return sent
 
 
 def _counted(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from dask._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
 
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
@@ -148,6 +148,8 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     )
 
 
+# Bins of an exact sum, of values that differ by a factor of a million.
+_BINS = 3
 _EXCHANGES = (GroupByExchange, GroupByChunkExchange, GroupByPieces)
 
 
@@ -221,13 +223,19 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
             if not at_most:
                 return None
             states = () if plan.states_from_rows else plan.states
-            fields = sum(max(len(STATES[use.state].fields), 1) for use in states)
+            fields = sum(map(_fields_of, states))
             found += min(at_most) * (keys + 8 * fields)
         elif rows is None:
             return None
         else:
             found += rows * (keys + _bytes_of_row(plan, name))
     return found
+
+
+def _fields_of(use: StateUse) -> int:
+    """Columns of a state in a partial, about."""
+    record = STATES[use.state]
+    return max(len(record.fields), 1) + _BINS * record.binned
 
 
 def _bytes_of_row(plan: Plan, table: str) -> int:

@@ -15,7 +15,7 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.narrowing import narrowed
@@ -32,7 +32,7 @@ from dask_gpuagg.planning.nodes import (
     GroupBySelect,
     GroupByTree,
 )
-from dask_gpuagg.planning.output_size import output_size
+from dask_gpuagg.planning.output_size import OUTPUTS_OF_A_GPU, bytes_of_a_group, output_size
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.ranges import asked, have_ranges, in_ranges
@@ -243,6 +243,19 @@ def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
     return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
 
 
+def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
+    """Chunks that leave room for their partials, where all groups exceed a chunk's memory.
+
+    Then a partial has about as many groups as its chunk has rows, and merging several partitions
+    gains nothing: a task takes so many as make about one output.
+    """
+    memory = gpus()[1]
+    expected = (decision.groups or 0) * bytes_of_a_group(query)
+    if not memory or expected <= memory // CHUNKS_OF_A_GPU:
+        return chunks
+    return chunks.divided(expected * OUTPUTS_OF_A_GPU // memory)
+
+
 def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
@@ -250,6 +263,8 @@ def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buc
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
     if method is None and chunks is not None:
+        if device:
+            chunks = _smaller(query, decision, chunks)
         return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
     partial = _partials(query, chunks)
     if method is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 
@@ -13,7 +14,7 @@ from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
-from dask_gpuagg.planning.chunks import READERS, STREAMED_READERS, Chunks, unprojected
+from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
 from dask_gpuagg.planning.nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery
@@ -30,13 +31,21 @@ from dask_gpuagg.tasks.narrowing import (
 )
 
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
-# between threads. Between processes a quarter of both is enough.
+# between threads. Between processes a quarter of both is enough. In one process with a GPU an
+# exchange of 100 million rows takes as long.
 ROWS_OF_A_GROUP = 1 << 11
 ROWS_FROM = 1 << 20
+_OF_PROCESSES, _OF_ONE_GPU = 1 / 4, 128
 # Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
 ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
 # Of more groups the kernels sort rows, and do not count them by brackets.
 GROUPS_OF_DEVICE = 1 << 16
+
+# What costs little beside counting rows: it is done to a partition once for each pass.
+_CHEAP = (
+    *(E.Projection, E.Filter, E.Assign, E.Binop, E.Unaryop, E.Between, E.Isin, E.Fillna),
+    *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
+)
 
 
 class GroupByNarrowed(OfChunks):
@@ -48,11 +57,13 @@ class GroupByNarrowed(OfChunks):
     def _layer(self) -> dict[Any, Any]:
         token, plan, number = self.deterministic_token, self.plan, range(len(self.chunks))
         layer: dict[Any, Any] = self.chunks.futures()
+        # the same tasks for all passes: partitions of a frame in this process are made once
+        chunks = self.chunks.sent()
 
         def of_chunks(step: str, run: Any, **given: Any) -> list[Any]:
             keys = [(f"gpuagg_{step}-{token}", i) for i in number]
             for i, key in enumerate(keys):
-                layer[key] = chunk_task(key, run, self.chunks, i, plan=plan, **given)
+                layer[key] = chunk_task(key, run, chunks, i, plan=plan, **given)
             return keys
 
         def of_all(step: str, run: Any, *arguments: Any) -> TaskRef:
@@ -89,10 +100,12 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
 
     Notes
     -----
+    A ``shuffle_method``, which stock Dask wants for medians, says how rows are exchanged that are.
+
     The rows are read twice, so they have to be in memory. How many there are, and in how many
     groups, tells a sample of the keys.
     """
-    if not is_narrowed(query.plan) or query.shuffle_method is not None:
+    if not is_narrowed(query.plan):
         return None
     device = engine_name(query.meta) == DEVICE
     if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
@@ -106,8 +119,10 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     if estimate.groups is None or estimate.rows is None:
         return None
     rows, groups = estimate.rows, max(estimate.groups, 1)
-    shift = 0 if current_client() is None else 2
-    if rows < max(ROWS_FROM >> shift, (ROWS_OF_A_GROUP >> shift) * groups):
+    between = current_client() is not None
+    share = _OF_PROCESSES if between else 1
+    least = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
+    if rows < max(least, ROWS_OF_A_GROUP * share * groups):
         return None
     stride = stride_of(rows, groups)
     travel = rows // stride + len(targets(query.plan)) * rows_inside(rows, groups, stride)
@@ -127,8 +142,8 @@ def _held(query: GroupByQuery) -> Chunks | None:
         buckets = tuple((i,) for i in range(int(frame.npartitions)))
         chunks = Chunks(frame, by, buckets, workers=0, inside=STREAMED_READERS)
     inside, outside = chunks.region
-    reads = any(isinstance(node, READERS) for node in inside)
+    cheap = all(isinstance(node, _CHEAP) for node in inside)
     # a frame of this process would be sent to workers once for each pass
     sent = current_client() is not None and any(isinstance(node, FromPandas) for node in inside)
     held = all(isinstance(node, FromGraph) and holds_data(node) for node in outside)
-    return chunks if held and not (reads or sent or chunks.readers) else None
+    return chunks if held and cheap and not (sent or chunks.readers) else None

@@ -27,7 +27,7 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.engines import engine_of
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.chunks import Chunks
+from dask_gpuagg.planning.chunks import Chunks, Sent
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
@@ -211,7 +211,7 @@ class GroupByChunkDirect(OfChunks):
         return layer
 
 
-def chunk_task(key: Any, run: Any, chunks: Chunks, index: int, **given: Any) -> Task:
+def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: Any) -> Task:
     """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
     parts, outer = chunks.parts(index)
     refs, readers = map(TaskRef, outer), chunks.readers

@@ -8,8 +8,10 @@ from typing import Any
 
 # The first batches are small, so that the kernels begin soon.
 LEAST_BYTES = 256 << 20
+# Later ones are that large: each costs some milliseconds, which its copies take longer.
+USUAL_BYTES = 2 << 30
 # A batch whose groups are more than this share of its rows is merged again with most of its rows:
-# later ones are larger.
+# later ones are larger yet.
 _REPEATED = 1 / 8
 # Rows of one call.
 _MOST_ROWS = 1 << 30
@@ -40,26 +42,33 @@ class Sizes:
         Of the next batch.
     most : int
         Of any batch.
+    usual : int
+        To which batches grow, whatever their groups.
     """
 
     nbytes: int
     most: int
+    usual: int = 0
 
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:
         """For a device with this much memory, of which two batches take a share each."""
         most = max(total // share, 1)
-        return cls(min(LEAST_BYTES, most), most)
+        return cls(min(LEAST_BYTES, most), most, USUAL_BYTES)
+
+    def limit(self, most: int) -> None:
+        """Let no batch be larger than so many bytes."""
+        self.most = max(min(self.most, most), 1)
+        self.nbytes = min(self.nbytes, self.most)
 
     def grouped(self, rows: int, groups: int) -> None:
         """Say how many groups the rows of a batch had."""
-        if groups > _REPEATED * rows:
+        if groups > _REPEATED * rows or self.nbytes < self.usual:
             self.nbytes = min(2 * self.nbytes, self.most)
 
     def refused(self) -> None:
         """Say that device memory did not suffice for a batch."""
-        self.most = max(min(self.most, self.nbytes) // 2, 1)
-        self.nbytes = min(self.nbytes, self.most)
+        self.limit(min(self.most, self.nbytes) // 2)
 
 
 def batches(

@@ -21,6 +21,7 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
+from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import ordered
 from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
@@ -139,7 +140,7 @@ class Gpu:
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         """The groups of several tables."""
-        return merged(stack(tables), plan)
+        return merged(stack(alike(tables, plan)), plan)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
@@ -157,7 +158,10 @@ class Gpu:
             found[f"k{i}"] = _to_host(key, known.dtype, self._fetch)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
-            for field, empty in zip(record.fields, record.identity, strict=True):
+            # bins of exact sums are 0 of no rows, as their number is
+            identity = dict(zip(record.fields, record.identity, strict=True))
+            for field in record.fields_in(groups.columns, f"s{i}."):
+                empty = identity.get(field, 0)
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
                 found[name] = _field(groups[name], use.state, empty, of, self._fetch)

@@ -253,7 +253,9 @@ def by_host(rows: Slice, plan: Plan) -> Any:
     return host.partial(keys, columns, part.index[span], plan)
 
 
-def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
+def partials_of(
+    parts: Iterator[Any], plan: Plan, device: Device, most: int | None = None
+) -> list[Any]:
     """The partials of host partitions, in their order.
 
     Parameters
@@ -263,6 +265,8 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
     plan : Plan
         That ``support.refusal`` admits.
     device : Device
+    most : int, optional
+        Bytes of a batch, whatever the device takes.
 
     Returns
     -------
@@ -270,6 +274,8 @@ def partials_of(parts: Iterator[Any], plan: Plan, device: Device) -> list[Any]:
         As the host engine makes them; one, where device memory suffices.
     """
     sizes = device.sizes()
+    if most is not None:
+        sizes.limit(most)
     stream = Stream(plan, device, sizes)
     waiting: deque[tuple[Batch, Future[Any]]] = deque()
     last: list[Any] = []

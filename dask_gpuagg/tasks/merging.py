@@ -98,7 +98,8 @@ def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts:
     for pieces in _parts_on_host(tables, plan, engine, parts):
         made.append(Spilled.of(engine.combine(pieces(), plan)))
     found = [each.restored() for each in made]
-    return {name: engine.stack([tables[name] for tables in found]) for name in plan.tables}
+    stacked = {name: engine.alike([tables[name] for tables in found], plan) for name in plan.tables}
+    return {name: engine.stack(tables) for name, tables in stacked.items()}
 
 
 def finalized_in_parts(

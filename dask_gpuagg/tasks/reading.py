@@ -84,7 +84,7 @@ def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
 
 
 def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
-    worker, key = _task()
+    worker, key = this_task()
     for i, part in enumerate(parts):
         if i:
             _require_wanted(worker, key)
@@ -94,7 +94,7 @@ def _one_by_one(parts: Sequence[Any]) -> Iterator[Frame]:
 def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iterator[Frame]:
     waiting: deque[tuple[Any, Future[Frame]]] = deque()
     left = iter(parts)
-    worker, key = _task()
+    worker, key = this_task()
 
     def begin() -> None:
         while len(waiting) < (1 if _is_paused(worker) else readers):
@@ -153,7 +153,7 @@ def _activity(worker: Any) -> dict[str, Any]:
     return activity()
 
 
-def _task() -> tuple[Any, Any]:
+def this_task() -> tuple[Any, Any]:
     """The worker and the key of the task that runs in this thread; ``None`` outside of clusters."""
     state = _state_of_task()
     if "execution_state" not in state:

@@ -13,7 +13,10 @@ from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.streaming.choice import streams
 from dask_gpuagg.streaming.stream import partials_of
 from dask_gpuagg.streaming.support import is_as_promised
+from dask_gpuagg.tasks.reading import this_task
 
+# Of its memory: three batches are held at a time, and what is read ahead of them.
+_SHARE_OF_A_WORKER = 16
 _NOT_PINNED = Fallback(
     "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
 )
@@ -43,10 +46,17 @@ def streamed_partials(
             tally.count(_NOT_PINNED)
         for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
             if exact and device is not None:
-                made += partials_of(run, plan, device)
+                made += partials_of(run, plan, device, _most_bytes())
             else:
                 made += map(otherwise, run)
     return made
+
+
+def _most_bytes() -> int | None:
+    """Of a batch, by the memory limit of the worker that this task runs on; None without one."""
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    return limit // _SHARE_OF_A_WORKER if limit else None
 
 
 def _is_exact(part: Any, plan: Plan) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
 from dask_gpuagg.plan import Plan, StateUse
@@ -152,6 +153,8 @@ def replanned(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, An
         if use.state == "limbs":
             ratio = _ticks(use, together) // _ticks(own.states[i], own)
             fields = rescaled(fields["hi"], fields["lo"], ratio)
+        elif use.state == "xsum" and own.states[i].state == "isum":
+            fields = _exact(fields["sum"])
         elif use.state in ("isum", "iprod"):
             fields = {name: _signed(values, use, together) for name, values in fields.items()}
         columns |= {f"s{j}.{name}": values for name, values in fields.items()}
@@ -191,6 +194,8 @@ def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateU
         return
     column, other = own.columns[mine.columns[0]], together.columns[theirs.columns[0]]
     alike = STATES[mine.state].fields == STATES[theirs.state].fields
+    if (mine.state, theirs.state) == ("isum", "xsum"):
+        return
     if mine.state == "limbs":
         alike = alike and dtype_class(column.dtype) == dtype_class(other.dtype)
     if not alike:
@@ -198,6 +203,14 @@ def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateU
             f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
             f"aggregated with those of dtype {other.dtype} in all"
         )
+
+
+def _exact(sums: Any) -> dict[str, Any]:
+    """Sums of integers, null of no values, as exact sums of one value."""
+    known = sums.notna()
+    digits = exact_sums.of_integers(sums.fillna(0))
+    of_bins = {exact_sums.label(place): values for place, values in digits.items()}
+    return {exact_sums.COUNT: known.astype("int64")} | of_bins
 
 
 def _ticks(use: StateUse, plan: Plan) -> int:

@@ -399,6 +399,7 @@ def parts() -> dict[str, str]:
                 ("grid", grid),
                 ("tables", tables),
                 ("first_use", first_use),
+                ("larger", larger),
             )
         },
     }

@@ -1,7 +1,7 @@
 // A list of states as one: what a kernel is written against.
 #pragma once
 
-#include "aggregate/states.cuh"
+#include "aggregate/exact_sum.cuh"
 
 namespace gpuagg {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/query.cuh"
-#include "output/outputs.cuh"
+#include "output/exact_total.cuh"
 
 namespace gpuagg {
 

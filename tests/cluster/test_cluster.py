@@ -72,6 +72,17 @@ def same(got, expected) -> None:
 
 
 @pytest.mark.parametrize("split_out", [None, 3])
+def test_the_same_bits_as_in_one_process(client, ddf, split_out):
+    """The client's setting counts on its workers."""
+    asked = {"v": ["sum", "mean"], "i": ["mean"]}
+    with dask.config.set({"gpuagg.deterministic": True, "gpuagg.fallback": "raise"}):
+        whole = dd.from_pandas(frame(), npartitions=1).groupby("k").agg(asked)
+        made = ddf.groupby("k").agg(asked, split_out=split_out).compute()
+    expected = whole.compute(scheduler="synchronous")
+    pd.testing.assert_frame_equal(made.sort_index(), expected.sort_index(), check_exact=True)
+
+
+@pytest.mark.parametrize("split_out", [None, 3])
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_same_answer_as_in_one_process(client, ddf, name, split_out):
     query = QUERIES[name](ddf, split_out=split_out)

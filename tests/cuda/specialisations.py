@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
+    EXACT_BINS,
     PRESENT,
     TYPE_BYTES,
     KernelOutput,
@@ -83,6 +84,18 @@ class Builder:
         elif name == "wide sum or null":
             code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
             self.output(code, "i128", True)
+        elif name == "exact sum":
+            state = self.state("ExactSum", i)
+            self.output(f"ExactUsed<{state}>", "i64")
+            for k in range(EXACT_BINS):
+                self.output(f"ExactBin<{state}, {k}>", "i64")
+        elif name == "total":
+            count = str(self.counted(i)) if masked else "NO_STATE"
+            self.output(f"ExactTotal<{self.state('ExactSum', i)}, {count}>", "f64", masked)
+            self.output(f"ExactLoss<{self.state('ExactSum', i)}>", "f64")
+        elif name == "total mean":
+            states = f"{self.state('ExactSum', i)}, {self.counted(i)}"
+            self.output(f"ExactMean<{states}, {str(masked).lower()}>", "f64", masked)
         elif name == "mean":
             states = f"{self.state('FloatSum', i)}, {self.counted(i)}"
             self.output(f"Mean<{states}, {str(masked).lower()}>", "f64", masked)
@@ -218,6 +231,12 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     for ctype in ("i32", "i64", "i128"):
         exact = {(ctype, True): ["wide mean", "wide sum or null"], (ctype, False): ["wide mean"]}
         yield f"exact means of {ctype}", of(INT64, exact)
+    for ctype in ORDERED:
+        wanted = {(ctype, False): ["exact sum"], (ctype, True): ["exact sum", "count"]}
+        yield f"exact sums of {ctype}", of(INT64, wanted)
+        wanted = {(ctype, masked): ["total", "total mean"] for masked in (False, True)}
+        yield f"totals of {ctype}", of(INT64, wanted)
+    yield "exact sum alone", of(INT64, {("f64", False): ["exact sum"]})
     yield "limbs alone", of(INT64, {("i64", True): ["limbs", "count"]})
     present = {(PRESENT, True): ["first", "last", "count"], (PRESENT, False): ["first"]}
     yield "validity alone", of(INT64, present)
@@ -310,6 +329,9 @@ COVERING = [
     "mean of merged limbs alone",
     "exact means of i64",
     "limbs alone",
+    "exact sums of f64",
+    "exact sum alone",
+    "totals of f64",
     "nothing but the groups",
     "20 aggregations by int64",
     "20 aggregations by strings",

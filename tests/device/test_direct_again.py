@@ -63,6 +63,7 @@ def assert_like_stock(found: Any, frame: Any, spec: Any, **how: Any) -> None:
         check_dtype=False,
         check_column_type=False,
         rtol=1e-4,
+        atol=1e-5,
     )
 
 

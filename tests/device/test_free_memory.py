@@ -11,7 +11,7 @@ from dask_gpuagg.cuda import attempts
 
 ROWS = 40_000_000
 # beside the input: a table of the groups, and the rows that it had no first place for
-_ROOM = 360 << 20
+_ROOM = 480 << 20
 
 
 @pytest.fixture

@@ -150,6 +150,22 @@ def test_one_gpu_merges_its_chunks_as_long_as_the_result_fits(client: Client) ->
             right(query, pdf)
 
 
+def test_chunks_are_smaller_where_all_groups_exceed_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their partials would be as large as they are."""
+    pdf = frame(200_000)
+    query = held(client, pdf, [0]).groupby("k").v.sum()
+    with dask.config.set({"gpuagg.output-bytes": 300_000, "gpuagg.chunk": 8}):
+        for memory, tasks in ((32 << 20, PARTITIONS // 8), (4 << 20, PARTITIONS)):
+            monkeypatch.setattr(lower, "gpus", lambda memory=memory: (1, memory))
+            (found,) = dask_gpuagg.explain(query).groupbys
+            assert found.decision is not None
+            assert found.decision.route is Route.EXCHANGE
+            assert dict(found.physical.tasks)["chunk"] == tasks
+        right(query, pdf)
+
+
 def test_without_a_sample_each_gpu_has_an_output(client: Client) -> None:
     pdf = frame(100)
     with dask.config.set({"gpuagg.sample": "never"}):

@@ -53,6 +53,11 @@ def held(pdf: pd.DataFrame | None = None) -> Any:
     return dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False).persist()
 
 
+def usual(frame: Any) -> dict[str, str]:
+    """What stock Dask wants to be told for a median."""
+    return {} if isinstance(frame, pd.DataFrame) else {"shuffle_method": "tasks"}
+
+
 def by_narrowing(query: Any) -> bool:
     return len(list(nodes(query, GroupByNarrowed))) == 1
 
@@ -70,6 +75,7 @@ QUERIES: dict[str, Callable[..., Any]] = {
         {"v": ["median", "nunique"], "i": "nunique"}
     ),
     "two keys": lambda d, **by: d.groupby(["s", "k"], **by).agg({"v": "median", "i": "median"}),
+    "by Dask's usage": lambda d, **by: d.groupby("k", **by).agg({"v": "median"}, **usual(d)),
     "text": lambda d, **by: d.groupby("s", **by).agg({"i": "median"}),
     "null keys": lambda d, **by: d.groupby("f", **by).agg({"v": "median", "n": "median"}),
     "categories": lambda d, **by: d.groupby("c", **by).agg({"v": "median"}),
@@ -109,6 +115,26 @@ def test_several_outputs(split_out: Any):
     )
     parts = dask.compute(*query.to_delayed())
     assert sum(map(len, parts)) == 9
+
+
+def test_a_frame_of_this_process():
+    """Its partitions are made once, whatever the number of passes."""
+    query = dd.from_pandas(frame(), npartitions=PARTITIONS).groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    (node,) = nodes(query, GroupByNarrowed)
+    layer = node._layer()
+    made = {}
+    for key, task in layer.items():
+        if key[0].startswith(("gpuagg_sample", "gpuagg_count", "gpuagg_recount")):
+            made.setdefault(key[1], []).append(task.args[0])
+    assert len(made) == PARTITIONS
+    for of_chunk in made.values():
+        tasks = [parts[0][0][0] for parts in of_chunk]
+        assert len(tasks) == 3
+        assert tasks[0] is tasks[1] is tasks[2]
+    pd.testing.assert_frame_equal(
+        query.compute().sort_index(), frame().groupby("k").agg({"v": "median"})
+    )
 
 
 def test_a_second_count(monkeypatch: pytest.MonkeyPatch):
@@ -167,10 +193,10 @@ def test_what_is_not_narrowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     others = {
         "lists": ddf.groupby("k").agg({"v": ["median", "list"]}),
         "times": ddf.groupby("k").agg({"t": "median"}),
-        "a method": ddf.groupby("k").agg({"v": "median"}, shuffle_method="tasks"),
         "labels": ddf.groupby("k").agg({"v": ["median", "idxmax"]}),
         "one partition": held().partitions[0].groupby("k").agg({"v": "median"}),
         "users' functions": ddf.map_partitions(lambda part: part).groupby("k").v.median(),
+        "what takes long": ddf.assign(u=ddf.s.str.upper()).groupby("u").v.median(),
         "many groups": ddf.groupby("i").agg({"v": "median"}),
     }
     frame()[["k", "v"]].to_parquet(tmp_path / "a.parquet")
@@ -184,6 +210,14 @@ def test_what_is_not_narrowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         with monkeypatch.context() as patch:
             patch.setattr(narrowing, name, limit)
             assert not by_narrowing(query), name
+
+
+def test_between_processes_fewer_rows_are_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 2 * ROWS)
+    query = held().groupby("k").agg({"v": "median"})
+    assert not by_narrowing(query)
+    monkeypatch.setattr(narrowing, "current_client", object)
+    assert by_narrowing(query)
 
 
 def test_without_a_sample():

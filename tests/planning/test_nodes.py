@@ -325,6 +325,14 @@ class TestArithmetic:
             got = share(self.ddf()).compute()
         same(got, share(self.ddf().compute()))
 
+    def test_of_outputs_that_are_repartitioned(self):
+        def share(d, again=lambda result: result):
+            return again(d[d.k < 2000].groupby("k").v.sum()) / again(d.groupby("k").v.sum())
+
+        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+            got = share(self.ddf(), lambda result: result.repartition(npartitions=2)).compute()
+        same(got, share(self.ddf().compute()))
+
     def test_with_one_output_asked_for(self):
         def mixed(d, **kwargs):
             return d.groupby("k").v.sum(**kwargs) + d.groupby("k").v.count(**kwargs)

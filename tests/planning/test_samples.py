@@ -165,7 +165,7 @@ class TestSampling:
         [
             lambda d: d.partitions[:FEW_PARTITIONS].groupby("k").v.sum(),
             lambda d: d.groupby("k").v.sum(split_out=5),
-            lambda d: d.groupby("k", sort=True).v.sum(),
+            lambda d: d.groupby("k", sort=True).v.sum(split_out=1),
             lambda d: d.groupby("k").v.median(),
             lambda d: d.assign(k=d.k.astype("int8")).groupby("k").v.sum(),
             lambda d: d.assign(k=d.k > 3).groupby(["k"]).v.sum(),

@@ -49,8 +49,9 @@ def test_halves(lengths: list[int]) -> None:
 def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
     sizes = Sizes.of_memory(120 << 30, 12)
     assert (sizes.nbytes, sizes.most) == (256 << 20, 10 << 30)
-    sizes.grouped(rows=1_000, groups=10)
-    assert sizes.nbytes == 256 << 20
+    for gibibytes in (0.5, 1, 2, 2, 2):
+        sizes.grouped(rows=1_000, groups=10)
+        assert sizes.nbytes == gibibytes * (1 << 30)
     for _ in range(9):
         sizes.grouped(rows=1_000, groups=900)
     assert sizes.nbytes == sizes.most
@@ -58,6 +59,18 @@ def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
     assert sizes.nbytes == sizes.most == 5 << 30
     sizes.grouped(rows=1_000, groups=900)
     assert sizes.nbytes == 5 << 30
+
+
+def test_batches_are_as_large_as_they_may_be() -> None:
+    sizes = Sizes.of_memory(12 << 30, 12)
+    for _ in range(4):
+        sizes.grouped(rows=1_000, groups=10)
+    assert sizes.nbytes == 1 << 30
+    sizes.limit(100 << 20)
+    sizes.grouped(rows=1_000, groups=900)
+    assert sizes.nbytes == 100 << 20
+    sizes.limit(0)
+    assert sizes.nbytes == 1
 
 
 @given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))

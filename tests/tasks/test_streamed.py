@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dask
@@ -19,6 +19,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.batches import Sizes
+from dask_gpuagg.tasks import streamed
 from tests.comparison import assert_same
 from tests.streaming.fake import FakeDevice
 
@@ -167,6 +168,20 @@ def test_reasons(by: str, asked: Any, reason: str, device: FakeDevice) -> None:
         collection = dd.from_pandas(whole, npartitions=2)
         with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason):
             collection.groupby(by).agg(asked).compute()
+
+
+@pytest.mark.parametrize("limit", [None, 0, 16 * 4_000])
+def test_batches_are_small_beside_the_memory_of_a_worker(
+    limit: int | None, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit))
+    monkeypatch.setattr(streamed, "this_task", lambda: (worker, "key"))
+    whole = frame(6_000)[["k", "f"]]
+    ours = dd.from_pandas(whole, npartitions=3).groupby("k", sort=True).f.sum().compute()
+    assert_same(ours, whole.groupby("k").f.sum(), rtol=1e-9, atol=1e-9)
+    rows = [int(line.split()[1]) for line in device.log if line.startswith("load")]
+    assert max(rows) <= (4_000 if limit else 1 << 14) / 16
+    assert sum(rows) == len(whole)
 
 
 def test_without_pinned_memory_the_host_groups(

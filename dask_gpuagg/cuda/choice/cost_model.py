@@ -76,6 +76,7 @@ _SUMS = {
     "IntegerProduct": 1,
     "FloatProduct": 1,
     "WideSum": 2,
+    "ExactSum": 3,
     "Moments": 2,
     "MergedMoments": 3,
 }

@@ -62,9 +62,12 @@ class ColumnCode(ctypes.Structure):
 
 
 class Codes(ctypes.Structure):
-    """``Codes`` of kernels/key/coded.cuh."""
+    """``Codes`` of kernels/key/coded.cuh; one is equal to itself alone."""
 
     _fields_ = [("column", ColumnCode * CODED_COLUMNS)]
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 class Seen(ctypes.Structure):

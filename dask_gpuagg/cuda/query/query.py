@@ -17,6 +17,7 @@ from dask_gpuagg.cuda.query.instantiations import (
     TranslationUnit,
 )
 from dask_gpuagg.cuda.query.types import (
+    HEAVY,
     OF_NUMBERS,
     PRESENT,
     STATES_AS_BITS,
@@ -240,7 +241,7 @@ class Query:
     @cached_property
     def threads(self) -> int:
         """Threads of a block."""
-        heavy = sum(3 if s.policy.endswith("Moments") else 1 for s in self.kept)
+        heavy = sum(3 if s.policy in HEAVY else 1 for s in self.kept)
         return tuning.block_threads(heavy, self.family == "ByRow")
 
     @cached_property

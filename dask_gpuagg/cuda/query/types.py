@@ -21,6 +21,7 @@ STATE_BYTES: dict[str, tuple[int, int]] = {
     "FirstRow": (4, 0),
     "LastRow": (4, 0),
     "WideSum": (0, 16),
+    "ExactSum": (8, 32),
     "Moments": (8, 20),
     "MergedMoments": (8, 24),
     "AnyRow": (4, 0),
@@ -80,7 +81,7 @@ class ValuePart(NamedTuple):
 
 
 class KernelState(NamedTuple):
-    """A state policy of ``kernels/aggregate/states.cuh``.
+    """A state policy of ``kernels/aggregate/``.
 
     Attributes
     ----------
@@ -109,7 +110,7 @@ class KernelState(NamedTuple):
 
 
 class KernelOutput(NamedTuple):
-    """An output policy of ``kernels/output/outputs.cuh``: code, its type, whether it has nulls."""
+    """An output policy of ``kernels/output/``: code, its type, whether it has nulls."""
 
     code: str
     ctype: str
@@ -132,11 +133,16 @@ class KernelOutput(NamedTuple):
         return [int(argument) for argument in read if argument != "NO_STATE"]
 
 
+# Bins of an ``ExactSum`` (kernels/aggregate/exact_sum.cuh).
+EXACT_BINS = 4
+# States that take as many registers as three others.
+HEAVY = ("Moments", "MergedMoments", "ExactSum")
 # States of the numbers of rows instead of values.
 OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
 # Which of an output's arguments are states.
 _STATE_ARGUMENTS = {
     "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
+    "ExactTotal": (0, 1), "ExactMean": (0, 1),
     "WideMean": (0, 1), "LimbMean": (0, 1, 2),
 }  # fmt: skip
 # States of a list that the bits of one integer can stand for (kernels/output/outputs.cuh).

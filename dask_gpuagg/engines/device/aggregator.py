@@ -12,7 +12,7 @@ from pylibcudf.types import DataType, TypeId
 
 from dask_gpuagg.cuda.aggregate import Aggregated, Run
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
+from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device.calls import How, Served, grouped
 from dask_gpuagg.engines.device.layout import (
@@ -169,6 +169,28 @@ class Aggregator:
     def float_sum(self, column: plc.Column) -> None:
         """Sums in float64 whatever the column is; null for groups without values."""
         self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+
+    def exact_sum(self, column: plc.Column) -> None:
+        """Five outputs, int64: which bins of a sum are used, and the bins; see ``exact.py``."""
+        state = self._state("ExactSum", column)
+        self._add(f"ExactUsed<{state}>", "i64", INT64, False)
+        for k in range(EXACT_BINS):
+            self._add(f"ExactBin<{state}, {k}>", "i64", INT64, False)
+
+    def exact_total(self, column: plc.Column) -> None:
+        """Sums of numbers without rounding, rounded once; null for groups without values."""
+        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
+        self._add(code, "f64", FLOAT64, masked(column))
+
+    def exact_total_mean(self, column: plc.Column) -> None:
+        """Means of such sums."""
+        states = f"{self._state('ExactSum', column)}, {self._counted(column)}"
+        self._add(f"ExactMean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
+
+    def exact_loss(self, column: plc.Column) -> None:
+        """More than ``centred.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
+        self._add(f"ExactLoss<{self._state('ExactSum', column)}>", "f64", FLOAT64, False)
 
     def prod(self, column: plc.Column) -> None:
         """Products: integers modulo 2**64, floats in float64; null for groups without values."""

@@ -19,6 +19,7 @@ from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.categories import complete, occurring
+from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import (
     bucket_of,
     concatenated_outputs,
@@ -70,10 +71,10 @@ from dask_gpuagg.engines.device.states import finish_rows, keeps_values
 from dask_gpuagg.plan import Output, Plan
 
 __all__ = [
-    "Shape", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize", "key_table",
-    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "shape_of",
-    "split", "split_in_ranges", "stack", "stacked",
+    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype",
+    "compatible", "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize",
+    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
+    "shape_of", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]
@@ -117,7 +118,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Merge partials into one, of the same layout; see ``host.combine``."""
     tables: Partial = {}
     for name in plan.tables:
-        stacked = stack([p[name] for p in partials])
+        stacked = stack(alike([p[name] for p in partials], plan))
         if name == "groups":
             stacked = merged(stacked, plan)
         elif name.startswith("pairs"):
@@ -138,7 +139,7 @@ def finalize(
     Unobserved categories are found with all groups at hand, so ``bucket`` is not needed. ``owned``
     changes nothing: the outputs are made anew.
     """
-    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     if plan.states_from_rows and plan.states:
         rows = stacked["rows"]
         columns = {c: rows[f"v{c}"] for c in plan.rows}

@@ -14,7 +14,10 @@ import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
+from cudf.core.buffer import as_buffer
 from cudf.core.column import ColumnBase
+from cudf.core.column_accessor import ColumnAccessor
+from pylibcudf.types import TypeId
 
 from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
@@ -29,8 +32,13 @@ from dask_gpuagg.reporting.runs import note_run, subject
 NOWHERE = 0x7FFFFFFF
 
 
-# Outputs of a pass before the next one begins: one more state may have four.
-_FULL = OUTPUTS_AT_MOST - 4
+# libcudf's types of numbers, with cuDF's dtypes of them.
+_BITS = (8, 16, 32, 64)
+_NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
+_NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
+_NUMBERS = {getattr(TypeId, name): np.dtype(dtype) for name, dtype in _NAMES.items()}
+# Outputs of a pass before the next one begins: one more state may have six.
+_FULL = OUTPUTS_AT_MOST - 6
 
 
 class Grouping:
@@ -87,21 +95,18 @@ class Grouping:
             Of the outputs whose dtype libcudf does not know.
         """
         keys, outputs = self.run()
-        names = [f"k{i}" for i in range(len(self._keys))]
-        # libcudf has no categories and no time zones, but what they are stored as
-        series = [
-            plain(k) if is_own(known.dtype) else like(k, known.dtype)
-            for k, known in zip(keys, self._keys, strict=True)
-        ]
-        # a NaN key is a null one
-        series = [
-            like(nans_to_nulls(view(k)), k.dtype) if k.dtype.kind == "f" else k for k in series
-        ]
+        if self._keep_nulls:  # a NaN key is a null one
+            keys = [nans_to_nulls(key) for key in keys]
         wanted = dtypes or {}
-        for label, output in zip(labels, outputs, strict=True):
+        # libcudf has no categories and no time zones, but what they are stored as
+        columns = {
+            f"k{i}": wrapped(key) if is_own(known.dtype) else ColumnBase.create(key, known.dtype)
+            for i, (key, known) in enumerate(zip(keys, self._keys, strict=True))
+        }
+        for label, made in zip(labels, outputs, strict=True):
             known = label in wanted
-            series.append(like(output, wanted[label]) if known else plain(output))
-        return table(dict(zip([*names, *labels], series, strict=True)))
+            columns[label] = ColumnBase.create(made, wanted[label]) if known else wrapped(made)
+        return _frame_of(columns)
 
 
 def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
@@ -238,6 +243,11 @@ def column_at(frame: Any, label: Any) -> Any:
     return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
 
 
+def view_at(frame: Any, name: str) -> plc.Column:
+    """A column of a table as libcudf has it, without a Series in between."""
+    return frame._data[name].to_pylibcudf()
+
+
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it, or in pieces."""
     return column if isinstance(column, Pieces) else column.to_pylibcudf()[0]
@@ -253,9 +263,42 @@ def like(column: plc.Column, dtype: Any) -> Any:
     return cudf.Series._from_column(ColumnBase.create(column, dtype))
 
 
+def wrapped(column: plc.Column) -> ColumnBase:
+    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
+    dtype = _NUMBERS.get(column.type().id())
+    if dtype is None:
+        if column.type().id() == TypeId.STRING:
+            return ColumnBase.from_pylibcudf(column)
+        # days become seconds, which cuDF has
+        return plain(column)._column
+    mask = column.null_mask()
+    made = plc.Column(
+        column.type(),
+        column.size(),
+        as_buffer(column.data()),
+        None if mask is None else as_buffer(mask),
+        column.null_count(),
+        column.offset(),
+        [],
+        validate=False,
+    )
+    return ColumnBase.create(made, dtype, validate=False)
+
+
 def table(columns: Mapping[str, Any]) -> Any:
     """A DataFrame of Series of equal length, whose labels it forgets."""
-    return cudf.DataFrame({name: c.reset_index(drop=True) for name, c in columns.items()})
+    return _frame_of({name: c._column.copy(deep=False) for name, c in columns.items()})
+
+
+def _frame_of(columns: dict[str, ColumnBase]) -> Any:
+    """A DataFrame of columns that no other has."""
+    return cudf.DataFrame._from_data(ColumnAccessor(columns, verify=False))
+
+
+def names_of(frame: Any) -> tuple[str, ...]:
+    """Labels of a table's columns; cuDF itself makes an index of pandas of them."""
+    names: tuple[str, ...] = frame._data.names
+    return names
 
 
 def take(column: Any, rows: plc.Column) -> Any:

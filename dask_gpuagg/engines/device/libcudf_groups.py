@@ -19,6 +19,7 @@ from pylibcudf.types import (
 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState
+from dask_gpuagg.engines.device.exact_bins import exact_sum, loss, total
 from dask_gpuagg.engines.device.layout import BOOL8, CTYPES, FLOAT64, INT64
 from dask_gpuagg.engines.device.operations import (
     as_key,
@@ -134,6 +135,8 @@ class _Groups:
         match state.policy:
             case "WideSum":
                 return (self._sum(self._wide(*state.inputs)),)
+            case "ExactSum":
+                return exact_sum(self._reduced, self._plain(*state.inputs))
             case "Moments":
                 return self._moments(*state.inputs)
             case "MergedMoments":
@@ -224,6 +227,14 @@ class _Groups:
             case "LimbMean":
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
                 return limb_mean(upper, lower, n)
+            case "ExactUsed":
+                return state[0]
+            case "ExactBin":
+                return state[1 + int(arguments[1])]
+            case "ExactLoss":
+                return loss(state)
+            case "ExactTotal" | "ExactMean":
+                return self._exact_total(total(state), policy, arguments[1])
             case "MomentRows":
                 return state[0]
             case "MomentMean":
@@ -240,6 +251,13 @@ class _Groups:
                 n, _, m2 = state
                 return spread_of(n, m2, int(arguments[1]), int(arguments[2]))
         raise NotImplementedError(f"{KERNEL} does not make {policy}")
+
+    def _exact_total(self, sums: plc.Column, policy: str, count: str) -> plc.Column:
+        if count == "NO_STATE":
+            return sums
+        (n,) = self._state(int(count))
+        made = binary("TRUE_DIV", sums, n) if policy == "ExactMean" else sums
+        return keep_where(made, is_positive(n))
 
     def _extreme(self, found: plc.Column, count: str) -> plc.Column:
         if found.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):

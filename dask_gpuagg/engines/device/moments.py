@@ -16,9 +16,11 @@ from dask_gpuagg.engines.device.groups import (
     floats_of,
     gather,
     like,
+    names_of,
     plain,
     present,
     view,
+    view_at,
 )
 from dask_gpuagg.engines.device.pieces import whole
 from dask_gpuagg.plan import Plan
@@ -47,13 +49,14 @@ def is_lost(losses: Sequence[plc.Column]) -> bool:
 
 def losses_of(groups: Any) -> list[plc.Column]:
     """The columns of losses."""
-    return [view(groups[name]) for name in groups.columns if name.startswith(_LOSS)]
+    return [view_at(groups, name) for name in names_of(groups) if name.startswith(_LOSS)]
 
 
 def without_losses(groups: Any) -> Any:
     """The table without them."""
-    kept = [name for name in groups.columns if not name.startswith(_LOSS)]
-    return groups if len(kept) == len(groups.columns) else groups[kept]
+    names = names_of(groups)
+    kept = [name for name in names if not name.startswith(_LOSS)]
+    return groups if len(kept) == len(names) else groups[kept]
 
 
 def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], plan: Plan) -> Any:
@@ -96,11 +99,12 @@ def _repaired(
 
 
 def _moments(groups: Any, plan: Plan) -> list[int]:
-    return [i for i in range(len(plan.states)) if loss_label(i) in groups.columns]
+    names = names_of(groups)
+    return [i for i in range(len(plan.states)) if loss_label(i) in names]
 
 
 def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
-    losses = [array_of(view(groups[loss_label(i)])) for i in _moments(groups, plan)]
+    losses = [array_of(view_at(groups, loss_label(i))) for i in _moments(groups, plan)]
     if not losses:
         return cp.empty(0, dtype=cp.int32)
     worst = losses[0]

@@ -17,7 +17,9 @@ from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
     array_of,
+    column_at,
     like,
+    names_of,
     plain,
     table,
     view,
@@ -48,17 +50,15 @@ def with_outputs(
 
     ``names`` are those of the keys; ``numberings`` of the rows of some tables are known already.
     """
-    keys = keys_of(groups)
+    keys, labels = keys_of(groups), names_of(groups)
     made = {f"k{i}": key for i, key in enumerate(keys)}
     for i, output in enumerate(plan.outputs):
         label = f"o{i}"
-        if label in groups.columns:
-            values = groups[label]
+        if label in labels:
+            values = column_at(groups, label)
         elif output.kind is Kind.MERGEABLE:
             prefix = f"s{output.states[0]}."
-            fields = {
-                n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)
-            }
+            fields = {n.removeprefix(prefix): groups[n] for n in labels if n.startswith(prefix)}
             values = library_states.finish(output, fields, index_of(keys, names))
         else:
             name = f"pairs{output.column}" if output.kind is Kind.DISTINCT else "rows"
@@ -74,7 +74,7 @@ def with_outputs(
                 column = tables[name]["v" if paired else f"v{output.column}"]
                 values = _of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
-        if empty is not None:
+        if empty is not None and view(values).null_count():
             values = values.fillna(empty)
         made[label] = values
     return table(made)

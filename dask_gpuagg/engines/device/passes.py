@@ -6,9 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.engines.device import library_states
+from dask_gpuagg.engines.device import exact, library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import Grouping, Numbering, is_own, view
+from dask_gpuagg.engines.device.groups import (
+    Grouping,
+    Numbering,
+    column_at,
+    is_own,
+    names_of,
+    view,
+)
 from dask_gpuagg.engines.device.moments import (
     is_lost,
     loss_label,
@@ -17,22 +24,41 @@ from dask_gpuagg.engines.device.moments import (
     repaired_rows,
     without_losses,
 )
-from dask_gpuagg.engines.device.states import finish, is_spread, keeps_values, merge, update
+from dask_gpuagg.engines.device.states import (
+    finish,
+    is_binned,
+    is_watched,
+    keeps_values,
+    merge,
+    update,
+)
 from dask_gpuagg.engines.device.support import in_kernels
 from dask_gpuagg.plan import Output, Plan
 from dask_gpuagg.states import STATES
 
 
 def states_of_rows(
-    keys: Sequence[Any], columns: Mapping[int, Any], index: Any, plan: Plan, keep_nulls: bool
+    keys: Sequence[Any],
+    columns: Mapping[int, Any],
+    index: Any,
+    plan: Plan,
+    keep_nulls: bool,
+    unusual: frozenset[int] = frozenset(),
 ) -> Any:
-    """One row per group of some rows: the keys, then the fields of every state."""
+    """One row per group of some rows: the keys, then the fields of every state.
+
+    Of ``unusual`` states, exact sums, the values do not fit the bins of one slot.
+    """
     grouping = Grouping(keys, keep_nulls)
     labels, dtypes = [], {}
     # several states read the same column
     seen = cache(lambda c: view(columns[c]))
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
+            continue
+        if STATES[use.state].binned:
+            names = exact.update(grouping, seen(use.columns[0]), i in unusual)
+            labels += [f"s{i}.{name}" for name in names]
             continue
         update(grouping.aggregator, use, [seen(c) for c in use.columns])
         fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
@@ -41,7 +67,11 @@ def states_of_rows(
             labels.append(loss_label(i))
         if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
             dtypes[fields[0]] = columns[use.columns[0]].dtype
-    groups = repaired_rows(grouping.table(labels, dtypes), keys, columns, plan)
+    groups, found = exact.settled_rows(grouping.table(labels, dtypes), plan)
+    if found:
+        again = unusual | found
+        return states_of_rows(keys, columns, index, plan, keep_nulls, again)
+    groups = repaired_rows(groups, keys, columns, plan)
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
         numbering = Numbering.of_keys(keys, keys_of(groups))
@@ -59,12 +89,16 @@ def merged(stacked: Any, plan: Plan) -> Any:
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
             continue
+        if STATES[use.state].binned:
+            labels += exact.merge(grouping, stacked, f"s{i}.")
+            continue
         merge(grouping.aggregator, use, stacked, f"s{i}.")
         labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
-    dtypes = {n: stacked[n].dtype for n in labels if keeps_values(n.partition(".")[2])}
-    groups = grouping.table(labels, dtypes)
+    kept = [n for n in labels if keeps_values(n.partition(".")[2])]
+    dtypes = {n: column_at(stacked, n).dtype for n in kept}
+    groups = exact.settled_partials(grouping.table(labels, dtypes), plan)
     groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
     return _with_library_states(groups, stacked, plan)
 
@@ -94,8 +128,12 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     for i in chosen:
         output = plan.outputs[i]
         if keeps_values(output.aggregation):
-            dtypes[f"o{i}"] = stacked[f"s{output.states[0]}.{output.aggregation}"].dtype
-    groups = grouping.table(labels, dtypes)
+            state = f"s{output.states[0]}.{output.aggregation}"
+            dtypes[f"o{i}"] = column_at(stacked, state).dtype
+    for i, use in enumerate(plan.states):
+        if STATES[use.state].binned:
+            labels += exact.merge(grouping, stacked, f"s{i}.")
+    groups = exact.with_sums(grouping.table(labels, dtypes), plan)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan), plan, merges=False)
@@ -108,7 +146,7 @@ def add_outputs(
     chosen: Iterable[int],
     add: Callable[[Aggregator, Output, bool], None],
 ) -> list[str]:
-    """Add outputs to the passes over some rows, and the loss of each state of moments once.
+    """Add outputs to the passes over some rows, and what a state loses once.
 
     Parameters
     ----------
@@ -129,7 +167,7 @@ def add_outputs(
     for i in chosen:
         output, aggregator = plan.outputs[i], grouping.aggregator
         moments = (aggregator, output.states)
-        first = is_spread(output) and moments not in watched
+        first = is_watched(output, plan) and moments not in watched
         add(aggregator, output, first)
         labels.append(f"o{i}")
         if first:
@@ -140,7 +178,9 @@ def add_outputs(
 
 def _finished_in_kernels(output: Output, plan: Plan) -> bool:
     # the outputs of a matrix name no states
-    return bool(output.states) and all(in_kernels(plan.states[i], plan) for i in output.states)
+    if not output.states or is_binned(output, plan):
+        return False
+    return all(in_kernels(plan.states[i], plan) for i in output.states)
 
 
 def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
@@ -155,4 +195,4 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
 
 def keys_of(groups: Any) -> list[Any]:
     """The key columns of a table."""
-    return [groups[c] for c in groups.columns if c.startswith("k")]
+    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

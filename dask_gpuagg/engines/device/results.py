@@ -13,17 +13,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pylibcudf as plc
-from cudf.core.buffer import as_buffer
 from cudf.core.column import ColumnBase
 from cudf.core.column_accessor import ColumnAccessor
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
-from pylibcudf.types import TypeId
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
+    column_at,
     column_of,
     floats_of,
     gather,
@@ -33,14 +32,10 @@ from dask_gpuagg.engines.device.groups import (
     plain,
     table,
     view,
+    wrapped,
 )
 from dask_gpuagg.plan import Output, Plan
 
-# libcudf's types of numbers, with cuDF's dtypes of them.
-_BITS = (8, 16, 32, 64)
-_NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
-_NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
-_NUMBERS = {getattr(TypeId, name): np.dtype(dtype) for name, dtype in _NAMES.items()}
 # Classes whose means are of the same class; their spread is a float.
 _OWN_MEANS = ("datetime", "timedelta", "decimal")
 
@@ -140,20 +135,17 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
-    index = index_of([groups[n] for n in names], shape.index)
+    index = index_of([column_at(groups, n) for n in names], shape.index)
     columns: list[Any] = []
     for i, dtype in enumerate(shape.dtypes):
-        column = groups[f"o{i}"]
+        column = column_at(groups, f"o{i}")
         columns.append(column if column.dtype == dtype else _cast(column, dtype))
     if shape.series:
         result = columns[0]
         result.index = index
         result.name = shape.labels
         return result
-    result = cudf.DataFrame(dict(enumerate(columns)))
-    result.index = index
-    result.columns = shape.labels
-    return result
+    return _frame_of([column._column for column in columns], shape.labels, index)
 
 
 def from_libcudf(
@@ -174,40 +166,22 @@ def from_libcudf(
     dtypes : sequence of dtypes
         Of the keys; categories and times in a zone are what libcudf stores them as.
     """
-    wrapped = [
-        _wrapped(key) if is_own(dtype) else ColumnBase.create(key, dtype)
+    own = [
+        wrapped(key) if is_own(dtype) else ColumnBase.create(key, dtype)
         for key, dtype in zip(keys, dtypes, strict=True)
     ]
-    index = _index_of(wrapped, shape.index)
-    columns = [_wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
+    index = _index_of(own, shape.index)
+    columns = [wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
         return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
+    return _frame_of(columns, shape.labels, index)
+
+
+def _frame_of(columns: Sequence[ColumnBase], labels: Any, index: Any) -> Any:
     # empty at first: it would look for attributes among labels of several levels
     result = cudf.DataFrame._from_data({}, index=index)
-    result._data = _labelled(columns, shape.labels)
+    result._data = _labelled(columns, labels)
     return result
-
-
-def _wrapped(column: plc.Column) -> ColumnBase:
-    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = _NUMBERS.get(column.type().id())
-    if dtype is None:
-        if column.type().id() == TypeId.STRING:
-            return ColumnBase.from_pylibcudf(column)
-        # days become seconds, which cuDF has
-        return plain(column)._column
-    mask = column.null_mask()
-    made = plc.Column(
-        column.type(),
-        column.size(),
-        as_buffer(column.data()),
-        None if mask is None else as_buffer(mask),
-        column.null_count(),
-        column.offset(),
-        [],
-        validate=False,
-    )
-    return ColumnBase.create(made, dtype, validate=False)
 
 
 def _labelled(columns: Sequence[ColumnBase], labels: Any) -> ColumnAccessor:

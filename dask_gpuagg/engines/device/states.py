@@ -12,7 +12,7 @@ from pylibcudf.types import DataType, TypeId
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import view
+from dask_gpuagg.engines.device.groups import view_at
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
 
@@ -50,9 +50,14 @@ def _is_exact(output: Output, plan: Plan) -> bool:
     return cls in ("datetime", "timedelta", "decimal")
 
 
-def is_spread(output: Output) -> bool:
-    """Whether an output is made of second moments."""
-    return _power(output) is not None
+def is_watched(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of what a pass may lose digits of: moments, or exact sums."""
+    return _power(output) is not None or is_binned(output, plan)
+
+
+def is_binned(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of an exact sum."""
+    return any(STATES[plan.states[i].state].binned for i in output.states)
 
 
 def _power(output: Output) -> int | None:
@@ -89,7 +94,7 @@ def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column])
 def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
     """One state of partials: the outputs are its fields again, and the loss of moments."""
     record = STATES[use.state]
-    fields = [view(table[prefix + name]) for name in record.fields]
+    fields = [view_at(table, prefix + name) for name in record.fields]
     if use.state == "moments":
         aggregator.merged_moments(*fields)
         aggregator.merged_loss(*fields)
@@ -104,7 +109,7 @@ def finish(
 ) -> None:
     """One output from the states of partials; of moments their loss too if they are watched."""
     if output.aggregation == "mean":
-        fields = {f: view(table[f"s{i}.{f}"]) for i in output.states for f in _fields(plan, i)}
+        fields = {f: view_at(table, f"s{i}.{f}") for i in output.states for f in _fields(plan, i)}
         if "hi" in fields:
             assert output.column is not None
             dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
@@ -115,7 +120,7 @@ def finish(
             aggregator.merged_mean(fields["sum"], fields["n"])
     elif (power := _power(output)) is not None:
         (i,) = output.states
-        n, mean, m2 = (view(table[f"s{i}.{f}"]) for f in ("n", "mean", "m2"))
+        n, mean, m2 = (view_at(table, f"s{i}.{f}") for f in ("n", "mean", "m2"))
         ddof = dict(output.parameters).get("ddof", 1)
         aggregator.merged_spread(n, mean, m2, ddof, power)
         if watched:
@@ -136,9 +141,16 @@ def finish_rows(
     column: plc.Column | None,
     watched: bool = False,
 ) -> None:
-    """One output from whole rows; of moments their loss too if they are watched."""
+    """One output from whole rows; of moments and exact sums their loss too if they are watched."""
     if column is None:
         aggregator.size()
+    elif is_binned(output, plan):
+        if output.aggregation == "mean":
+            aggregator.exact_total_mean(column)
+        else:
+            aggregator.exact_total(column)
+        if watched:
+            aggregator.exact_loss(column)
     elif output.aggregation == "mean" and _is_exact(output, plan):
         aggregator.exact_mean(column)
     elif output.aggregation == "mean":

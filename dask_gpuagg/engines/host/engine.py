@@ -43,6 +43,7 @@ from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
+    alike,
     bytes_of,
     divided,
     is_categorical,
@@ -56,9 +57,10 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "bounds_of", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
-    "divided", "divided_outputs", "finalize", "key_table", "of_categories", "output_of_bucket",
-    "partial", "rows_within", "sampled_keys", "split", "split_in_ranges", "stack", "stacked",
+    "alike", "bounds_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
+    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "split",
+    "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
@@ -152,7 +154,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """
     tables: Partial = {}
     for name in plan.tables:
-        stacked = stack([p[name] for p in partials])
+        stacked = stack(alike([p[name] for p in partials], plan))
         keys = keys_of(stacked)
         if name == "groups":
             groups = group(keys, dropna=False)
@@ -196,7 +198,7 @@ def finalize(
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
         return _finished_alone(partials[0]["groups"], plan, meta, owned)
-    stacked = {name: stack([p[name] for p in partials]) for name in plan.tables}
+    stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
         expected = expected_groups(_keys_together(stacked), plan.dropna)
@@ -306,7 +308,7 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     merged: Fields = {}
     fields = [
-        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields}
+        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields_in(table.columns, f"s{i}.")}
         for i, use in enumerate(plan.states)
     ]
     for use, of_state in zip(plan.states, fields, strict=True):

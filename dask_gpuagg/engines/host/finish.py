@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import sketches
@@ -226,6 +227,8 @@ def _from_table(
 
 
 def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+    if "sum" not in state:
+        return exact_sums.total(state, np)
     if isinstance(state["sum"], np.ndarray) and state["sum"].dtype.kind in "biufc":
         return state["sum"]
     sums = series_of(state["sum"])
@@ -241,6 +244,8 @@ def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
     n = state["n"]
     if "hi" in state:
         return _mean_of_limbs(state)
+    if "sum" not in state:
+        state = {"sum": exact_sums.total(state, np)}
     if not isinstance(state["sum"], np.ndarray):
         return _mean_of_decimals(state["sum"], n)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_complex
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.update import UPDATES, extreme, products
@@ -103,6 +104,11 @@ def _merge_comoments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
     return result
 
 
+def _merge_exact(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
+    sums = {name: np.asarray(reducer.sum(values)) for name, values in fields.items()}
+    return exact_sums.settled(sums, np)
+
+
 def _merge_extreme(state: str) -> Merge:
     def merge_extreme(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
         nulls = _sums(reducer, fields["nulls"])
@@ -113,6 +119,8 @@ def _merge_extreme(state: str) -> Merge:
 
 def _merge_of(state: State) -> Merge:
     """The merge of a state whose fields merge one by one."""
+    if state.binned:
+        return _merge_exact
     if state.merge == "sum":
         return lambda reducer, fields: {f: _sums(reducer, fields[f]) for f in state.fields}
     if state.merge == "prod":

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.engines.host import batches, fused, ordered
+from dask_gpuagg.engines.host import batches, exact, fused, ordered
 from dask_gpuagg.engines.host.grouping import Codes
 
 Fields = dict[str, Any]
@@ -96,6 +96,12 @@ class Reducer:
         """Sum of each group, in 64 bits; that of no values is 0."""
         sums = self.fused(values, "sum", skipna)
         return self.reduced("sum", values, skipna=skipna) if sums is None else sums
+
+    def exact_sums(self, values: npt.NDArray[np.float64], nan_is_null: bool) -> Fields:
+        """Sums without rounding, in bins; see ``exact.sums``."""
+        small = self._small_codes
+        codes = self.codes if small is None else small
+        return exact.sums(codes, self.n, values, nan_is_null, small is not None)
 
     def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
         """``by(values)`` reduced, along with the other columns of which the same is expected."""

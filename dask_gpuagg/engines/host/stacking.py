@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.plan import Plan
 
@@ -38,6 +39,17 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
         for name, parts in columns.items()
     }
     return pd.DataFrame(stacked, copy=False)
+
+
+def alike(tables: Sequence[pd.DataFrame], plan: Plan) -> list[pd.DataFrame]:
+    """Tables of one name with the same columns: of groups, some lack bins of exact sums."""
+    if not plan.deterministic or not any(name.startswith("s") for name in tables[0].columns):
+        return list(tables)
+    names = exact_sums.united(table.columns for table in tables)
+    return [
+        table.assign(**dict.fromkeys(set(names) - set(table.columns), np.int64(0)))[names]
+        for table in tables
+    ]
 
 
 def _of_known_dtype(columns: list[pd.Series]) -> list[pd.Series]:

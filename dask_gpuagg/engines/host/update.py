@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_complex, is_plain
 from dask_gpuagg.engines.host import fused
 from dask_gpuagg.engines.host.grouping import take
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
+
+_LOW = np.uint32(0xFFFFFFFF)
 
 
 def update(reducer: Reducer, state: str, values: list[pd.Series], index: pd.Index) -> Fields:
@@ -133,6 +136,26 @@ def _filled(values: pd.Series, null: float) -> pd.Series | None:
     if isinstance(values.dtype, np.dtype) or dtype_class(values.dtype) != "float":
         return None
     return pd.Series(values.to_numpy(dtype=np.float64, na_value=null))
+
+
+def _xsum(reducer: Reducer, values: pd.Series) -> Fields:
+    n = {"n": _count(reducer, values)["n"]}
+    if is_complex(values.dtype):
+        raise TypeError("gpuagg.deterministic: sums of complex numbers depend on the row order")
+    if dtype_class(values.dtype) == "float":
+        filled = _filled(values, 0.0)
+        nan_is_null = filled is None
+        floats = floats_of(values) if filled is None else filled.to_numpy()
+        return n | reducer.exact_sums(floats, nan_is_null)
+    if _cannot_wrap(values):
+        digits = exact_sums.of_integers(np.asarray(_isum(reducer, values)["sum"]))
+        return n | {exact_sums.label(place): part for place, part in digits.items()}
+    # two halves that cannot overflow below 2**31 rows, and are a bin apart
+    wide = _integers(values, 0).to_numpy()
+    halves = [reducer.sum(pd.Series(half.astype("int64"))) for half in (wide >> 32, wide & _LOW)]
+    high, low = (exact_sums.of_integers(np.asarray(half)) for half in halves)
+    digits = exact_sums.added({place + 1: part for place, part in high.items()}, low)
+    return n | {exact_sums.label(place): part for place, part in digits.items()}
 
 
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
@@ -306,6 +329,7 @@ UPDATES: dict[str, Callable[[Reducer, pd.Series], Fields]] = {
     "isum": _isum,
     "fsum": _fsum,
     "osum": _osum,
+    "xsum": _xsum,
     "concat": _concat,
     "iprod": _iprod,
     "fprod": _fprod,

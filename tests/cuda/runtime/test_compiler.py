@@ -131,16 +131,20 @@ def test_every_kernel_is_instantiated() -> None:
     assert set(defined) == named
 
 
+OUTPUTS = ("outputs.cuh", "exact_total.cuh")
+
+
 def test_specialisations_have_every_type_and_policy() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
     states = {s.policy for q in TABLE.values() for s in q.kept}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : (?:Replicated|OneCopy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
+    policies.add("ExactSum")
     assert states == policies == set(STATE_BYTES) | {"Min", "Max"}
 
     outputs = {o.code.partition("<")[0] for q in TABLE.values() for o in q.outputs}
-    text = (KERNELS / "output" / "outputs.cuh").read_text()
+    text = "".join((KERNELS / "output" / name).read_text() for name in OUTPUTS)
     assert outputs == set(re.findall(r"struct (\w+) : (?:Output|NullOfNone)<", text)) - {
         "NullOfNone"
     }

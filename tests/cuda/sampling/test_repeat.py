@@ -25,6 +25,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
+from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
@@ -230,7 +231,11 @@ def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(values=0.9), "auto") is None
     assert expectation.expectation(call_of(about=("b",)), "auto") is None
     # the same words stand for other keys
-    assert expectation.expectation(call_of(codes=object()), "auto") is None
+    codes = Codes(), Codes()
+    assert expectation.expectation(call_of(codes=codes[0]), "auto") is None
+    expectation.keep(call_of(codes=codes[0]), "auto", decision, numbers(), 0)
+    assert expectation.expectation(call_of(codes=codes[0]), "auto") is not None
+    assert expectation.expectation(call_of(codes=codes[1]), "auto") is None
     expectation.forget()
     assert expectation.expectation(call_of(), "auto") is None
 

@@ -25,7 +25,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with stand-ins for what it imports of RAPIDS."""
     package = "dask_gpuagg.engines.device"
     names = ("layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls")
-    for name in ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm"):
+    others = ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", f"{package}.exact_bins")
+    for name in others:
         monkeypatch.setitem(sys.modules, name, MagicMock())
     for name in names:
         monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)

@@ -12,6 +12,7 @@ from unittest.mock import MagicMock
 import dask
 import pytest
 
+from dask_gpuagg.cuda.query.types import EXACT_BINS
 from dask_gpuagg.cuda.runtime.compiler import CompileError
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from tests.cuda.specialisations import TABLE
@@ -35,6 +36,9 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     plc.transform.bools_to_mask.return_value = (any_column, 0)
     monkeypatch.setitem(sys.modules, "pylibcudf", plc)
     monkeypatch.setitem(sys.modules, "pylibcudf.types", plc.types)
+    exact = MagicMock()
+    exact.exact_sum.return_value = (any_column,) * (1 + EXACT_BINS)
+    monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.exact_bins", exact)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module(names[-1])

@@ -1,0 +1,154 @@
+"""What ``gpuagg.deterministic`` costs: exact sums beside ordinary ones.
+
+``python -m benchmarks.deterministic --rows 2e7`` sums a float64 column of host partitions, and with
+``--engine device`` one of cuDF, by integer keys: dense ones, and the same times a large prime. Both
+settings alternate in one process, on persisted partitions. Answers are compared with each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+
+import dask_gpuagg
+from benchmarks.machine import provenance
+from benchmarks.report import write
+from dask_gpuagg.reporting.runs import forget
+
+GROUPS = (10, 1_000, 4_000, 1_000_000)
+# Distances that no table's slots follow.
+FAR = 7_000_000_003
+KEYS = {"dense": 1, "far": FAR}
+# A standard normal has values that differ by a factor of 10**9; the others hold a few digits.
+VALUES = ("normal", "cents")
+
+
+def host_data(rows: int, groups: int, keys: str, values: str, partitions: int) -> Any:
+    """A collection of pandas."""
+    import dask.dataframe as dd
+    import pandas as pd
+
+    rng = np.random.default_rng(1)
+    key = rng.integers(0, groups, rows) * KEYS[keys]
+    x = rng.normal(size=rows) if values == "normal" else rng.integers(0, 10**6, rows) / 100
+    return dd.from_pandas(pd.DataFrame({"k": key, "x": x}), npartitions=partitions, sort=False)
+
+
+def device_data(rows: int, groups: int, keys: str, values: str, partitions: int) -> Any:
+    """A collection of cuDF."""
+    import cudf
+    import cupy as cp
+    import dask_cudf
+
+    # its newer generators are compiled first, which takes longer than all of this
+    cp.random.seed(1)
+    key = cp.random.randint(0, groups, rows, dtype="int64") * KEYS[keys]
+    x = cp.random.standard_normal(rows) if values == "normal" else cp.random.randint(0, 10**6, rows)
+    if values == "cents":
+        x = x / 100
+    return dask_cudf.from_cudf(cudf.DataFrame({"k": key, "x": x}), npartitions=partitions)
+
+
+def timed(
+    collection: Any, repeats: int, wait: Callable[[], None]
+) -> tuple[dict[bool, list[float]], dict[bool, Any]]:
+    """Seconds of each repetition and the last result, by setting; the first is not counted.
+
+    ``wait`` is for what the device has still to do.
+    """
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    results = {}
+    for repetition in range(repeats + 1):
+        for exact in (False, True):
+            forget()
+            with dask.config.set({"gpuagg.deterministic": exact}):
+                started = time.perf_counter()
+                made = collection.groupby("k").x.sum().compute()
+                wait()
+                took = time.perf_counter() - started
+            results[exact] = made.sort_index().to_numpy()
+            if repetition:
+                seconds[exact].append(took)
+    return seconds, results
+
+
+def device_times(frame: Any, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each kernel, by arm."""
+    from benchmarks.kernels import device_time
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+
+    k, x = (frame[c].to_pylibcudf()[0] for c in "kx")
+
+    def arm(name: str) -> Any:
+        def run(stopwatch: Any = None) -> Any:
+            aggregator = Aggregator([k], False)
+            getattr(aggregator, name)(x)
+            return aggregator.run(stopwatch=stopwatch)
+
+        return run
+
+    arms = {"ordinary": "float_sum", "exact": "exact_total"}
+    return {arm_name: device_time(arm(name), repeats) for arm_name, name in arms.items()}
+
+
+def kernels() -> list[str]:
+    """Which kernels ran last, the one of most rows first."""
+    runs = sorted(dask_gpuagg.last_runs(), key=lambda run: -run.rows)
+    return [run.decision.kernel for run in runs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=float, default=2e7)
+    parser.add_argument("--engine", choices=("host", "device"), default="host")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--groups", default=",".join(map(str, GROUPS)))
+    parser.add_argument("--keys", default=",".join(KEYS))
+    parser.add_argument("--values", default=",".join(VALUES))
+    parser.add_argument("--out", type=Path, default=Path("deterministic.json"))
+    args = parser.parse_args()
+    dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"})
+    dask.config.set({"gpuagg.compile": "wait"})
+    dask_gpuagg.enable()
+    data = host_data if args.engine == "host" else device_data
+    wait: Callable[[], None] = lambda: None  # noqa: E731
+    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
+    if args.engine == "device":
+        import cudf
+        import cupy as cp
+
+        from dask_gpuagg.cuda.runtime.driver import current_device
+
+        wait = cp.cuda.Device().synchronize
+        about |= {"gpu": current_device().name, "cudf": cudf.__version__}
+    cells: list[dict[str, Any]] = []
+    for groups in (int(float(g)) for g in args.groups.split(",")):
+        for keys in args.keys.split(","):
+            for values in args.values.split(","):
+                collection = data(int(args.rows), groups, keys, values, args.partitions)
+                seconds, results = timed(collection, args.repeats, wait)
+                error = np.abs(results[True] - results[False]).max()
+                assert error <= 1e-9 * np.abs(results[True]).max() + 1e-6, error
+                median = {exact: statistics.median(s) * 1e3 for exact, s in seconds.items()}
+                cells.append({
+                    "groups": groups, "keys": keys, "values": values,
+                    "ordinary_ms": round(median[False], 3), "exact_ms": round(median[True], 3),
+                    "ratio": round(median[True] / median[False], 2), "kernels": kernels(),
+                })  # fmt: skip
+                if args.engine == "device":
+                    cells[-1]["device_ms"] = device_times(collection.compute(), args.repeats)
+                print(cells[-1], flush=True)
+                write({**provenance(), **about, "repeats": args.repeats, "cells": cells}, args.out)
+                del collection, results
+
+
+if __name__ == "__main__":
+    main()
