@@ -155,7 +155,8 @@ class _Page:
             Div(name=name, sizing_mode="stretch_width", styles=_SCROLLED)
             for name in ("steps", "kernels", "fallbacks")
         )
-        self._time, self._rates = _time_plot(self.bars), _rate_plot(self.bars)
+        self._time, self._steps = _time_plot(self.bars)
+        self._rates = _rate_plot(self.bars)
         self.root = column(
             row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED),
             self.steps,
@@ -177,6 +178,8 @@ class _Page:
         if upwards != list(self._time.y_range.factors):
             self._time.y_range.factors = self._rates.y_range.factors = upwards
         self.bars.data.update(bars)
+        for step, item in self._steps.items():
+            item.visible = any(any(bars[f"{step} {engine}"]) for engine in _ENGINES)
         for shown, text in (
             (self.steps, steps_of(reports)),
             (self.kernels, kernels_of(reports)),
@@ -299,7 +302,8 @@ def _figure(name: str, title: str, tooltips: str) -> Any:
     return plot
 
 
-def _time_plot(source: Any) -> Any:
+def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
+    """The plot, and its legend by step."""
     plot = _figure(
         "group_by_time",
         "Seconds in tasks, by step (hatched: on the device)",
@@ -315,17 +319,16 @@ def _time_plot(source: Any) -> Any:
         line_width=0,
         source=source,
     )
-    _legend(plot, dict(zip(_STEPS, bars, strict=False)))
-    return plot
+    return plot, _legend(plot, dict(zip(_STEPS, bars, strict=False)))
 
 
-def _legend(plot: Any, bars: dict[str, Any]) -> None:
+def _legend(plot: Any, bars: dict[str, Any]) -> dict[str, Any]:
     from bokeh.models import Legend, LegendItem
 
-    items = [LegendItem(label=step, renderers=[bar]) for step, bar in bars.items()]
-    plot.add_layout(
-        Legend(items=items, orientation="vertical", label_text_font_size="8pt"), "right"
-    )
+    items = {step: LegendItem(label=step, renderers=[bar]) for step, bar in bars.items()}
+    legend = Legend(items=[*items.values()], orientation="vertical", label_text_font_size="8pt")
+    plot.add_layout(legend, "right")
+    return items
 
 
 def _rate_plot(source: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from dask_gpuagg import dashboard
 from dask_gpuagg.reporting.fallbacks import Fallback, Tally
+from dask_gpuagg.tasks.reading import ACTIVITY
 
 REPORTS = {
     "b": {
@@ -59,6 +61,17 @@ def test_equal_fallbacks_are_one_row() -> None:
     often, once = Fallback("a", "runs", "<because>", "x.py:1"), Fallback("b", "runs", "so", "")
     table = dashboard.fallbacks_of([each._asdict() for each in (once, often, often)])
     assert cells(table) == [["a", "&lt;because&gt;", "x.py:1", "2"], ["b", "so", "", "1"]]
+
+
+def test_the_legend_has_the_steps_that_ran() -> None:
+    pytest.importorskip("bokeh")
+    workers = {
+        name: SimpleNamespace(name=name, metrics={ACTIVITY: report})
+        for name, report in REPORTS.items()
+    }
+    page = dashboard._Page(SimpleNamespace(workers=workers, get_events=lambda topic: ()))
+    page.update()
+    assert [step for step, item in page._steps.items() if item.visible] == ["partial"]
 
 
 def test_each_counted_fallback_is_heard_of_once() -> None:

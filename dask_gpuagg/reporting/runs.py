@@ -174,8 +174,7 @@ class Task:
 
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
-# by step, engine and kernel, of all queries: calls, seconds, rows, groups, bytes, groups expected,
-# rows spilled
+# by step, engine and kernel: calls, seconds, rows, groups, bytes, groups expected, rows spilled
 _activity: dict[tuple[str, str, str], list[Any]] = {}
 _plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
