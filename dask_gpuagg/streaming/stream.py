@@ -64,7 +64,7 @@ class Device(Protocol):
         """The same, divided by key hash."""
 
     def from_host(self, partials: list[Any], plan: Plan) -> Any:
-        """Partials of the host, of equal dtypes, as one table."""
+        """Partials of the host as one table: of equal dtypes, categories in one order."""
 
     def release(self) -> None:
         """Give back what is cached."""
@@ -114,7 +114,7 @@ class Stream:
         self._add(batch, table)
 
     def _add(self, batch: Batch, table: Any) -> None:
-        if self.like and _dtypes_of(self.like) != _dtypes_of(batch):
+        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
             self.spill()
         rows, groups = sum(map(len, batch)), self.device.rows(table)
         self.sizes.grouped(rows, groups)
@@ -153,7 +153,9 @@ class Stream:
         So what is to be merged later can be merged part by part on the device.
         """
         dtypes = _dtypes_of(self.like)
-        if not self.plan.order_sensitive and (not self.parts or dtypes == self.part_dtypes):
+        if not self.plan.order_sensitive and (
+            not self.parts or _are_same(dtypes, self.part_dtypes)
+        ):
             self.part_dtypes, self.part_like = dtypes, self.like
             self.part_capacity = self.capacity
             rows = sum(map(self.device.rows, self.tables))
@@ -306,8 +308,11 @@ def _bytes_of(part: Any) -> int:
 
 
 def _are_alike(part: Any, other: Any) -> bool:
-    pairs = zip((*part.keys, *part.columns), (*other.keys, *other.columns), strict=True)
-    return all(a.dtype is b.dtype or _is_same(a.dtype, b.dtype) for a, b in pairs)
+    return _are_same(_dtypes_of_part(part), _dtypes_of_part(other))
+
+
+def _are_same(dtypes: list[Any], others: list[Any]) -> bool:
+    return all(a is b or _is_same(a, b) for a, b in zip(dtypes, others, strict=True))
 
 
 def _is_same(dtype: Any, other: Any) -> bool:
@@ -324,5 +329,8 @@ def _rows_of(partials: list[Any]) -> int:
 
 
 def _dtypes_of(batch: Batch) -> list[Any]:
-    part = batch[0].part
+    return _dtypes_of_part(batch[0].part)
+
+
+def _dtypes_of_part(part: Any) -> list[Any]:
     return [column.dtype for column in (*part.keys, *part.columns)]

@@ -82,6 +82,16 @@ def test_unobserved_categories_have_no_values():
     check(result, exact(data, "k", observed=False))
 
 
+@pytest.mark.parametrize("key", ["bool", "boolean", "category", "int8"])
+def test_keys_whose_codes_have_few_bits(key: str):
+    data = DATA.assign(k=(DATA["k"] % 2).astype(key))
+    check(partitioned(data, 5).groupby("k", observed=True).agg(SPEC).compute(), exact(data, "k"))
+    for name, best in (("nlargest", "max"), ("nsmallest", "min")):
+        found = partitioned(data, 5).groupby("k", observed=True)["x"].agg(name, n=1).compute()
+        wanted = data.groupby("k", observed=True)["x"].agg(best)
+        assert found.sort_index().tolist() == [[value] for value in wanted]
+
+
 def test_groups_without_values_and_frames_without_rows():
     data = DATA.assign(x=DATA["x"].where(DATA["k"] != 2))
     check(partitioned(data, 5).groupby("k").agg(SPEC).compute(), exact(data, "k"))

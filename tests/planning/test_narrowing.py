@@ -41,6 +41,8 @@ def frame() -> pd.DataFrame:
             "f": np.where(rng.random(ROWS) < 0.1, np.nan, rng.integers(0, 3, ROWS)),
             "s": rng.choice(["a", "bb", "é"], ROWS),
             "c": pd.Categorical(rng.choice(["x", "y"], ROWS), categories=["z", "y", "x"]),
+            "b": np.arange(ROWS) % 3 == 0,
+            "d": pd.Categorical.from_codes(np.arange(ROWS) % 3, ["q", "p", "o"]),
             "v": np.where(rng.random(ROWS) < 0.1, np.nan, values),
             "i": rng.integers(-(2**40), 2**40, ROWS),
             "n": np.full(ROWS, np.nan),
@@ -80,6 +82,8 @@ QUERIES: dict[str, Callable[..., Any]] = {
     "text": lambda d, **by: d.groupby("s", **by).agg({"i": "median"}),
     "null keys": lambda d, **by: d.groupby("f", **by).agg({"v": "median", "n": "median"}),
     "categories": lambda d, **by: d.groupby("c", **by).agg({"v": "median"}),
+    "booleans": lambda d, **by: d.groupby("b", **by).agg({"v": "median", "i": "quantile"}),
+    "all categories": lambda d, **by: d.groupby("d", **by).agg({"v": "median", "i": "quantile"}),
     "categories and text": lambda d, **by: d.groupby(["c", "f"], **by).agg({"v": "median"}),
     "of new columns": lambda d, **by: d.assign(w=d.v * 2).groupby("k", **by).agg({"w": "median"}),
     "of a filter": lambda d, **by: d[d.v > 0].groupby("k", **by).agg({"v": "median"}),
@@ -104,6 +108,25 @@ def test_answers_are_those_of_pandas(name: str, options: str):
         got, expected = got.sort_index(), expected.sort_index()
     same = pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal
     same(got, expected, check_index_type=False, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("how", ["linear", "midpoint"])
+@pytest.mark.parametrize("sample", ["auto", "never"])
+def test_integers_whose_sums_and_gaps_overflow(dtype: str, how: str, sample: str):
+    """Narrowed or exchanged: what pandas gives, to the last bit."""
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    values = np.full(ROWS, limits.max, dtype) - rng.integers(0, 2000, ROWS).astype(dtype)
+    values[-2:] = limits.min, limits.max
+    pdf = pd.DataFrame({"k": rng.integers(0, 9, ROWS), "v": values})
+    pdf.loc[ROWS - 2 :, "k"] = 9  # a group of two
+    with dask.config.set({"gpuagg.sample": sample}):
+        query = held(pdf).groupby("k")[["v"]].agg("quantile", q=0.37, interpolation=how)
+        assert by_narrowing(query) == (sample == "auto")
+        got = query.compute().sort_index()
+    expected = pdf.groupby("k")[["v"]].quantile(0.37, interpolation=how)
+    pd.testing.assert_frame_equal(got, expected, check_exact=True)
 
 
 @pytest.mark.parametrize("split_out", [2, True])

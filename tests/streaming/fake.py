@@ -52,7 +52,9 @@ class FakeDevice:
                 if image.kind == TEXT:
                     array = restored_text(image.values.combine_chunks(), column.dtype)
                 else:
-                    array = restored(image.values, None, column.dtype)
+                    # the first one's categories, as the device has codes only
+                    dtype = (*part.keys, *part.columns)[c].dtype
+                    array = restored(image.values, None, dtype)
                 pieces.append(pd.Series(array))
             made.append(pd.concat(pieces, ignore_index=True))
         self.log.append(f"load {rows}")
@@ -67,7 +69,8 @@ class FakeDevice:
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         self.log.append(f"merge {len(tables)}")
         self._take(sum(map(self.rows, tables)), "merge")
-        return host.combine(tables, plan)
+        dtypes = _key_dtypes(tables[0], plan)
+        return host.combine([_decoded(table, dtypes) for table in tables], plan)
 
     def rows(self, table: Any) -> int:
         return len(table["groups"])
@@ -79,16 +82,32 @@ class FakeDevice:
 
     def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
         self.log.append("leave")
-        return table
+        return _decoded(table, [key.dtype for key in like[0].part.keys])
 
     def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
         self._take(2 * self.rows(table), "split")
         self.log.append(f"split in {parts}")
-        return host.split(table, plan, parts)
+        whole = _decoded(table, [key.dtype for key in like[0].part.keys])
+        return host.split(whole, plan, parts)
 
     def from_host(self, partials: list[Any], plan: Plan) -> Any:
         self._take(sum(map(self.rows, partials)), "part")
-        return {"groups": pd.concat([each["groups"] for each in partials], ignore_index=True)}
+        dtypes = _key_dtypes(partials[0], plan)
+        tables = [_decoded(each, dtypes)["groups"] for each in partials]
+        return {"groups": pd.concat(tables, ignore_index=True)}
 
     def release(self) -> None:
         self.log.append("release")
+
+
+def _key_dtypes(table: Any, plan: Plan) -> list[Any]:
+    return [table["groups"][f"k{i}"].dtype for i in range(len(plan.keys))]
+
+
+def _decoded(table: Any, dtypes: list[Any]) -> Any:
+    """A table whose codes of categories are read by other dtypes: a device has no categories."""
+    groups = table["groups"].copy(deep=False)
+    for i, dtype in enumerate(dtypes):
+        if isinstance(dtype, pd.CategoricalDtype):
+            groups[f"k{i}"] = restored(groups[f"k{i}"].cat.codes.to_numpy(), None, dtype)
+    return {"groups": groups}

@@ -198,3 +198,38 @@ def test_errors_of_reading_are_raised() -> None:
 
     with pytest.raises(OSError, match="gone"):
         partials_of(parts(), plan, FakeDevice(Sizes(1 << 20, 1 << 20)))
+
+
+X_Y, Y_X = pd.CategoricalDtype(["x", "y"]), pd.CategoricalDtype(["y", "x"])
+
+
+@pytest.mark.parametrize("dtypes", [[X_Y, Y_X], [X_Y, X_Y, Y_X, Y_X, X_Y], [Y_X, X_Y] * 4])
+@pytest.mark.parametrize("most", [400, 1 << 20])
+def test_codes_are_decoded_by_the_categories_of_their_own_rows(
+    dtypes: list[Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dtypes of categories are equal in any order of those; tables that leave keep theirs."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 2)
+    rng = np.random.default_rng(0)
+    pieces = [
+        pd.DataFrame(
+            {
+                "k": pd.Series(rng.choice(["x", "y"], 40, p=[0.8, 0.2])).astype(dtype),
+                "j": rng.integers(0, 30, 40),
+                "x": rng.integers(0, 9, 40).astype(float),
+            }
+        )
+        for dtype in dtypes
+    ]
+    keys = [Column(name, pieces[0][name].dtype) for name in ("k", "j")]
+    columns = [Column(label, dtype) for label, dtype in pieces[0].dtypes.items()]
+    plan = make_plan(
+        keys, columns, [Requested("x", "sum", "x")], dropna=True, observed=True, sort=True
+    )
+    device = FakeDevice(Sizes(100, most))
+    parts = (inputs_of(piece, ["k", "j"], plan) for piece in pieces)
+    made = partials_of(parts, plan, device)
+    assert any(line.startswith("split") for line in device.log) == (most == 400)
+    theirs = pd.concat(pieces).groupby(["k", "j"], observed=True)[["x"]].sum()
+    found = host.finalize(made, plan, theirs.iloc[:0])
+    assert dict(found["x"]) == dict(theirs["x"])

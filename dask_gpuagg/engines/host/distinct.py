@@ -69,7 +69,7 @@ def _looked_up(codes: Codes, n: int, values: pd.Series) -> tuple[Codes, Bits]:
         zero = False if cls == "bool" else 0  # Arrow's own take nothing else
         bits = values.to_numpy(dtype=wide, na_value=zero).view(np.int64)
         # the nulls of a group are a pair of a number that no group has
-        return (np.where(null, codes + n, codes) if null.any() else codes), bits
+        return (np.where(null, codes.astype(np.int64) + n, codes) if null.any() else codes), bits
     if cls == "float" and isinstance(dtype, np.dtype) and dtype.itemsize <= 8:
         floats = values.to_numpy().astype(np.float64) + 0.0
         floats[np.isnan(floats)] = np.nan  # of one pattern

@@ -35,7 +35,7 @@ def interpolated(output: Output, dtype: Any, rows: Array, low: Array, high: Arra
     share = target_of(output).q * np.maximum(rows - 1, 0) % 1
     with np.errstate(invalid="ignore", over="ignore"):
         if output.aggregation != "median":
-            made = _quantile(share, low, high, dtype, interpolation_of(output))
+            made = _quantile(share, low, high, interpolation_of(output))
             return np.where(rows > 0, made, np.nan)
         low, high = low.astype(np.float64), high.astype(np.float64)
         made = np.where(share > 0, (low + high) / 2.0, low)
@@ -47,13 +47,8 @@ def interpolated(output: Output, dtype: Any, rows: Array, low: Array, high: Arra
     return medians
 
 
-def _quantile(share: Array, low: Array, high: Array, dtype: Any, how: str) -> Array:
-    # in the arithmetic of pandas' loop: that of C, in the type of integers
-    kind = np.dtype(np.float64) if dtype.kind == "f" else np.promote_types(dtype, np.int32)
-    kind = dtype if dtype.kind == "u" and dtype.itemsize >= 4 else kind
-    low, high = low.astype(kind), high.astype(kind)
-    if how == "midpoint":
-        made = (low + high) / 2.0
-    else:
-        made = low.astype(np.float64) + (high - low).astype(np.float64) * share
-    return np.where(share == 0, low.astype(np.float64), made)
+def _quantile(share: Array, low: Array, high: Array, how: str) -> Array:
+    # pandas' loop takes float64 of any number: sums and gaps of integers do not overflow
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    made = (low + high) / 2.0 if how == "midpoint" else low + (high - low) * share
+    return np.where(share == 0, low, made)

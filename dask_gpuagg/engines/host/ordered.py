@@ -105,6 +105,8 @@ def order_within(codes: Array, n: int, values: Array) -> Array:
     -------
     ndarray of int64, shape (rows,)
     """
+    # codes of booleans and categories may have fewer bits than the mask
+    codes = codes.astype(np.int64, copy=False)
     # NumPy sorts numbers by vector instructions, and integers of 16 bits by radix
     order = np.argsort(values)
     for shift in range(0, max(n - 1, 1).bit_length(), 16):

@@ -74,6 +74,15 @@ def test_many_rows(way, distinct_values, kind):
     assert found(way, codes, 50, values) == pairs.drop_duplicates().index.tolist()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_nulls_of_groups_whose_codes_have_few_bits(way):
+    """A hundred categories: their codes fit int8, and twice as many numbers do not."""
+    codes = np.tile(np.arange(100, dtype=np.int8), 20)
+    values = pd.Series(np.arange(2000) % 700 // 100, dtype="Int64").where(np.arange(2000) % 3 > 0)
+    pairs = pd.DataFrame({"code": codes, "value": values})
+    assert found(way, codes, 100, values) == pairs.drop_duplicates().index.tolist()
+
+
 @pytest.mark.parametrize("step", [1 << 20, 1 << 40, 1 << 52])
 def test_values_that_differ_in_high_bits_only_do_not_collide(step):
     rows = 2 * fused.LEAST_ROWS

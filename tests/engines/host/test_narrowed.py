@@ -85,11 +85,9 @@ def frames(draw: st.DrawFn) -> tuple[str, list[pd.DataFrame]]:
         values = special | st.floats(-1e6, 1e6, width=32) | st.integers(-2, 2).map(float)
     else:
         limits = np.iinfo(dtype)
-        # differences that overflow are nobody's: pandas wraps them as C does
-        low, high = (
-            (limits.min, limits.max) if limits.bits < 32 else (limits.min // 2, limits.max // 2)
-        )
-        values = st.integers(0, 3) | st.integers(low, high) | st.integers(high - 3, high)
+        # sums and gaps of these overflow
+        ends = st.sampled_from([limits.min, limits.min + 1, limits.max - 1, limits.max])
+        values = st.integers(0, 3) | st.integers(limits.min, limits.max) | ends
     rows = st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 7, 9]), values), max_size=60)
     parts = draw(st.lists(rows, min_size=1, max_size=5).filter(any))
     made = []
@@ -180,14 +178,18 @@ def test_brackets_that_miss_are_counted_again(how: str, dtype: str):
     pd.testing.assert_frame_equal(found, by_pandas(parts), check_exact=True)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_medians_of_the_largest_integers(dtype: str):
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("how", ["linear", "midpoint"])
+@pytest.mark.parametrize("q", [0.3, 0.5])
+def test_the_least_and_the_largest_integers(dtype: str, how: str, q: float):
     limits = np.iinfo(dtype)
     values = [limits.max, limits.max - 1, limits.max - 3000, limits.min, limits.max]
-    part = pd.DataFrame({"k": [0] * 5 + [1] * 2, "v": np.array(values + values[:2], dtype)})
-    only = {"median": {}}
-    found, _ = by_brackets([part, part], plan_of(dtype, only), 2)
-    pd.testing.assert_frame_equal(found, by_pandas([part, part], only), check_exact=True)
+    values = [*values, limits.max, limits.max - 1, limits.min, limits.max]
+    part = pd.DataFrame({"k": [0] * 5 + [1] * 2 + [2] * 2, "v": np.array(values, dtype)})
+    queries = {"median": {}, "quantile": {"q": q, "interpolation": how}}
+    for parts in ([part], [part, part]):
+        found, _ = by_brackets(parts, plan_of(dtype, queries), 2)
+        pd.testing.assert_frame_equal(found, by_pandas(parts, queries), check_exact=True)
 
 
 def test_sorted_rows_and_rows_with_a_period():
