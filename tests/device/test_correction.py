@@ -46,7 +46,7 @@ def test_first_calls_correct_the_constants(derived: None) -> None:
     rng = cp.random.default_rng(1)
     keys = rng.integers(-(2**63), 2**63 - 1, 500_000, dtype="int64")
     # in no period: a sample of rows that lie evenly would meet the same keys again
-    k = keys[rng.permutation(ROWS) % len(keys)]
+    k = keys[cp.random.permutation(ROWS) % len(keys)]
     v = cp.ones(ROWS, dtype="float64")
     cp.cuda.get_current_stream().synchronize()
     key, value = (plc.Column.from_cuda_array_interface(array) for array in (k, v))
