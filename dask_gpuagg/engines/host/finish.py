@@ -97,7 +97,8 @@ def finish_groups(
         result: Any = columns[0].rename(meta.name)
     else:
         result = pd.DataFrame(columns, index=index, copy=False)
-        result.columns = meta.columns
+        # a user may name them: those of the metadata stay as they are
+        result.columns = meta.columns.view()
     if plan.sort:
         result = result.take(sort_order(keys))
     return result
@@ -157,7 +158,7 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     repeated = [k.take(np.repeat(order, m)) for k in keys]
     labels = np.tile(np.arange(m), n)
     index = make_index([*repeated, meta.columns.take(labels)], meta.index.names)
-    return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns)
+    return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns.view())
 
 
 def make_index(keys: list[Any], names: Any) -> pd.Index:
