@@ -202,7 +202,7 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
         case GroupByMerge():
             return [("finalize", node.npartitions)]
         case GroupByGather():
-            return [("gather", 1)]
+            return [("gather", node.outputs)]
         case GroupBySelect():
             return [("divide", node.outputs)]
         case Repartition():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -185,8 +186,13 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if plan.sort and outputs == 1:
         gathered = replace(query, plan=replace(plan, gathered=True))
         exchanged = _exchange(gathered, decision, chunks, buckets)
-        return GroupByGather(exchanged, plan, query.meta)
-    return _fewer(_exchange(query, decision, chunks, buckets), outputs)
+        return GroupByGather(exchanged, plan, query.meta, 1)
+    # each output is of as many buckets, whose numbers are its own modulo the number of outputs
+    buckets = outputs * math.ceil(buckets / outputs)
+    exchanged = _exchange(query, decision, chunks, buckets)
+    if buckets == outputs:
+        return exchanged
+    return GroupByGather(exchanged, plan, query.meta, outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:

@@ -342,18 +342,25 @@ class GroupByMerge(Reduction, Blockwise):
 
 
 class GroupByGather(Reduction):
-    """Finished outputs gathered into one partition, sorted if the plan says so."""
+    """Finished outputs gathered into fewer, sorted if the plan says so.
 
-    _parameters = ["frame", "plan", "_meta"]
+    Each has every so many-th one, and so the groups whose hash gives its number modulo that of the
+    outputs: those of another group-by with as many, which may be combined with it.
+    """
+
+    _parameters = ["frame", "plan", "_meta", "outputs"]
     _prefix = "gpuagg_gather"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None, None)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
-        keys = [(self.frame._name, i) for i in range(self.frame.npartitions)]
-        last = (self._name, 0)
-        return {last: Task(last, gpuagg_gather, _refs(keys), self.plan, self._meta)}
+        layer: dict[Any, Task] = {}
+        for j in range(self.outputs):
+            of_output = range(j, self.frame.npartitions, self.outputs)
+            key, keys = (self._name, j), [(self.frame._name, i) for i in of_output]
+            layer[key] = Task(key, gpuagg_gather, _refs(keys), self.plan, self._meta)
+        return layer
 
 
 class GroupBySelect(Reduction):

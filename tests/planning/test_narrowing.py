@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,31 @@ def test_between_processes_fewer_rows_are_enough(monkeypatch: pytest.MonkeyPatch
 def test_without_a_sample():
     with dask.config.set({"gpuagg.sample": "never"}):
         assert not by_narrowing(held().groupby("k").agg({"v": "median"}))
+
+
+@pytest.mark.parametrize("narrows", [False, True])
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_results_that_are_combined_have_their_groups_in_the_same_outputs(
+    narrows: bool, outputs: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of few outputs too, where the rows of whole groups are exchanged into more of them."""
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 0 if narrows else ROWS + 1)
+    pdf = frame().astype({"i": "Int64"})  # whose medians are not narrowed
+    with dask.config.set({"gpuagg.chunk": 1}):
+        grouped = held(pdf).groupby("k")
+        of = {
+            "sum": grouped.agg({"v": "sum"}, split_out=outputs).v,
+            "narrowed": grouped.agg({"v": "median"}, split_out=outputs).v,
+            "exchanged": grouped.agg({"i": "median"}, split_out=outputs).i,
+        }
+        assert by_narrowing(of["narrowed"]) is narrows
+        expected = {
+            "sum": pdf.groupby("k").v.sum(),
+            "narrowed": pdf.groupby("k").v.median(),
+            "exchanged": pdf.groupby("k").i.median(),
+        }
+        for one, other in itertools.combinations(of, 2):
+            got = (of[one] - of[other]).compute().sort_index()
+            wanted = expected[one] - expected[other]
+            assert got.index.tolist() == wanted.index.tolist(), (one, other)
+            np.testing.assert_allclose(got.astype(float), wanted.astype(float))
