@@ -72,11 +72,11 @@ class GroupByNarrowed(OfChunks):
             return TaskRef(key)
 
         sampled = of_chunks("sample_rows", gpuagg_sample_rows, stride=self.stride)
-        brackets = of_all("aim", gpuagg_aim, _refs(sampled))
-        counted = of_chunks("count_sides", gpuagg_count_sides, brackets=brackets)
-        wider = of_all("widen", gpuagg_widen, brackets, _refs(counted))
+        aim = of_all("aim", gpuagg_aim, _refs(sampled))
+        counted = of_chunks("count_sides", gpuagg_count_sides, aim=aim)
+        wider = of_all("widen", gpuagg_widen, aim, _refs(counted))
         again = of_chunks("recount_sides", gpuagg_recount_sides, wider=wider)
-        last, found = (self._name, 0), (brackets, _refs(counted), wider, _refs(again))
+        last, found = (self._name, 0), (aim, _refs(counted), wider, _refs(again))
         layer[last] = Task(last, gpuagg_pick, *found, plan, self.promised.sent)
         return layer
 

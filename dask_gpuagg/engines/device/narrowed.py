@@ -35,7 +35,7 @@ from dask_gpuagg.engines.device.groups import (
 )
 from dask_gpuagg.engines.device.outputs import numbered
 from dask_gpuagg.engines.device.passes import keys_of
-from dask_gpuagg.engines.device.stacking import aligned, stack
+from dask_gpuagg.engines.device.stacking import aligned, cast, stack
 from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
 from dask_gpuagg.narrowing import Target, interpolation_of, target_of, targets
 from dask_gpuagg.plan import Plan
@@ -109,7 +109,7 @@ def _places(rows: int, stride: int) -> plc.Column:
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
-    rows = stack(samples)
+    rows = stack([_cast(each, plan) for each in samples])
     groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
     ends = []
     for target in targets(plan):
@@ -125,12 +125,18 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     return Brackets(groups, ends, others=True)
 
 
+def _cast(sampled: Any, plan: Plan) -> Any:
+    """Samples in the dtypes that all partitions have together."""
+    values = {f"v{c}": cast(sampled[f"v{c}"], plan.columns[c].dtype) for c in plan.rows}
+    return table({name: sampled[name] for name in sampled.columns} | values)
+
+
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
     made: Counted = {"keys": groups}
     for i, target in enumerate(targets(plan)):
-        column = view(columns[target.column])
+        column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
         made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}

@@ -101,9 +101,9 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         dtype = plan.columns[target.column].dtype
-        values, codes = stacked[f"v{target.column}"].to_numpy(_wide(dtype)), groups.codes
-        if groups.kept is not None:
-            values = values[groups.kept]
+        column, wide = stacked[f"v{target.column}"], _wide(dtype)
+        values, codes = _plain(column, groups.kept, groups.codes, wide)
+        values = values.astype(wide, copy=False)
         if values.dtype.kind == "f":
             valid = ~np.isnan(values)
             values, codes = values[valid], codes[valid]
@@ -159,14 +159,27 @@ def count(
     places = _places(table, brackets.keys)
     counts, kept = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
-        values = columns[target.column].to_numpy()
-        if groups.kept is not None:
-            values = values[groups.kept]
+        column, wide = columns[target.column], ends[0].dtype
+        values, codes = _plain(column, groups.kept, groups.codes, wide)
         lows, highs = _ends_of(places, ends, brackets.others)
-        made = _counted(groups.codes, groups.n, values, lows, highs)
+        made = _counted(codes, groups.n, values, lows, highs)
         counts.append(made[0])
         kept.append(made[1:])
     return {"keys": table, "counts": counts, "kept": kept}
+
+
+def _plain(
+    column: pd.Series, kept: Array | None, codes: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """The values of rows that have a group, without a mask, and their groups.
+
+    A column that holds nothing may have a mask where the metadata promises integers.
+    """
+    array = column.array if kept is None else column.array[kept]
+    if isinstance(column.dtype, np.dtype):
+        return array.to_numpy(), codes
+    valid = ~np.asarray(array.isna())
+    return array[valid].to_numpy(dtype), codes[valid]
 
 
 def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
