@@ -77,14 +77,23 @@ def gpuagg_sample_rows(
         return {"samples": made, "dtypes": dtypes, "rows": list(map(len, found)), "ready": ready}
 
 
-def gpuagg_aim(sampled: Sequence[Sampled], plan: Plan) -> Aim | None:
+def gpuagg_aim(sampled: Sequence[Sampled], most: float, plan: Plan) -> Aim | None:
     """Task: the brackets of all groups from the samples of all chunks.
+
+    Parameters
+    ----------
+    sampled : sequence
+        Of all chunks.
+    most : float
+        The share of all rows that may be between brackets.
+    plan : Plan
 
     Returns
     -------
     Aim or None
         ``None`` where rows cannot be counted by brackets: values of all partitions together are
-        not plain numbers, or the kernels of a GPU cannot be compiled.
+        not plain numbers, or the kernels of a GPU cannot be compiled; and where more rows would be
+        kept, of groups that nobody expected.
     """
     with task(plan, "aim") as done:
         samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
@@ -102,6 +111,8 @@ def gpuagg_aim(sampled: Sequence[Sampled], plan: Plan) -> Aim | None:
             lambda: engine.aim(samples, together),
         )
         done.groups = len(brackets.keys)
+        if brackets.inside > most:
+            return None
         return Aim(brackets, dtypes)
 
 

@@ -233,6 +233,24 @@ def test_values_that_are_no_plain_numbers_together(what: str, monkeypatch: pytes
     pd.testing.assert_series_equal(got, expected, check_exact=True)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.01])
+def test_many_more_groups_than_the_sample_of_keys_had(share: float):
+    """All rows come together where most are of groups that nobody expected."""
+    rng = np.random.default_rng(0)
+    rows, pieces = 8_000, []
+    for i in range(13):
+        keys = np.arange(rows) + i * rows + 1
+        alone = rng.random(rows) < share
+        if i in (0, 6, 12):  # whose keys the planner sees
+            alone[:] = False
+        pieces.append(pd.DataFrame({"k": np.where(alone, keys, 0), "v": rng.normal(size=rows)}))
+    query = in_pieces(pieces).persist().groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    got, steps = steps_of(query)
+    assert ("widen" in steps) == (share < 0.5)
+    pd.testing.assert_frame_equal(got, pd.concat(pieces).groupby("k").agg({"v": "median"}))
+
+
 def test_empty_partitions_and_no_rows():
     pdf = frame()
     pieces = [pdf.iloc[:0], pdf.iloc[:1500], pdf.iloc[:0], pdf.iloc[1500:]]

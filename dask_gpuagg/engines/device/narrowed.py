@@ -37,7 +37,7 @@ from dask_gpuagg.engines.device.outputs import numbered
 from dask_gpuagg.engines.device.passes import keys_of
 from dask_gpuagg.engines.device.stacking import aligned, cast, stack
 from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
-from dask_gpuagg.narrowing import Target, interpolation_of, target_of, targets
+from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
 
 # Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
@@ -63,11 +63,14 @@ class Brackets:
         For each target the low and the high ends.
     others : bool
         Whether the brackets of all other groups are open, or closed.
+    inside : float
+        The share of all rows that is expected between, by the sample.
     """
 
     keys: Any
     ends: list[cp.ndarray]
     others: bool
+    inside: float = 0.0
 
 
 def is_ready() -> bool:
@@ -122,7 +125,8 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
             selector = _selector(sortable(column), len(groups), target)
             words = selector.aim([_chunk(column, codes, len(groups))], 1)
         ends.append(_array(words, width).reshape(-1, 2).copy())
-    return Brackets(groups, ends, others=True)
+    sampled = cp.bincount(codes[codes >= 0], minlength=len(groups))
+    return Brackets(groups, ends, others=True, inside=share_inside(cp.asnumpy(sampled)))
 
 
 def _cast(sampled: Any, plan: Plan) -> Any:

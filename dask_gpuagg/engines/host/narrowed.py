@@ -16,8 +16,8 @@ from dask_gpuagg.engines.host.exchange import keys_of
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.interpolated import interpolated
 from dask_gpuagg.engines.host.stacking import stack, stack_series
-from dask_gpuagg.narrowing import ERRORS, SPARE, Target, target_of, targets
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.narrowing import ERRORS, SPARE, Target, share_inside, target_of, targets
+from dask_gpuagg.plan import Plan
 
 Array = npt.NDArray[Any]
 
@@ -38,11 +38,14 @@ class Brackets:
         For each target the low and the high ends, as ``_wide`` values.
     others : bool
         Whether the brackets of all other groups are open, or shut.
+    inside : float
+        The share of all rows that is expected between, by the sample.
     """
 
     keys: pd.DataFrame
     ends: list[tuple[Array, Array]]
     others: bool
+    inside: float = 0.0
 
 
 # The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
@@ -108,7 +111,8 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
             valid = ~np.isnan(values)
             values, codes = values[valid], codes[valid]
         ends.append(_aimed(codes, groups.n, values, target.q))
-    return Brackets(table, ends, others=True)
+    inside = share_inside(np.bincount(groups.codes, minlength=groups.n))
+    return Brackets(table, ends, others=True, inside=inside)
 
 
 def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]:
@@ -362,11 +366,13 @@ def picked(
             missed = ranked.missed
             low[missed], high[missed] = (v[place[missed]] for v in values)
         made[target] = ranked, low, high
-    outputs = {
-        f"o{i}": _made(output, *made[target_of(output)], plan)
-        for i, output in enumerate(plan.outputs)
-        if output.kind is Kind.WHOLE
-    }
+    outputs = {}
+    for i, output in enumerate(plan.outputs):
+        if output.kind is Kind.WHOLE:
+            target = target_of(output)
+            ranked, low, high = made[target]
+            dtype = plan.columns[target.column].dtype
+            outputs[f"o{i}"] = interpolated(output, dtype, ranked.rows, low, high)
     return first.keys.assign(**outputs)
 
 
@@ -391,9 +397,3 @@ def _found(together: _Together, target: int, q: float) -> tuple[_Ranked, Array, 
     for rank, some, value in zip(ranks, among, values, strict=True):
         value[some] = by_group[(starts + rank)[some]]
     return ranked, values[0], values[1]
-
-
-def _made(output: Output, ranked: _Ranked, low: Array, high: Array, plan: Plan) -> Array:
-    return interpolated(
-        output, plan.columns[target_of(output).column].dtype, ranked.rows, low, high
-    )
