@@ -105,10 +105,19 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
     return label(figure, report)
 
 
+# arms of others, and the queries from left to right
+PEERS = BARS.keys() - {"ours", "floor"}
+QUERIES = {"sum": 0, "five": 1, "median": 2}
+
+
 def end_to_end(report: dict[str, Any]) -> plt.Figure:
-    """A bar for each arm of each query, a panel for each kind of input and cluster."""
+    """A bar for each arm of each query, a panel for each kind of input and cluster.
+
+    Cells without a peer, which compare nothing, are left out.
+    """
     panels: dict[str, list[dict[str, Any]]] = {}
-    for cell in report["cells"]:
+    compared = [cell for cell in report["cells"] if PEERS & cell["arms"].keys()]
+    for cell in sorted(compared, key=lambda c: (c["partitions"], QUERIES[c["query"]], c["groups"])):
         panels.setdefault(panel_of(cell), []).append(cell)
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(11, 4.2 * len(panels)), squeeze=False, layout="constrained"
@@ -117,7 +126,7 @@ def end_to_end(report: dict[str, Any]) -> plt.Figure:
         draw_bars(axis, cells)
         axis.set_title(title)
         axis.set_ylabel("ms")
-    used = {name for cell in report["cells"] for name in cell["arms"]}
+    used = {name for cell in compared for name in cell["arms"]}
     handles = [
         mpl.patches.Patch(color=colour, label=text)
         for name, (text, colour) in BARS.items()

@@ -119,7 +119,7 @@ class GroupByPage(SchedulerPlugin):
         scheduler.http_application.add_application(made)
         made.initialize(scheduler.loop)
         made.start()
-        prometheus.export_fallbacks(lambda: _fallbacks(scheduler))
+        prometheus.export_fallbacks(scheduler, _fallbacks)
 
 
 def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:

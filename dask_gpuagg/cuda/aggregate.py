@@ -111,6 +111,27 @@ def aggregate(
     rows = sum(part.rows for part in parts)
     timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
     columns = Columns(parts, device, stream, stopwatch or timed, about)
+    if timed is None:
+        return _aggregated(columns, asked, forced, encoded, started)[0]
+    try:
+        made, grouped = _aggregated(columns, asked, forced, encoded, started)
+    except BaseException:
+        timed.destroy()
+        raise
+    if made.call is not None:
+        made.call.stopwatch = None  # rows are encoded later
+    run = made.run
+    decided = None if run.restarted or run.spilled else run.decision
+    if correction.note(device, grouped, run.rows, decided, timed):
+        # what was decided by the old constants
+        repeat.forget()
+    return made
+
+
+def _aggregated(
+    columns: Columns, asked: Query, forced: str, encoded: bool, started: float
+) -> tuple[Aggregated, Query]:
+    """The groups, and the query with the representation of the keys that they were found by."""
     decision: Decision | None = None
     if (
         encoded
@@ -122,16 +143,10 @@ def aggregate(
         decision = decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
-            return by_range
+            return by_range, asked
     call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
-    if timed is not None:
-        as_decided = not (run.restarted or run.spilled)
-        decided = run.decision if as_decided else None
-        if correction.note(device, call.query, run.rows, decided, timed):
-            # what was decided by the old constants
-            repeat.forget()
     if call.query.coded:
         made_keys = decoded(call, made_keys[0].data, run.groups)
     gathered = call.query.gathered
@@ -140,7 +155,7 @@ def aggregate(
         why = f"strings as numbers of a dictionary; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
         made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
-    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
+    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None), call.query
 
 
 def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:

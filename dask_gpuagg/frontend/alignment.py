@@ -68,11 +68,9 @@ def decide_together(node: Expr) -> Expr | None:
     """
     # .median() has no split_out: Dask fixes its outputs
     group_bys = [p for p in partners(node) if "split_out" in p._parameters]
-    sorted_ones = [p for p in group_bys if logical.asks_for_ranges(p)]
     undecided = [p for p in group_bys if p.operand("split_out") is None]
-    if len(undecided) < 2 and not sorted_ones:
+    if len(undecided) < 2:
         return None
-    undecided += sorted_ones
     decision = _common(undecided)
     result: Any = node
     for partner in undecided:
@@ -84,9 +82,6 @@ def decide_together(node: Expr) -> Expr | None:
 
 def _common(group_bys: list[Any]) -> Routing:
     # where groups are placed in different ways, one output each is the only common ground
-    if any(map(logical.is_sorted, group_bys)):
-        # two results would be divided at other keys
-        return Routing(Route.TREE, 1, "sort=True, and combined with another group-by")
     try:
         if any(logical.refusals(g) for g in group_bys):
             return Routing(Route.TREE, 1, "combined with a group-by that stock Dask runs")

@@ -192,7 +192,7 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
         columns[0].name = meta.name
         return columns[0]
     result = type(outputs)(columns, index=outputs.index)
-    result.columns = meta.columns
+    result.columns = meta.columns.view()
     return result
 
 

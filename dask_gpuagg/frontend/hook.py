@@ -24,7 +24,6 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._repartition import RepartitionToMore
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -40,7 +39,6 @@ from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.ranges import asked
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
@@ -63,8 +61,6 @@ def hooks() -> list[Hook]:
         *((kind, "_tune_down", _tune_partition_wise) for kind in PARTITION_WISE),
         (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
         (G.GroupByReduction, "_tune_down", _tune_down),
-        (G.GroupByApplyConcatApply, "_divisions", _divisions),
-        (G.GroupByReduction, "_divisions", _divisions),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
@@ -90,11 +86,6 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         planned = _planned(self, stock_only, lowered, root)
         if planned is not None:
             return lowered.setdefault(self._name, planned.lower_once(lowered))
-        made, outputs = original(self, lowered), logical.range_outputs(self)
-        if 1 == made.npartitions < outputs:
-            # stock Dask's sorted result has one
-            made = lowered[self._name] = RepartitionToMore(made, outputs)
-        return made
     return original(self, lowered)
 
 
@@ -277,12 +268,6 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
     return replace(query, meta=meta)
 
 
-def _divisions(original: Callable[..., Any], self: Any) -> Any:
-    """Unknown divisions of as many outputs as a sorted result was given."""
-    outputs = logical.range_outputs(self)
-    return (None,) * (outputs + 1) if outputs > 1 else original(self)
-
-
 def _mapping(original: Callable[..., Any], self: Any) -> Any:
     """Columns by which the output is partitioned as by Dask, so that merges need no shuffle.
 
@@ -317,17 +302,12 @@ def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
 def _tune_down(original: Callable[..., Any], self: Any) -> Any:
     if not logical.is_aggregation(self):
         return original(self)
-    split_out = self.operand("split_out")
-    if split_out is not None and not logical.asks_for_ranges(self):
+    if self.operand("split_out") is not None:
         return None
     settings()
     try:
         query = logical.read(self)
-        if split_out is None:
-            decision = choose_outputs(query)
-        else:
-            decision = asked(query.frame.npartitions, split_out)
-        decided = self.substitute_parameters({"split_out": decision})
+        decided = self.substitute_parameters({"split_out": choose_outputs(query)})
         logical.keep(decided, self, query)
     except Unsupported:
         # lowering is refused for the same reason, and reports it

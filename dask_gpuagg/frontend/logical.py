@@ -20,7 +20,6 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.settings import settings
 from dask_gpuagg.task_settings import configured
 
@@ -140,26 +139,6 @@ def read(expr: Any) -> GroupByQuery:
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
     )
-
-
-def is_sorted(expr: Any) -> bool:
-    """Whether the user asked for a sorted result of a group-by aggregation."""
-    return bool(_operand(expr, "sort", False))
-
-
-def asks_for_ranges(expr: Any) -> bool:
-    """Whether the user asked for a sorted result with several outputs."""
-    split_out = _operand(expr, "split_out", None)
-    several = split_out is True or (isinstance(split_out, int) and split_out > 1)
-    return is_sorted(expr) and several
-
-
-def range_outputs(expr: Any) -> int:
-    """How many outputs, each with a range of the keys, were decided on; 0 without a decision."""
-    decision = _operand(expr, "split_out", None) if is_aggregation(expr) else None
-    if isinstance(decision, Routing) and decision.route is Route.RANGES:
-        return decision.outputs
-    return 0
 
 
 def refusals(expr: Any) -> list[Unsupported]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask._expr import Expr
-from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
+from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
@@ -26,7 +26,6 @@ from dask_gpuagg.planning.nodes import (
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.ranges import GroupByRanges
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
 from dask_gpuagg.states import STATES
@@ -80,9 +79,6 @@ class Physical:
             return f"none: one task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
-        if self.route is Route.RANGES:
-            outputs = f"{outputs}, by ranges of keys"
-            return f"exchange of {_counted(self.partials, 'partial')} into {outputs}"
         if self.route is Route.EXCHANGE:
             text = f"exchange of {_counted(self.partials, 'partial')} into {self.pieces:,}"
             if self.pieces != self.outputs:
@@ -117,8 +113,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     route, pieces, reason = Route.ALIGNED, 0, ""
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
         route, partials = Route.DIRECT, 0
-    elif GroupByRanges in kinds:
-        route = Route.RANGES
     elif exchange is not None:
         route = Route.EXCHANGE
         pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
@@ -178,11 +172,6 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
-        case GroupByRanges():
-            parts = node.frame.npartitions
-            return [("exchange", 2 * parts + 1 + parts * node.outputs), ("finalize", node.outputs)]
-        case RepartitionToMore():
-            return [("divide", node.outputs)]
         case GroupByExchange():
             parts = node.frame.npartitions
             return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import pandas as pd
@@ -108,7 +108,12 @@ def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bo
         return False
     if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
         return False
-    return all(dtype_class(dtype) in _PLAIN for node in read for dtype in _dtypes_of(node._meta))
+    return all(_is_plain(dtype) for node in read for dtype in _dtypes_of(node._meta))
+
+
+def _is_plain(dtype: Any) -> bool:
+    # the file itself has the instants of times in a zone, as UTC
+    return dtype_class(dtype) in _PLAIN and not isinstance(dtype, pd.DatetimeTZDtype)
 
 
 def _dtypes_of(meta: Any) -> list[Any]:
@@ -125,9 +130,9 @@ def _read_by(
 
 
 def _bytes_of_a_file(reader: Any) -> int:
-    """Bytes of the columns that are read of the first file."""
+    """Bytes of the columns that are read of the first file, 0 of none."""
     files = reader._dataset_info["ds"].get_fragments()
-    rows = _rows.of(reader.checksum, lambda: int(next(files).metadata.num_rows))
+    rows = _rows.of(reader.checksum, lambda: sum(f.metadata.num_rows for f in islice(files, 1)))
     dtypes = _dtypes_of(reader._meta)
     return rows * sum(getattr(dtype, "itemsize", _TEXT_BYTES) for dtype in dtypes)
 

@@ -9,7 +9,7 @@ from typing import Any
 import dask
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
-from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
+from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.utils import get_default_shuffle_method
 
@@ -36,7 +36,6 @@ from dask_gpuagg.planning.nodes import (
 from dask_gpuagg.planning.output_size import OUTPUTS_OF_A_GPU, bytes_of_a_group, output_size
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
-from dask_gpuagg.planning.ranges import asked, have_ranges, in_ranges
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
@@ -57,7 +56,7 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     -------
     Routing
     """
-    if query.plan.sort and settings().outputs == "dask":
+    if query.plan.sort:
         return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
     if settings().outputs == "dask":
         outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
@@ -67,9 +66,6 @@ def choose_outputs(query: GroupByQuery) -> Routing:
     if chunks is not None and len(chunks) == 1:
         return Routing(Route.TREE, 1, "one task takes all partitions")
     size = output_size(query, None if chunks is None else chunks.workers)
-    if query.plan.sort:
-        # one output, unless that is larger than any should be
-        size = replace(size, merged=size.most, pieces=1, least=1)
     if chunks is None or engine_name(query.meta) != DEVICE:
         estimate = estimate_groups(query, size.groups)
     else:
@@ -78,18 +74,9 @@ def choose_outputs(query: GroupByQuery) -> Routing:
             estimate = GroupEstimate(None, False, "partials are as large as partitions")
         else:
             estimate = estimate_groups(query, size.groups, chunks)
-        if estimate.groups is None and not query.plan.sort:
+        if estimate.groups is None:
             return _of_gpus(chunks.workers, estimate.how)
-    decision = decide(estimate, query.frame.npartitions, size)
-    return _sorted(decision) if query.plan.sort else decision
-
-
-def _sorted(decision: Routing) -> Routing:
-    """The decision where the result is sorted: one output, or ranges of keys."""
-    many = decision.outputs > 1 and decision.groups is not None
-    route, outputs = (Route.RANGES, decision.outputs) if many else (Route.TREE, 1)
-    reason = f"sort=True; {decision.reason}" if many else "sort=True asks for one sorted output"
-    return replace(decision, route=route, outputs=outputs, reason=reason)
+    return decide(estimate, query.frame.npartitions, size)
 
 
 def _of_gpus(number: int, how: str) -> Routing:
@@ -120,11 +107,9 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
             return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
         return Routing(kind, outputs, "whole groups are brought together")
-    split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
     if query.plan.sort:
-        if isinstance(split_out, Routing) and split_out.route in (Route.RANGES, Route.TREE):
-            return split_out
-        return asked(npartitions, 1 if split_out is None or callable(split_out) else split_out)
+        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
+    split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
     if isinstance(split_out, Routing):
         decision = split_out
     elif split_out is None:
@@ -156,11 +141,6 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """
     plan, outputs = query.plan, decision.outputs
     partial: Expr
-    if decision.route is Route.RANGES:
-        if have_ranges(query):
-            return in_ranges(_partials(query, query.chunks), plan, query.meta, decision)
-        one = replace(decision, route=Route.TREE, outputs=1)
-        return RepartitionToMore(physical(query, one), outputs)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)

@@ -23,7 +23,6 @@ class Route(enum.Enum):
 
     TREE = "tree"
     EXCHANGE = "exchange"
-    RANGES = "ranges"
     ALIGNED = "aligned"
     DIRECT = "direct"
     NARROWED = "narrowed"

@@ -6,7 +6,9 @@ is installed. What is counted here is registered there beside its own.
 
 from __future__ import annotations
 
+import logging
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
@@ -15,6 +17,10 @@ from typing import Any
 import dask
 
 from dask_gpuagg.reporting.runs import activity
+
+_log = logging.getLogger("dask_gpuagg")
+
+Events = Callable[[Any], Iterable[Mapping[str, str]]]
 
 # columns of an entry of ``activity``, from calls on: name and help of its series
 _OF_TASKS = {
@@ -34,6 +40,7 @@ _OF_KERNELS = {
     "kernel_rows_spilled": "Rows that found no place in a table and went on to the next stage.",
 }
 
+# what collects, by its kind; None where it was refused
 _registered: dict[type, Any] = {}
 _lock = Lock()
 
@@ -43,18 +50,19 @@ def export_activity() -> None:
     _register(Activity, Activity)
 
 
-def export_fallbacks(events: Callable[[], Iterable[Mapping[str, str]]]) -> None:
+def export_fallbacks(scheduler: Any, events: Events) -> None:
     """Add fallbacks to the metrics of a scheduler, if it serves any.
 
     Parameters
     ----------
+    scheduler : Scheduler
+        Which is not kept alive. Of several in one process the latest counts.
     events : callable
-        What clients have reported until now. Of several schedulers in one process the latest
-        counts.
+        What clients have reported to a scheduler until now.
     """
-    found = _register(Fallbacks, lambda: Fallbacks(events))
+    found = _register(Fallbacks, lambda: Fallbacks(scheduler, events))
     if found is not None:
-        found.events = events
+        found.watch(scheduler, events)
 
 
 def _register(kind: type, make: Callable[[], Any]) -> Any:
@@ -64,9 +72,15 @@ def _register(kind: type, make: Callable[[], Any]) -> Any:
         return None
     with _lock:
         if kind not in _registered:
+            _registered[kind] = None
             made = make()
-            library.REGISTRY.register(made)
-            _registered[kind] = made
+            try:
+                library.REGISTRY.register(made)
+            except Exception as error:
+                # a user's task asks for this, and does not need it; once, for the next one has none
+                _log.warning("no series %s for Prometheus: %s", kind.__name__.lower(), error)
+            else:
+                _registered[kind] = made
         return _registered[kind]
 
 
@@ -105,12 +119,20 @@ class Activity:
 class Fallbacks:
     """Collects the group-bys that clients ran by stock Dask, by reason."""
 
-    def __init__(self, events: Callable[[], Iterable[Mapping[str, str]]]) -> None:
-        self.events = events
+    def __init__(self, scheduler: Any, events: Events) -> None:
+        self.watch(scheduler, events)
+
+    def watch(self, scheduler: Any, events: Events) -> None:
+        """Collect those of another scheduler from now on."""
+        # the registry of a process outlives its schedulers
+        self._watched = weakref.ref(scheduler), events
 
     def collect(self) -> Iterator[Any]:
         """Called for each reading."""
         made = _counter("fallbacks", "Group-bys that ran by stock Dask.", ("reason",))
-        for reason, n in Counter(event["reason"] for event in self.events()).items():
+        of, events = self._watched
+        scheduler = of()
+        found = () if scheduler is None else events(scheduler)
+        for reason, n in Counter(event["reason"] for event in found).items():
             made.add_metric([reason], n)
         yield made

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import urllib.request
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -13,6 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_gpuagg
+from dask_gpuagg.reporting import prometheus
 
 ROWS, PARTITIONS = 60_000, 4
 
@@ -108,9 +112,61 @@ def test_the_scheduler_serves_fallbacks(served: Client) -> None:
 def test_nothing_is_registered_where_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from dask_gpuagg.reporting import prometheus
-
     monkeypatch.setattr(prometheus, "_registered", {})
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     prometheus.export_activity()
     assert prometheus._registered == {}
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One of its own, of a process that has exported nothing yet."""
+    library = pytest.importorskip("prometheus_client")
+    made = library.CollectorRegistry(auto_describe=True)  # as the one of a process is
+    monkeypatch.setattr(library, "REGISTRY", made)
+    monkeypatch.setattr(prometheus, "_registered", {})
+    return made
+
+
+def test_a_name_that_is_taken_fails_no_query(
+    registry: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from prometheus_client import Gauge
+
+    Gauge("dask_groupby_rows_total", "another's", registry=registry)
+    frame = pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]})
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+        dask.config.set({"gpuagg.chunk": 1}),
+    ):
+        for _ in range(2):
+            found = dd.from_pandas(frame, npartitions=2).groupby("k").v.sum().compute()
+            assert found.sort_index().tolist() == [4, 2]
+    told = [each.message for each in caplog.records if each.name == "dask_gpuagg"]
+    assert len(told) == 1
+    assert "Prometheus" in told[0]
+    assert "dask_groupby_rows" in told[0]
+
+
+def test_a_scheduler_that_is_gone_is_not_kept(registry: Any) -> None:
+    class Scheduler:
+        reasons = ("dtype",)
+
+    def events(of: Scheduler) -> list[dict[str, str]]:
+        return [{"reason": reason} for reason in of.reasons]
+
+    def values() -> dict[str, float]:
+        found = [s for family in registry.collect() for s in family.samples]
+        return {s.labels["reason"]: s.value for s in found if s.name.endswith("_total")}
+
+    schedulers = [Scheduler(), Scheduler()]
+    for each in schedulers:
+        prometheus.export_fallbacks(each, events)
+    assert values() == {"dtype": 1}
+    watched = [weakref.ref(each) for each in schedulers]
+    del each
+    schedulers.clear()
+    gc.collect()
+    assert [of() for of in watched] == [None, None]
+    assert values() == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -193,3 +194,26 @@ def test_columns_of_several_levels():
     columns = pd.MultiIndex.from_tuples([("a", "k"), ("a", "x"), ("b", "y")], names=["o", "i"])
     data = DATA.set_axis(columns, axis=1)
     compare(lambda f: f.groupby([("a", "k")]).sum(), partitioned(data, 7))
+
+
+OWN_LABELS: dict[str, Any] = {
+    "aggregations": lambda g, **how: g.agg({"x": "sum", "y": "max"}, **how),
+    "several levels": lambda g, **how: g.agg({"x": ["sum", "min"], "y": ["median"]}, **how),
+    "a method": lambda g, **how: g[["x", "y"]].mean(**how),
+    "a least number of values": lambda g, **how: g[["x", "y"]].agg("sum", min_count=2, **how),
+    "matrix": lambda g, **how: g[["x", "y"]].corr(**how),
+}
+
+
+@pytest.mark.parametrize("npartitions", [1, 4])
+@pytest.mark.parametrize("split_out", [1, 3])
+@pytest.mark.parametrize("name", OWN_LABELS)
+def test_naming_the_labels_of_a_result_changes_no_other(name, split_out, npartitions):
+    query = OWN_LABELS[name](partitioned(DATA, npartitions).groupby("k"), split_out=split_out)
+    planned = query.optimize()
+    graph, keys = dict(planned.__dask_graph__()), planned.__dask_keys__()
+    for _ in range(2):
+        for part in dask.get(graph, keys):
+            assert list(part.columns.names) == [None] * part.columns.nlevels
+            part.columns.names = ["mine"] * part.columns.nlevels
+    assert list(planned._meta.columns.names) == [None] * planned._meta.columns.nlevels

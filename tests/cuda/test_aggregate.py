@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda import aggregate
-from dask_gpuagg.cuda.aggregate import compile_ahead
+from dask_gpuagg.cuda.aggregate import Run, compile_ahead
+from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_correction import Times
 from tests.cuda.specialisations import TABLE
 
+DECISION = Decision(kernel="hgb", why="")
 Begun = dict[Query, set[str]]
 
 
@@ -58,3 +61,21 @@ def test_keys_get_the_kernels_of_a_narrower_representation_too(begun: Begun) -> 
     assert {"sample", "dictionary", "encode_near", "encode_far"} == begun[query.texts]
     assert "direct_shared" in begun[numbers]
     assert all(units <= set(each.units) for each, units in begun.items())
+
+
+@pytest.mark.parametrize("fails", ["group", "write"])
+def test_a_call_that_raises_gives_its_events_back(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    watch: Any = Times({})
+
+    def fail(*given: Any) -> Any:
+        raise MemoryError(fails)
+
+    monkeypatch.setattr(aggregate.correction, "stopwatch_of", lambda device, rows: watch)
+    monkeypatch.setattr(aggregate, "Columns", lambda *given: SimpleNamespace(rows=1))
+    monkeypatch.setattr(aggregate, "group", lambda *given: (None, Run(DECISION, 1, 1), None))
+    monkeypatch.setattr(aggregate, fails, fail)
+    with pytest.raises(MemoryError, match=fails):
+        aggregate.aggregate(TABLE["5 aggregations by int64"], [], None)
+    assert watch.destroyed

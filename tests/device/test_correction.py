@@ -30,10 +30,10 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(costs, "shipped", lambda device: known)
     monkeypatch.setattr(correction, "_LEAST_MS", 0.005)
     correction.forget()
-    costs.known.cache_clear()
+    costs.uncorrected.cache_clear()
     yield
     correction.forget()
-    costs.known.cache_clear()
+    costs.uncorrected.cache_clear()
 
 
 def test_first_calls_correct_the_constants(derived: None) -> None:

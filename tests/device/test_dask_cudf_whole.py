@@ -6,6 +6,7 @@ import functools
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -330,3 +331,17 @@ def test_zoned_datetimes(npartitions: int) -> None:
         assert zoned.dtype == gdf["z"].dtype
         instants = zoned.dt.tz_convert(None)
         assert python(instants.to_arrow()) == python(plain.to_arrow())
+
+
+@HOW
+@pytest.mark.parametrize("spec", [{"i": "sum", "f": "max"}, {"i": ["sum", "min"], "f": ["mean"]}])
+def test_naming_the_labels_of_a_result_changes_no_other(
+    spec: dict[str, Any], npartitions: int, split_out: int
+) -> None:
+    planned = collection(npartitions).groupby("k").agg(spec, split_out=split_out).optimize()
+    graph, keys = dict(planned.__dask_graph__()), planned.__dask_keys__()
+    for _ in range(2):
+        for part in dask.get(graph, keys):
+            assert list(part.columns.names) == [None] * part.columns.nlevels
+            part.columns.names = ["mine"] * part.columns.nlevels
+    assert list(planned._meta.columns.names) == [None] * planned._meta.columns.nlevels

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from tests.device.test_ranges import rows
-
 pytestmark = pytest.mark.usefixtures("raising")
+
+ROWS = 40_000
+
+
+def rows() -> Any:
+    import cudf
+
+    rng = np.random.default_rng(9)
+    frame = pd.DataFrame(
+        {
+            "i": rng.integers(-3000, 3000, ROWS),
+            "u": rng.integers(0, 9, ROWS).astype("uint8"),
+            "f": pd.array(rng.normal(size=ROWS).round(2) + 0.0, dtype="Float64"),
+            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 999, ROWS), "h"),
+            "s": pd.Series([f"é{n:x}" if n % 7 else None for n in rng.integers(0, 4000, ROWS)]),
+            "c": pd.Categorical(rng.choice(list("dbca"), ROWS), categories=list("dbca")),
+            "v": rng.integers(0, 100, ROWS),
+        }
+    )
+    frame.loc[::5, "f"] = pd.NA
+    made = cudf.from_pandas(frame)
+    made["f"] = made["f"].astype("float64")
+    return made
 
 
 @pytest.mark.parametrize("npartitions", [1, 9])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -11,6 +12,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -336,3 +338,22 @@ def test_columns_of_which_pandas_says_more_than_the_file(folder: Path) -> None:
     category = as_read(dd.read_parquet(folder)[["k", "c"]])
     assert category._meta.dtypes["c"] == "category"
     assert not without_labels(category, ["k"], [category])
+
+
+def test_times_in_a_zone_are_read_by_what_pandas_says(tmp_path: Path) -> None:
+    times = pd.date_range("2026-03-29", periods=9, freq="h")
+    rows = pd.DataFrame({"k": np.arange(9) % 2, "t": times, "z": times.tz_localize("UTC")})
+    rows["z"] = rows["z"].dt.tz_convert("Europe/Berlin")
+    rows.to_parquet(tmp_path / "0.parquet")
+    for column in ("t", "z"):
+        expr = as_read(dd.read_parquet(tmp_path)[["k", column]])
+        assert expr._meta.dtypes[column] == rows.dtypes[column]
+        assert without_labels(expr, ["k"], [expr]) == (column == "t")
+
+
+def test_a_dataset_without_files_has_no_bytes(tmp_path: Path) -> None:
+    nothing = ds.dataset(tmp_path, format="parquet", schema=pa.schema({"k": pa.int64()}))
+    reader = SimpleNamespace(
+        _dataset_info={"ds": nothing}, checksum=str(tmp_path), _meta=pd.DataFrame({"k": [0]})
+    )
+    assert files._bytes_of_a_file(reader) == 0

@@ -46,7 +46,6 @@ class _Ratios:
     """Of one device: measured over expected times, by kernel."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
         self.timed = 0
         self.known: set[tuple[Query, str]] = set()
         self.pending: deque[_Timed] = deque()
@@ -63,6 +62,7 @@ class _Ratios:
 
 
 _ratios: dict[Device, _Ratios] = {}
+# nothing that takes long is done under it
 _lock = Lock()
 
 
@@ -79,7 +79,6 @@ def stopwatch_of(device: Device, rows: int) -> Stopwatch | None:
         return None
     with _lock:
         ratios = _ratios.setdefault(device, _Ratios())
-    with ratios.lock:
         if ratios.timed >= _TIMED:
             return None
         ratios.timed += 1
@@ -102,15 +101,18 @@ def note(
     decision : Decision or None
         None where more was done than the decision says.
     stopwatch : Stopwatch
-        Of ``stopwatch_of``.
+        Of ``stopwatch_of``; it is not the caller's any more.
 
     Returns
     -------
     bool
         Whether the constants are others now.
     """
-    ratios = _ratios[device]
-    with ratios.lock:
+    with _lock:
+        ratios = _ratios.get(device)
+        if ratios is None:  # another thread has forgotten them
+            stopwatch.destroy()
+            return False
         ratios.pending.append(_Timed(query, rows, decision, stopwatch))
         done = []
         while ratios.pending and ratios.pending[0].stopwatch.is_done():
@@ -118,8 +120,7 @@ def note(
         seen = [_compare(ratios, device, each) for each in done]
         if not any(seen):
             return False
-        factors = ratios.factors()
-    return costs.correct(device, factors)
+        return costs.correct(device, ratios.factors())
 
 
 def _compare(ratios: _Ratios, device: Device, call: _Timed) -> bool:
@@ -166,6 +167,8 @@ def ratios_of(
 def forget() -> None:
     """Time the calls of all devices anew; their constants are the derived ones again."""
     with _lock:
-        for device in _ratios:
+        for device, ratios in _ratios.items():
             costs.correct(device, {})
+            for call in ratios.pending:
+                call.stopwatch.destroy()
         _ratios.clear()

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -181,26 +181,35 @@ def shipped(device: Device) -> Known:
     return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
 
 
-@cache
 def known(device: Device) -> Known:
     """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped.
 
     Those that are derived from another device are corrected by the calls of this process.
     """
+    found, factors = uncorrected(device), _factors.get(device)
+    return _corrected(found, factors) if found.derived and factors else found
+
+
+@cache
+def uncorrected(device: Device) -> Known:
+    """The same without corrections; read once."""
     for directory in directories():
         measured = read(directory / _name(device), device)
         if measured is not None:
             return measured
-    found, factors = shipped(device), _factors.get(device)
-    if not (found.derived and factors):
-        return found
-    times = ", ".join(f"{name} {factor:.2g}" for name, factor in sorted(factors.items()))
+    return shipped(device)
+
+
+# by the factors, not cleared when they change: another thread may be reading the old ones
+@lru_cache(16)
+def _corrected(found: Known, factors: tuple[tuple[str, float], ...]) -> Known:
+    times = ", ".join(f"{name} {factor:.2g}" for name, factor in factors)
     source = f"{found.source}; by the first calls kernels take so many times as long: {times}"
-    constants = Corrected(**asdict(found.costs), factors=tuple(sorted(factors.items())))
+    constants = Corrected(**asdict(found.costs), factors=factors)
     return replace(found, costs=constants, source=source)
 
 
-_factors: dict[Device, dict[str, float]] = {}
+_factors: dict[Device, tuple[tuple[str, float], ...]] = {}
 
 
 def correct(device: Device, factors: Mapping[str, float]) -> bool:
@@ -217,9 +226,8 @@ def correct(device: Device, factors: Mapping[str, float]) -> bool:
     bool
         Whether that is new.
     """
-    before = _factors.get(device, {})
-    _factors[device] = dict(factors)
-    known.cache_clear()
+    before = dict(_factors.get(device, ()))
+    _factors[device] = tuple(sorted(factors.items()))
     # a median moves a little with each call
     names = before.keys() | factors.keys()
     return any(not 0.9 < before.get(n, 1.0) / factors.get(n, 1.0) < 1.1 for n in names)
@@ -305,4 +313,4 @@ def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> Non
         "costs": asdict(costs),
     }
     write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
-    known.cache_clear()
+    uncorrected.cache_clear()

@@ -130,12 +130,14 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._laps: list[tuple[str, Any, Any]] = []
+        self._events: list[Any] = []
 
     def start(self, stream: int) -> Any:
         """Record an event."""
         from cuda.bindings import driver
 
         event = checked(driver.cuEventCreate(0))
+        self._events.append(event)
         checked(driver.cuEventRecord(event, stream))
         return event
 
@@ -164,10 +166,16 @@ class Stopwatch:
         for name, first, last in self._laps:
             checked(driver.cuEventSynchronize(last))
             times[name] = times.get(name, 0.0) + checked(driver.cuEventElapsedTime(first, last))
-            checked(driver.cuEventDestroy(first))
-            checked(driver.cuEventDestroy(last))
-        self._laps.clear()
+        self.destroy()
         return times
+
+    def destroy(self) -> None:
+        """Give back all events, also of a lap that was not stopped; waits for nothing."""
+        from cuda.bindings import driver
+
+        self._laps.clear()
+        while self._events:
+            checked(driver.cuEventDestroy(self._events.pop()))
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

@@ -196,7 +196,8 @@ def _labelled(columns: Sequence[ColumnBase], labels: Any) -> ColumnAccessor:
         level_dtypes=known._level_dtypes,
         verify=False,
     )
-    accessor._prime_to_pandas_index(labels)
+    # a user may name them: those of the metadata stay as they are
+    accessor._prime_to_pandas_index(labels.view())
     return accessor
 
 
@@ -318,7 +319,7 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
         columns[j] = made.where(known, None)
     result = cudf.DataFrame(columns)
     result.index = index_of(repeated, meta.index.names)
-    result.columns = meta.columns
+    result.columns = meta.columns.view()
     return result
 
 

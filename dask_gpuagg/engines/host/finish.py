@@ -97,7 +97,8 @@ def finish_groups(
         result: Any = columns[0].rename(meta.name)
     else:
         result = pd.DataFrame(columns, index=index, copy=False)
-        result.columns = meta.columns
+        # a user may name them: those of the metadata stay as they are
+        result.columns = meta.columns.view()
     if plan.sort:
         result = result.take(sort_order(keys))
     return result
@@ -121,8 +122,8 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     else:  # categories of some partition may have been null
         valid = ~pd.isna(keys[-1])
         keys, counts = [k[valid] for k in keys], counts[valid]
-    of_keys = ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
-    order = np.lexsort((-counts, *reversed(of_keys)))
+    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
+    order = np.lexsort((-counts, *reversed(ranks)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
     # Dask's metadata of counted categories has lost the name
@@ -157,7 +158,7 @@ def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     repeated = [k.take(np.repeat(order, m)) for k in keys]
     labels = np.tile(np.arange(m), n)
     index = make_index([*repeated, meta.columns.take(labels)], meta.index.names)
-    return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns)
+    return pd.DataFrame(cube[order].reshape(n * m, m), index=index, columns=meta.columns.view())
 
 
 def make_index(keys: list[Any], names: Any) -> pd.Index:
@@ -169,12 +170,11 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
     """Positions that sort groups by key, nulls last, categories in their order."""
-    return np.lexsort(tuple(reversed(ranks(keys))))
+    return np.lexsort(tuple(reversed(_ranks(keys))))
 
 
-def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    """For each key an integer per row, in the order of its values; nulls are last."""
-    found = []
+def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
+    ranks = []
     for key in keys:
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
@@ -183,8 +183,8 @@ def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             plain = isinstance(key, pd.arrays.NumpyExtensionArray)
             codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
-        found.append(np.where(codes < 0, size, codes))
-    return found
+        ranks.append(np.where(codes < 0, size, codes))
+    return ranks
 
 
 def _by_state(fields: Fields) -> dict[str, Fields]:

@@ -21,34 +21,52 @@ def scatter(places: Array, starts: Array, values: Array, out: Array) -> None:
 
 
 @compiled
+def select_in(values: Array, left: int, right: int, at: int) -> None:
+    """Reorder a run so that ``at`` holds what it would if the run were sorted.
+
+    Hoare's selection, as pandas has it. Places from ``left`` to ``right``, which is in it.
+    """
+    while left < right:
+        x = values[at]
+        i, j = left, right
+        while True:
+            while values[i] < x:
+                i += 1
+            while x < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+            if i > j:
+                break
+        if j < at:
+            left = i
+        if at < i:
+            right = j
+
+
+@compiled
+def select(values: Array, ends: Array, ranks: Array, out: Array) -> None:
+    """The value of each run that has a rank, unless that is negative; runs are reordered."""
+    start = 0
+    for g in range(len(ends)):
+        if ranks[g] >= 0:
+            at = start + ranks[g]
+            select_in(values, start, ends[g] - 1, at)
+            out[g] = values[at]
+        start = ends[g]
+
+
+@compiled
 def medians(values: Array, ends: Array, out: Array) -> None:
     """Medians of runs of values, which are reordered; a run ends where the next one begins."""
     start = 0
     for g in range(len(ends)):
         rows = ends[g] - start
         if rows > 0:
-            k = rows // 2
-            # Hoare's selection, as pandas has it
-            left, right = start, ends[g] - 1
-            middle = start + k
-            while left < right:
-                x = values[middle]
-                i, j = left, right
-                while True:
-                    while values[i] < x:
-                        i += 1
-                    while x < values[j]:
-                        j -= 1
-                    if i <= j:
-                        values[i], values[j] = values[j], values[i]
-                        i += 1
-                        j -= 1
-                    if i > j:
-                        break
-                if j < middle:
-                    left = i
-                if middle < i:
-                    right = j
+            middle = start + rows // 2
+            select_in(values, start, ends[g] - 1, middle)
             out[g] = values[middle]
             if rows % 2 == 0:
                 below = values[start]

@@ -156,7 +156,7 @@ def count(
     """
     groups = group(keys, plan.dropna and not plan.drops_late)
     table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
-    places = _places(table, brackets)
+    places = _places(table, brackets.keys)
     counts, kept = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
         values = columns[target.column].to_numpy()
@@ -169,13 +169,13 @@ def count(
     return {"keys": table, "counts": counts, "kept": kept}
 
 
-def _places(table: pd.DataFrame, brackets: Brackets) -> Array:
-    """The bracket of each group of a table, -1 for none."""
-    pairs = zip(keys_of(brackets.keys), keys_of(table), strict=True)
+def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
+    """The row of each group of a table among others, -1 for none."""
+    pairs = zip(keys_of(among), keys_of(table), strict=True)
     together = group([stack_series(pair) for pair in pairs], dropna=False)
-    of_bracket, of_group = np.split(together.codes, [len(brackets.keys)])
+    of_other, of_group = np.split(together.codes, [len(among)])
     places = np.full(together.n, -1)
-    places[of_bracket] = np.arange(len(brackets.keys))
+    places[of_other] = np.arange(len(among))
     found: Array = places[of_group]
     return found
 
@@ -244,13 +244,14 @@ class _Ranked:
 
     @classmethod
     def of(cls, counts: Array, q: float) -> _Ranked:
-        upto = np.cumsum(counts, axis=1)
-        rows = upto[:, -1]
+        # side by side: of many groups a sum of five is slow in each row
+        upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
+        rows = upto[-1]
         place = q * np.maximum(rows - 1, 0)
         lower = place.astype(np.int64)
         upper = lower + (place % 1 > 0)
-        sides = tuple((rank[:, None] >= upto).sum(axis=1) for rank in (lower, upper))
-        return cls(rows, lower, upper, (sides[0], sides[1]), upto[:, AT_LOW])
+        sides = tuple((rank >= upto).sum(axis=0) for rank in (lower, upper))
+        return cls(rows, lower, upper, (sides[0], sides[1]), upto[AT_LOW])
 
     @property
     def missed(self) -> Any:
@@ -265,14 +266,21 @@ class _Together:
     keys: pd.DataFrame
     codes: list[Array]
     counted: Sequence[Counted]
+    brackets: Brackets
+    places: Array
 
     @classmethod
-    def of(cls, counted: Sequence[Counted]) -> _Together:
+    def of(cls, counted: Sequence[Counted], brackets: Brackets) -> _Together:
         stacked = stack([one["keys"] for one in counted])
         groups = group(keys_of(stacked), dropna=False)
         table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
-        ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
-        return cls(table, np.split(groups.codes, ends), counted)
+        rows = np.cumsum([len(one["keys"]) for one in counted])[:-1]
+        places = _places(table, brackets.keys)
+        return cls(table, np.split(groups.codes, rows), counted, brackets, places)
+
+    def ends(self, target: int) -> tuple[Array, Array]:
+        """The brackets that were counted by."""
+        return _ends_of(self.places, self.brackets.ends[target], self.brackets.others)
 
     def counts(self, target: int) -> Array:
         """Sums over all chunks."""
@@ -290,11 +298,10 @@ class _Together:
 
 def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
     """Brackets that surely hold the ranks which others missed; ``None`` where none did."""
-    together = _Together.of(counted)
-    places = _places(together.keys, brackets)
+    together = _Together.of(counted, brackets)
     ends, of_any = [], np.zeros(len(together.keys), bool)
     for i, target in enumerate(targets(plan)):
-        lows, highs = _ends_of(places, brackets.ends[i], brackets.others)
+        lows, highs = together.ends(i)
         ranked = _Ranked.of(together.counts(i), target.q)
         missed, (low, high) = ranked.missed, ranked.sides
         least, greatest = _extremes(lows.dtype)
@@ -331,14 +338,14 @@ def picked(
     DataFrame
         Columns ``k0``, ``k1`` and so on, and ``o`` with the position of each output.
     """
-    first = _Together.of(counted)
+    first = _Together.of(counted, brackets)
+    second = None if wider is None else _Together.of(again, wider)
+    place = None if second is None else _places(first.keys, second.keys)
     made: dict[Target, tuple[_Ranked, Array, Array]] = {}
     for i, target in enumerate(targets(plan)):
-        ranked, low, high = _found(first, brackets, i, target.q)
-        if wider is not None:
-            second = _Together.of(again)
-            place = _places(first.keys, Brackets(second.keys, [], others=False))
-            _, *values = _found(second, wider, i, target.q)
+        ranked, low, high = _found(first, i, target.q)
+        if second is not None and place is not None:
+            _, *values = _found(second, i, target.q)
             missed = ranked.missed
             low[missed], high[missed] = (v[place[missed]] for v in values)
         made[target] = ranked, low, high
@@ -350,27 +357,25 @@ def picked(
     return first.keys.assign(**outputs)
 
 
-def _found(
-    together: _Together, brackets: Brackets, target: int, q: float
-) -> tuple[_Ranked, Array, Array]:
+def _found(together: _Together, target: int, q: float) -> tuple[_Ranked, Array, Array]:
     """The order statistics of the groups whose brackets hold them; others have any value."""
-    ends = _ends_of(_places(together.keys, brackets), brackets.ends[target], brackets.others)
+    ends = together.ends(target)
     ranked = _Ranked.of(together.counts(target), q)
     settled = (ranked.rows > 0) & ~ranked.missed
-    wanted = [rank - ranked.before for rank in (ranked.lower, ranked.upper)]
     among = [settled & (side == INSIDE) for side in ranked.sides]
     values = [np.where(side == AT_HIGH, ends[1], ends[0]) for side in ranked.sides]
     codes, kept = together.kept(target)
     counts = np.bincount(codes, minlength=len(ranked.rows))
-    starts = np.cumsum(counts) - counts
+    ranks = [
+        np.where(some, rank - ranked.before, -1)
+        for rank, some in zip((ranked.lower, ranked.upper), among, strict=True)
+    ]
     if fused.usable(len(codes)):
-        by_group = ordered.scattered(kept, fused.frozen(codes, np.int32), counts)
-        for g in np.flatnonzero(among[0] | among[1]):
-            ranks = [rank[g] for rank, some in zip(wanted, among, strict=True) if some[g]]
-            by_group[starts[g] : starts[g] + counts[g]].partition(ranks)
-    else:
-        by_group = kept[ordered.order_within(codes, len(counts), kept)]
-    for rank, some, value in zip(wanted, among, values, strict=True):
+        ordered.select(kept, fused.frozen(codes, np.int32), counts, ranks, values)
+        return ranked, values[0], values[1]
+    by_group = kept[ordered.order_within(codes, len(counts), kept)]
+    starts = np.cumsum(counts) - counts
+    for rank, some, value in zip(ranks, among, values, strict=True):
         value[some] = by_group[(starts + rank)[some]]
     return ranked, values[0], values[1]
 

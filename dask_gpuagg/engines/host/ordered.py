@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,37 @@ def _median(run: Array) -> Any:
     k = len(run) // 2
     run.partition(k)
     return run[k] if len(run) % 2 else (run[k] + run[:k].max()) / 2
+
+
+def select(
+    values: Array, codes: Array, counts: Array, ranks: Sequence[Array], out: Sequence[Array]
+) -> None:
+    """Write the order statistics of each group that are asked for.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows,)
+        Numbers of 8 bytes, no NaN.
+    codes : ndarray of int32 in ``range(groups)``, shape (rows,), read-only
+    counts : ndarray of int64, shape (groups,)
+        Rows of each group.
+    ranks : sequence of ndarray of int64, each of shape (groups,)
+        From 0; -1 where a group is asked for nothing.
+    out : sequence of ndarray, each of shape (groups,)
+        For each of ``ranks``, of the dtype of ``values``. Other groups keep what they have.
+    """
+    from dask_gpuagg.engines.host import loops_order
+
+    ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
+    large = counts >= _NUMPY_ROWS
+    for g in np.flatnonzero(large):
+        asked = [rank[g] for rank in ranks if rank[g] >= 0]
+        if asked:
+            ordered[ends[g] - counts[g] : ends[g]].partition(asked)
+    for rank, found in zip(ranks, out, strict=True):
+        some = large & (rank >= 0)
+        found[some] = ordered[(ends - counts + rank)[some]]
+        loops_order.select(ordered, ends, np.where(large, -1, rank), found)
 
 
 def order_within(codes: Array, n: int, values: Array) -> Array:

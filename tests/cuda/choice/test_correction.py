@@ -34,6 +34,7 @@ class Times:
 
     def __init__(self, ms: dict[str, float], laps: int = 1, done: bool = True) -> None:
         self.ms, self.done, self._laps = ms, done, laps
+        self.destroyed = False
 
     def laps(self) -> Counter[str]:
         return Counter(dict.fromkeys(self.ms, self._laps))
@@ -44,14 +45,17 @@ class Times:
     def milliseconds(self) -> dict[str, float]:
         return self.ms
 
+    def destroy(self) -> None:
+        self.destroyed = True
+
 
 @pytest.fixture(autouse=True)
 def fresh(cache: Path) -> Iterator[None]:
     correction.forget()
-    costs.known.cache_clear()
+    costs.uncorrected.cache_clear()
     yield
     correction.forget()
-    costs.known.cache_clear()
+    costs.uncorrected.cache_clear()
 
 
 def decided(query: Query = SUM) -> Decision:
@@ -128,6 +132,38 @@ def test_what_is_not_comparable_is_left_out() -> None:
 def test_kernels_that_still_run_are_not_waited_for() -> None:
     assert not any(noted({"scatter": 2.0}, 20, done=False))
     assert costs.known(B200) == costs.shipped(B200)
+
+
+def test_calls_that_are_forgotten_give_their_events_back() -> None:
+    waiting, late = Times({}, done=False), Times({})
+    decision = decided()
+    assert correction.stopwatch_of(B200, ROWS) is not None
+    watches: list[Any] = [waiting, late]
+    assert not correction.note(B200, SUM, ROWS, decision, watches[0])
+    correction.forget()
+    assert waiting.destroyed
+    # a call that began before
+    assert not correction.note(B200, SUM, ROWS, decision, watches[1])
+    assert late.destroyed
+
+
+def test_factors_count_also_where_another_thread_reads_the_constants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that has begun with the old factors ends after the new ones are there."""
+    as_dict, later = asdict, [{"scatter": 2.9}]
+
+    def overtaken(constants: Any) -> Any:
+        if later:
+            costs.correct(B200, later.pop())
+        return as_dict(constants)
+
+    assert correction.stopwatch_of(B200, ROWS) is not None  # so that they are forgotten later
+    costs.correct(B200, {"scatter": 1.7})
+    monkeypatch.setattr(costs, "asdict", overtaken)
+    costs.known(B200)
+    assert not later
+    assert costs.known(B200).costs.corrections == {"scatter": 2.9}
 
 
 def test_calls_are_timed_for_a_while_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from typing import Any
@@ -78,3 +79,30 @@ def test_hidden_devices_count_as_none() -> None:
     assert result == "{1: 4, 2: 2} host"
     assert "CUDA" in reason
     assert done.stderr == ""
+
+
+def test_a_stopwatch_destroys_every_event_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    made, gone = itertools.count(), []
+    done = bindings.CUresult.CUDA_SUCCESS
+    calls: dict[str, Any] = {
+        "cuEventCreate": lambda flags: (done, next(made)),
+        "cuEventRecord": lambda event, stream: (done,),
+        "cuEventSynchronize": lambda event: (done,),
+        "cuEventElapsedTime": lambda first, last: (done, 0.5),
+        "cuEventDestroy": lambda event: (done, gone.append(event))[:1],
+    }
+    for name, call in calls.items():
+        monkeypatch.setattr(bindings, name, call)
+    watch = driver.Stopwatch()
+    for name in ("fill", "fill", "again"):
+        watch.stop(name, watch.start(0), 0)
+    assert watch.milliseconds() == {"fill": 1.0, "again": 0.5}
+    assert sorted(gone) == list(range(6))
+    watch.stop("fill", watch.start(0), 0)
+    watch.start(0)  # its kernel was not launched
+    watch.destroy()
+    watch.destroy()
+    assert sorted(gone) == list(range(9)) == list(range(next(made)))
+    assert watch.is_done()

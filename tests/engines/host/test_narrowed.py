@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import engine, fused, narrowed
+from dask_gpuagg.engines.host import engine, fused, narrowed, ordered
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
@@ -242,3 +242,40 @@ def test_larger_groups_are_sampled_more_thinly():
     assert strides == sorted(strides)
     assert strides[0] == 2
     assert all(stride & (stride - 1) == 0 for stride in strides)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+def test_order_statistics_of_many_small_groups_and_a_large_one(dtype: str):
+    """NumPy is called for large groups alone, of which there are few."""
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([[ordered._NUMPY_ROWS * 3, 0, 1], rng.integers(0, 6, 3_000)])
+    codes = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
+    values = rng.integers(0, 50, len(codes)).astype(dtype)
+    low = np.where(sizes > 0, (sizes - 1) // 2, -1)
+    high = np.where(sizes > 1, sizes // 2, -1)
+    out = [np.full(len(sizes), 99, dtype) for _ in range(2)]
+    ordered.select(values, fused.frozen(codes, np.int32), sizes, [low, high], out)
+    runs = [np.sort(values[codes == g]) for g in range(len(sizes))]
+    for rank, found in zip([low, high], out, strict=True):
+        wanted = [run[k] if k >= 0 else 99 for run, k in zip(runs, rank, strict=True)]
+        assert found.tolist() == [int(each) for each in wanted]
+
+
+def test_groups_that_no_sample_has_need_no_call_each(monkeypatch: pytest.MonkeyPatch):
+    """As many as there are rows: all rows are kept, and picked by one compiled loop."""
+    calls = []
+    flatnonzero = np.flatnonzero
+    monkeypatch.setattr(
+        ordered.np, "flatnonzero", lambda a: calls.append(found := flatnonzero(a)) or found
+    )
+    monkeypatch.setattr(fused, "LEAST_ROWS", 0)
+    monkeypatch.setattr(fused, "_FEW_ROWS", 0)
+    rows = 20_000
+    parts = [
+        pd.DataFrame({"k": np.zeros(rows, int) if i == 1 else np.arange(rows) + i, "v": i + 0.5})
+        for i in range(3)
+    ]
+    found, _ = by_brackets(parts, plan_of("float64"), 1 << 12)
+    pd.testing.assert_frame_equal(found, by_pandas(parts), check_exact=True)
+    assert calls
+    assert all(len(large) <= 1 for large in calls)
