@@ -153,8 +153,8 @@ def host_peers(report: dict[str, Any]) -> plt.Figure:
     axis.set_xticks(range(len(titles)), titles, fontsize=8)
     cores = report["machine"]["usable_cores"]
     axis.set_title(f"{report['rows']:,} rows from {report['files']} Parquet files, {cores} cores")
-    axis.set_ylabel("s")
-    axis.set_yscale("log")
+    axis.set_ylabel("seconds")
+    scale(axis)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(ncols=len(HOST_BARS), fontsize=8)
     return figure
@@ -222,9 +222,16 @@ def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
         other = "" if cell["partitions"] == usual else f"\n{cell['partitions']:,} partitions"
         labels.append(f"{cell['query']}\n{groups}{other}")
     axis.set_xticks(range(len(cells)), labels, fontsize=8)
-    axis.set_yscale("log")
+    scale(axis)
     axis.margins(x=0.01, y=0.12)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def scale(axis: plt.Axes) -> None:
+    """Bars from zero, so that lengths compare; a log axis where the least would not be seen."""
+    heights = [bar.get_height() for bar in axis.patches]
+    if max(heights, default=0) > 50 * min(heights, default=0):
+        axis.set_yscale("log")
 
 
 def height_of(arm: dict[str, Any] | None) -> tuple[float, bool] | None:

@@ -13,10 +13,10 @@ algebraic, and holistic; the second one is holistic but reducible):
 ``DISTINCT``
     partitions are reduced to their distinct (key, value) pairs, and pairs merge;
 ``WHOLE``
-    nothing can be computed before all rows of a group are in one place;
+    no fixed number of fields suffices: the answer depends on all rows of a group;
 ``SKETCH``
     partitions are reduced to a bounded number of entries per group, and these merge: the largest
-    values, or an approximation of an aggregation of one of the two kinds before.
+    values, or an approximation of an aggregation of one of the two kinds above.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from importlib.resources import files
 
 import dask
 import pytest
@@ -162,6 +164,14 @@ def test_both_spellings_are_one_name():
         env={"DASK_GPUAGG__OUTPUT_BYTES": "17"},
     )
     assert ran.stdout.strip() == "17", ran.stderr
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_page_of_settings_has_a_line_for_each_choice(name):
+    """The documentation makes an item of a list where two spaces follow a choice."""
+    text = (files("dask_gpuagg") / "gpuagg.yaml").read_text(encoding="utf-8")
+    above = text[: text.index(f"\n  {name}: ")].split("\n\n")[-1]
+    assert set(re.findall(r"^  # {2,}(\S+) {2,}\S", above, re.MULTILINE)) == set(CHOICES[name])
 
 
 def test_every_kernel_can_be_chosen():

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 from benchmarks import choice
 from dask_gpuagg.aggregations import markdown
@@ -201,8 +202,18 @@ def kernels(text: str) -> str:
     return markdown(head, rows)
 
 
+# the arms of benchmarks/end_to_end.py, in the order of the columns
+_ARMS = {
+    "stock-tuned": "stock, tuned",
+    "ours": "ours",
+    "ours-later": "ours, later",
+    "cudf-polars": "cudf-polars",
+    "floor": "floor",
+}
+
+
 def whole_queries(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/end_to_end.py``.
+    """Markdown tables of a result of ``benchmarks/end_to_end.py``.
 
     Parameters
     ----------
@@ -212,21 +223,39 @@ def whole_queries(text: str) -> str:
     Returns
     -------
     str
-        By input, query and groups: milliseconds of tuned stock, ours and the floor, and how many
-        times longer stock takes.
+        For each input and number of GPUs, by query and groups: milliseconds of each arm that was
+        measured, and how many times longer stock takes.
     """
-    names = {"stock-tuned": "stock, tuned", "ours": "ours", "floor": "floor"}
-    rows = []
-    for cell in json.loads(text)["cells"]:
-        medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in names]
-        times = ["" if ms is None else f"{ms:,.0f}" for ms in medians]
-        ratio = cell.get("ratios", {}).get("stock-tuned")
-        shown = "" if ratio is None else f"{ratio:.1f}"
-        source = f"{cell['rows']:,} rows, {cell['partitions']} partitions"
-        if cell["input"] != "persisted":
-            source = f"{cell['rows']:,} rows in Parquet files"
-        rows.append([source, cell["query"], f"{cell['groups']:,}", *times, shown])
-    return markdown(["input", "query", "groups", *names.values(), "stock / ours"], rows)
+    parts: dict[str, list[dict[str, Any]]] = {}
+    cells = json.loads(text)["cells"]
+    # what lies in memory first, then by GPUs and rows; sum before five before median
+    for cell in sorted(
+        cells,
+        key=lambda c: (
+            *(c["input"] != "persisted", c["workers"], c["rows"]),
+            *(("sum", "five", "median").index(c["query"]), c["groups"]),
+        ),
+    ):
+        where = "in device memory" if cell["input"] == "persisted" else "in Parquet files"
+        gpus = "one GPU" if cell["workers"] == 1 else f"{cell['workers']} GPUs, UCX"
+        parts.setdefault(f"{cell['rows']:,} rows {where}, {gpus}:", []).append(cell)
+    lines = []
+    for title, members in parts.items():
+        arms = [arm for arm in _ARMS if any(arm in cell["arms"] for cell in members)]
+        compared = any("stock-tuned" in cell.get("ratios", {}) for cell in members)
+        rows = []
+        for cell in members:
+            medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in arms]
+            row = [cell["query"], f"{cell['groups']:,}"]
+            row += ["" if ms is None else f"{ms:,.0f}" for ms in medians]
+            if compared:
+                ratio = cell.get("ratios", {}).get("stock-tuned")
+                row.append("" if ratio is None else f"{ratio:.1f}")
+            rows.append(row)
+        head = ["query", "groups", *(_ARMS[arm] for arm in arms)]
+        head += ["stock / ours"] if compared else []
+        lines += [title, "", markdown(head, rows), ""]
+    return "\n".join(lines)
 
 
 def tables(text: str) -> str:

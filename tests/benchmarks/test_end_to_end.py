@@ -298,3 +298,9 @@ def test_the_plot_has_a_bar_for_every_arm():
     assert heights == [2_000.0, 5.0, 0.5] * 2
     assert [bool(bar.get_hatch()) for bar in one.patches] == [True, False, False] * 2
     assert len(other.patches) == 3
+    # bars that differ little begin at zero
+    assert one.get_yscale() == "log"
+    near = {"polars": arm_of(0, 9.0), "ours": arm_of(0, 5.0)}
+    (axis,) = plot({"cells": [cell_of(near)]}).axes
+    assert axis.get_yscale() == "linear"
+    assert axis.get_ylim()[0] == 0
