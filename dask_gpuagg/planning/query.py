@@ -10,7 +10,8 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.chunks import Chunks, chunked
+from dask_gpuagg.planning.chunking import chunked
+from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.support import refusal
