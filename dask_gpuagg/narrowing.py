@@ -5,7 +5,8 @@ exchange of rows for it (Floyd, Rivest 1975: SELECT; Munro, Paterson 1980: selec
 
 1. **sample**: of each chunk one row in ``stride``, at places that do not depend on the values;
 2. **aim**: the samples together give, for each group and quantile, a bracket ``low, high`` that is
-   likely to hold the order statistics;
+   likely to hold the order statistics. Where they show that there are many more groups than was
+   thought, most rows would be inside: then all rows are brought together at once;
 3. **count**: each chunk counts the rows below a bracket, at its ends, inside and above, and keeps
    those inside;
 4. **widen**: the counts of all chunks tell the rank of each end. A bracket that misses gives way to
@@ -23,8 +24,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.plan import Output, Plan
@@ -108,5 +111,16 @@ def rows_inside(rows: int, groups: int, stride: int) -> int:
     Exact for medians and groups of one size; skewed groups have less in all.
     """
     of_group = max(rows / max(groups, 1), 1.0)
-    of_bracket = (ERRORS * math.sqrt(of_group / stride) + 2 * SPARE + 2) * stride
-    return round(rows * min(1.0, of_bracket / of_group))
+    return round(rows * share_inside(np.array([of_group / stride])))
+
+
+def share_inside(sampled: npt.NDArray[Any]) -> float:
+    """The share of all rows that the brackets of one quantile are expected to hold, at most.
+
+    Parameters
+    ----------
+    sampled : ndarray of shape (groups,)
+        Rows of each group in the sample; of a group of few all rows are inside.
+    """
+    of_brackets = ERRORS * np.sqrt(sampled) + 2 * SPARE + 2
+    return float(np.minimum(sampled, of_brackets).sum() / (sampled.sum() or 1))

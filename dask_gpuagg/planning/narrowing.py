@@ -38,6 +38,9 @@ ROWS_FROM = 1 << 20
 _OF_PROCESSES, _OF_ONE_GPU = 1 / 4, 128
 # Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
 ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
+# A share of rows inside of brackets, by the sample, from which all are brought together at once: at
+# most twice as many, and each is read once.
+MOST_INSIDE = 1 / 2
 # Of more groups the kernels sort rows, and do not count them by brackets.
 GROUPS_OF_DEVICE = 1 << 16
 
@@ -51,7 +54,7 @@ _CHEAP = (
 class GroupByNarrowed(OfChunks):
     """Quantiles of groups by brackets, in two passes over the chunks; one output."""
 
-    _parameters = [*OfChunks._parameters, "stride"]
+    _parameters = [*OfChunks._parameters, "stride", "most"]
     _prefix = "gpuagg_narrowed"
 
     def _layer(self) -> dict[Any, Any]:
@@ -72,11 +75,11 @@ class GroupByNarrowed(OfChunks):
             return TaskRef(key)
 
         sampled = of_chunks("sample_rows", gpuagg_sample_rows, stride=self.stride)
-        brackets = of_all("aim", gpuagg_aim, _refs(sampled))
-        counted = of_chunks("count_sides", gpuagg_count_sides, brackets=brackets)
-        wider = of_all("widen", gpuagg_widen, brackets, _refs(counted))
+        aim = of_all("aim", gpuagg_aim, _refs(sampled), self.most)
+        counted = of_chunks("count_sides", gpuagg_count_sides, aim=aim)
+        wider = of_all("widen", gpuagg_widen, aim, _refs(counted))
         again = of_chunks("recount_sides", gpuagg_recount_sides, wider=wider)
-        last, found = (self._name, 0), (brackets, _refs(counted), wider, _refs(again))
+        last, found = (self._name, 0), (aim, _refs(counted), wider, _refs(again))
         layer[last] = Task(last, gpuagg_pick, *found, plan, self.promised.sent)
         return layer
 
@@ -125,13 +128,15 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     if rows < max(least, ROWS_OF_A_GROUP * share * groups):
         return None
     stride = stride_of(rows, groups)
-    travel = rows // stride + len(targets(query.plan)) * rows_inside(rows, groups, stride)
+    inside = rows_inside(rows, groups, stride)
+    travel = rows // stride + len(targets(query.plan)) * inside
     if travel > ROWS_OF_A_TASK[device] or (device and groups > GROUPS_OF_DEVICE):
         return None
     reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=groups, bound=False)
     promised = Promised(query.meta, query.plan)
-    return GroupByNarrowed(chunks, query.plan, promised, 1, decision, stride)
+    most = max(MOST_INSIDE, 2 * inside / rows)
+    return GroupByNarrowed(chunks, query.plan, promised, 1, decision, stride, most)
 
 
 def _held(query: GroupByQuery) -> Chunks | None:

@@ -1,6 +1,7 @@
 """The tasks that find quantiles of groups without moving rows; see ``dask_gpuagg.narrowing``.
 
-Partitions whose columns are not as promised are not narrowed: then all rows are brought together.
+Values are compared in the dtype that all partitions have together, as a concatenation would have
+them. Where that is no plain number, all rows are brought together.
 """
 
 from __future__ import annotations
@@ -8,21 +9,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.engines import DEVICE, engine_name, engine_of, narrowing_of
 from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
+from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.tasks.merging import combined, finalized
-from dask_gpuagg.tasks.partials import Inputs, partials_of, runs_of, stackable
+from dask_gpuagg.tasks.merging import combined, finalized, labelled
+from dask_gpuagg.tasks.partials import Inputs, partials_of, rows_of, runs_of, stackable
 from dask_gpuagg.tasks.reading import show_progress
-from dask_gpuagg.tasks.tasks import inputs_there, read
+from dask_gpuagg.tasks.tasks import inputs_there, read, tried
+from dask_gpuagg.tasks.unify import united
 
-# What one chunk sends: ``counted``, a list of its partitions' counts, empty where there are no
+# What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
+# partitions; and whether its rows can be counted, ``ready``.
+Sampled = dict[str, Any]
+# What one chunk sends then: ``counted``, a list of its partitions' counts, empty where there are no
 # brackets; and ``partial``, that of the other outputs, or of all where there are no brackets.
 Narrowed = dict[str, Any]
+
+
+class Aim(NamedTuple):
+    """What rows are counted by.
+
+    Attributes
+    ----------
+    brackets : Brackets
+        Of the engine.
+    dtypes : tuple of dtypes or None
+        Of the columns of all partitions together, where they are not as the plan has them.
+    """
+
+    brackets: Any
+    dtypes: tuple[Any, ...] | None
+
+    def plan(self, promised: Plan) -> Plan:
+        """The plan for the dtypes that were found."""
+        return promised if self.dtypes is None else retyped(promised, self.dtypes)
 
 
 def gpuagg_sample_rows(
@@ -32,35 +58,81 @@ def gpuagg_sample_rows(
     plan: Plan,
     readers: int,
     stride: int,
-) -> list[Any] | None:
-    """Task: some rows of each partition; see ``gpuagg_chunk``.
+) -> Sampled:
+    """Task: some rows of each partition; see ``gpuagg_chunk``."""
+    with task(plan, "sample") as done:
+        found = inputs_there(parts, keys, values, plan)
+        first = found[0].keys[0]
+        engine = narrowing_of(first)
+        runs = stackable(found, plan, engine_of(first))
+        rows = sum(map(len, found))
+        made = tried(
+            first,
+            f"sampling {rows:,} rows",
+            lambda: [engine.sample(run, plan, stride) for run in runs],
+        )
+        done.saw(engine_name(first), rows, sum(map(len, made)))
+        dtypes = [part.dtypes for part in found]
+        ready = engine.is_ready()
+        return {"samples": made, "dtypes": dtypes, "rows": list(map(len, found)), "ready": ready}
+
+
+def gpuagg_aim(sampled: Sequence[Sampled], most: float, plan: Plan) -> Aim | None:
+    """Task: the brackets of all groups from the samples of all chunks.
+
+    Parameters
+    ----------
+    sampled : sequence
+        Of all chunks.
+    most : float
+        The share of all rows that may be between brackets.
+    plan : Plan
 
     Returns
     -------
-    list of DataFrame or None
-        ``None`` where dtypes are not as promised.
+    Aim or None
+        ``None`` where rows cannot be counted by brackets: values of all partitions together are
+        not plain numbers, or the kernels of a GPU cannot be compiled; and where more rows would be
+        kept, of groups that nobody expected.
     """
-    with task(plan, "sample") as done:
-        found = inputs_there(parts, keys, values, plan)
-        engine = narrowing_of(found[0].keys[0])
-        if any(part.dtypes is not None for part in found) or not engine.is_ready():
-            return None
-        runs = stackable(found, plan, engine_of(found[0].keys[0]))
-        made = [engine.sample(run, plan, stride) for run in runs]
-        rows = sum(map(len, made))
-        done.saw(engine_name(made[0]), sum(map(len, found)), rows)
-        return made
-
-
-def gpuagg_aim(samples: Sequence[list[Any] | None], plan: Plan) -> Any:
-    """Task: the brackets of all groups from the samples of all chunks, if all have one."""
     with task(plan, "aim") as done:
-        rows = [table for of_chunk in samples for table in of_chunk or ()]
-        if any(of_chunk is None for of_chunk in samples):
+        samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
+        rows = sum(map(len, samples))
+        done.saw(engine_name(samples[0]), rows, 0)
+        dtypes = _dtypes_of(sampled, plan, engine_of(samples[0]))
+        together = plan if dtypes is None else retyped(plan, dtypes)
+        ready = all(of_chunk["ready"] for of_chunk in sampled)
+        if not (ready and _are_plain(sampled, plan) and is_narrowed(together)):
             return None
-        brackets = narrowing_of(rows[0]).aim(rows, plan)
-        done.saw(engine_name(rows[0]), sum(map(len, rows)), len(brackets.keys))
-        return brackets
+        engine = narrowing_of(samples[0])
+        brackets = tried(
+            samples[0],
+            f"brackets of {rows:,} sampled rows",
+            lambda: engine.aim(samples, together),
+        )
+        done.groups = len(brackets.keys)
+        if brackets.inside > most:
+            return None
+        return Aim(brackets, dtypes)
+
+
+def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Any) -> tuple[Any, ...] | None:
+    """Those that the columns of all partitions have together, where they are not the plan's."""
+    found = [each for of_chunk in sampled for each in of_chunk["dtypes"]]
+    if all(each is None for each in found):
+        return None
+    promised = tuple(column.dtype for column in plan.columns)
+    rows = [n for of_chunk in sampled for n in of_chunk["rows"]]
+    common = united([each or promised for each in found], rows, engine)
+    return None if common == promised else common
+
+
+def _are_plain(sampled: Sequence[Sampled], plan: Plan) -> bool:
+    """Whether the values of each partition are plain numbers."""
+    distinct: list[tuple[Any, ...]] = []
+    for of_chunk in sampled:
+        distinct += [d for d in of_chunk["dtypes"] if d is not None and d not in distinct]
+    return all(is_narrowed(retyped(plan, each)) for each in distinct)
 
 
 def gpuagg_count_sides(
@@ -69,32 +141,35 @@ def gpuagg_count_sides(
     *values: Any,
     plan: Plan,
     readers: int,
-    brackets: Any,
+    aim: Aim | None,
 ) -> Narrowed:
     """Task: the rows of a chunk counted by brackets, and the partial of the other outputs."""
     show_progress()
     with task(plan, "count") as done:
         found = inputs_there(parts, keys, values, plan)
         read(done, found, plan)
-        if brackets is None:
-            return {"counted": [], "partial": combined(partials_of(found, plan), plan)}
-        counted = _counted(found, brackets, plan)
+        if aim is None:
+            whole = combined(partials_of(found, plan), plan)
+            done.groups = rows_of(whole)
+            return {"counted": [], "partial": whole}
+        counted = _counted(found, aim, plan)
         rest = _others(plan)
         beside = combined(partials_of(found, rest), rest) if rest.outputs else None
         done.groups = _kept(counted)
         return {"counted": counted, "partial": beside}
 
 
-def gpuagg_widen(brackets: Any, narrowed: Sequence[Narrowed], plan: Plan) -> Any:
+def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> Aim | None:
     """Task: the brackets that rows are counted by again; ``None`` where there are none."""
-    if brackets is None:
+    if aim is None:
         return None
     with task(plan, "widen") as done:
         counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
-        wider = narrowing_of(counted[0]["keys"]).widened(brackets, counted, plan)
-        groups = 0 if wider is None else len(wider.keys)
-        done.saw(engine_name(counted[0]["keys"]), len(brackets.keys), groups)
-        return wider
+        first, together, known = counted[0]["keys"], aim.plan(plan), aim.brackets
+        engine = narrowing_of(first)
+        wider = tried(first, "wider brackets", lambda: engine.widened(known, counted, together))
+        done.saw(engine_name(first), len(known.keys), 0 if wider is None else len(wider.keys))
+        return None if wider is None else Aim(wider, aim.dtypes)
 
 
 def gpuagg_recount_sides(
@@ -103,7 +178,7 @@ def gpuagg_recount_sides(
     *values: Any,
     plan: Plan,
     readers: int,
-    wider: Any,
+    wider: Aim | None,
 ) -> list[Any]:
     """Task: the rows of a chunk counted by wider brackets, if there are any."""
     if wider is None:
@@ -116,9 +191,9 @@ def gpuagg_recount_sides(
 
 
 def gpuagg_pick(
-    brackets: Any,
+    aim: Aim | None,
     narrowed: Sequence[Narrowed],
-    wider: Any,
+    wider: Aim | None,
     again: Sequence[list[Any]],
     plan: Plan,
     meta: Any,
@@ -126,15 +201,22 @@ def gpuagg_pick(
     """Task: the output, from the rows that all chunks have kept."""
     with task(plan, "finalize") as done:
         partials = [one["partial"] for one in narrowed if one["partial"]]
-        if brackets is None:
-            return finalized(partials, plan, meta)
+        if aim is None:
+            made = finalized(partials, plan, meta)
+            done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
+            return made
         counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
         recounted = [one for of_chunk in again for one in of_chunk]
-        engine = narrowing_of(counted[0]["keys"])
-        rows = engine.picked(brackets, counted, wider, recounted, plan)
-        beside = combined(partials, _others(plan)) if partials else {}
-        made = finalized([{**beside, "rows": rows}], replace(plan, narrowed=True), meta)
-        done.saw(engine_name(rows), _kept([*counted, *recounted]), len(made))
+        first, together, kept = counted[0]["keys"], aim.plan(plan), _kept([*counted, *recounted])
+        engine, last = narrowing_of(first), None if wider is None else wider.brackets
+        rows = tried(
+            first,
+            f"quantiles of {kept:,} rows",
+            lambda: engine.picked(aim.brackets, counted, last, recounted, together),
+        )
+        beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
+        made = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
+        done.saw(engine_name(rows), kept, len(made))
         return made
 
 
@@ -142,11 +224,11 @@ def _kept(counted: Sequence[Any]) -> int:
     return sum(narrowing_of(one["keys"]).kept_rows(one) for one in counted)
 
 
-def _counted(found: Sequence[Inputs], brackets: Any, plan: Plan) -> list[Any]:
-    engine, first = narrowing_of(found[0].keys[0]), found[0].keys[0]
+def _counted(found: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
+    engine, first, together = narrowing_of(found[0].keys[0]), found[0].keys[0], aim.plan(plan)
 
     def counted(parts: Sequence[Inputs]) -> list[Any]:
-        return [engine.count(part.keys, part.columns, brackets, plan) for part in parts]
+        return [engine.count(part.keys, part.columns, aim.brackets, together) for part in parts]
 
     def stacked() -> list[Any]:
         return counted(runs_of(found, plan))

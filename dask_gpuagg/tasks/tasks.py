@@ -143,7 +143,7 @@ def gpuagg_chunk_outputs(
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
     whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
     with task(plan, "divide") as done:
-        divided: list[Any] = _tried(
+        divided: list[Any] = tried(
             whole,
             "dividing an output",
             lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
@@ -185,7 +185,7 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
         tables = {name: table for name, table in partial.items() if name != DTYPES}
-        pieces = _tried(
+        pieces = tried(
             partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
         )
         rows = rows_of(partial)
@@ -230,7 +230,7 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         rows = sum(map(len, outputs))
         done.saw(engine_name(outputs[0]), rows, rows)
         engine = engine_of(outputs[0])
-        return _tried(
+        return tried(
             outputs[0],
             "gathering outputs",
             lambda: engine.concatenated_outputs(outputs, plan, meta),
@@ -240,7 +240,7 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
 def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """Task: the groups of a finished output that belong to one of several outputs."""
     with task(plan, "divide") as done:
-        made = _tried(
+        made = tried(
             whole,
             "dividing an output",
             lambda: engine_of(whole).output_of_bucket(whole, plan, bucket),
@@ -249,7 +249,7 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
         return made
 
 
-def _tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
+def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
     """The result of a step; of one on the device after a second try where memory lacks."""
     return tried_twice(what, step) if engine_name(data) == DEVICE else step()
 

@@ -112,12 +112,25 @@ def unify(
     promised = tuple(column.dtype for column in plan.columns)
     tables = [{name: t for name, t in p.items() if name != DTYPES} for p in partials]
     dtypes = [partial.get(DTYPES, promised) for partial in partials]
-    # dtypes of a partial without rows do not count, unless no partial has rows
-    some = [d for d, t in zip(dtypes, tables, strict=True) if _rows(t)] or dtypes
-    common = tuple(engine.common_dtype(each) for each in zip(*some, strict=True))
+    common = united(dtypes, [_rows(t) for t in tables], engine)
     together = retyped(plan, common)
     moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
     return moved, together, None if common == promised else common
+
+
+def united(dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Any) -> tuple[Any, ...]:
+    """The dtypes that the columns of several partitions have together.
+
+    Parameters
+    ----------
+    dtypes : sequence of tuples of dtypes
+        Of each partition's columns.
+    rows : sequence of int
+        Of each partition. Dtypes of one without rows do not count, unless none has rows.
+    engine : module
+    """
+    some = [each for each, n in zip(dtypes, rows, strict=True) if n] or dtypes
+    return tuple(engine.common_dtype(each) for each in zip(*some, strict=True))
 
 
 def _rows(tables: dict[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.planning import narrowing
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from tests.data import in_pieces
+from tests.device.failing import failing, numbers
+from tests.device.test_allocations import outcome, sorted_rows
 from tests.planning.test_chunks import nodes
 
 ROWS, PARTITIONS = 30_000, 5
@@ -122,3 +126,52 @@ def test_several_outputs() -> None:
     assert len(parts) == 3
     expected = frame().groupby("k").agg({"v": "median"})
     pd.testing.assert_frame_equal(pd.concat(parts).sort_index(), expected)
+
+
+@pytest.mark.parametrize("what", ["float64", "float32", "int32", "uint64"])
+def test_a_partition_of_another_dtype(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are compared in the dtype that all have together: what an exchange gives."""
+    import cudf
+
+    pdf = frame().assign(i=frame().i // 2**20)
+    pieces = [pdf.iloc[:9_000], pdf.iloc[9_000:20_000].copy(), pdf.iloc[20_000:]]
+    pieces[1]["i"] = pieces[1].i.abs().astype(what)
+
+    def grouped() -> Any:
+        made = in_pieces([cudf.DataFrame.from_pandas(each) for each in pieces])
+        return made.persist(scheduler="sync").groupby("k").agg({"i": ["median", "sum"]})
+
+    query = grouped()
+    assert len(list(nodes(query, GroupByNarrowed))) == 1
+    dask_gpuagg.reporting.runs.forget()
+    got = as_pandas(query.compute())
+    assert "widen" in {found.step for found in dask_gpuagg.profiling.measured().totals}
+    monkeypatch.setattr(narrowing, "ROWS_FROM", 1 << 60)
+    pd.testing.assert_frame_equal(got, as_pandas(grouped().compute()), check_exact=True)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_each_failed_allocation_costs_an_answer_or_nothing(once: bool) -> None:
+    """A step is tried again once memory is given back; then its error has sizes."""
+    query = held(frame()).groupby("k").agg({"v": "median"})
+    assert len(list(nodes(query, GroupByNarrowed))) == 1
+    query = query.optimize(fuse=False)
+    graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
+    expected = sorted_rows(dask.get(graph, keys))
+    errors = []
+    for n in numbers():
+        with failing(n, once) as memory:
+            found, error = outcome(graph, keys)
+            asked = memory.allocations
+            memory.disarm()
+            if error is None:
+                pd.testing.assert_frame_equal(sorted_rows(found), expected)
+            else:
+                errors.append(error)
+            del found, error
+            gc.collect()
+        if asked <= n:
+            break
+    assert all(error.total and "free" in str(error) for error in errors)
+    assert bool(errors) != once
+    assert n > 5

@@ -68,6 +68,7 @@ def by_narrowing(query: Any) -> bool:
 QUERIES: dict[str, Callable[..., Any]] = {
     "median": lambda d, **by: d.groupby("k", **by).agg({"v": "median"}),
     "method": lambda d, **by: d.groupby("k", **by).v.median(),
+    "median of i": lambda d, **by: d.groupby("k", **by).i.median(),
     "of a Series": lambda d, **by: d.v.groupby(d.k, **by).median(),
     "quantile": lambda d, **by: d.groupby("k", **by).agg({"v": "quantile"}),
     "several columns": lambda d, **by: d.groupby("k", **by)[["v", "i", "n"]].agg("median"),
@@ -179,15 +180,75 @@ def test_a_second_count(monkeypatch: pytest.MonkeyPatch):
     assert steps == {"sample", "aim", "count", "widen", "recount", "finalize"}
 
 
-def test_partitions_that_are_not_as_promised():
-    """Their rows are brought together, as where nothing is narrowed."""
+def partly(change: Callable[[pd.Series], Any]) -> list[pd.DataFrame]:
+    """Partitions of which one has other integers than the metadata promises."""
     pdf = frame()
-    pieces = [pdf.iloc[:1000], pdf.iloc[1000:2000].astype({"i": "float64"}), pdf.iloc[2000:]]
-    for name in ("several columns", "beside others"):
-        query = QUERIES[name](in_pieces(pieces).persist())
-        assert by_narrowing(query)
-        expected = QUERIES[name](pd.concat(pieces))
-        pd.testing.assert_frame_equal(query.compute().sort_index(), expected, rtol=1e-12)
+    pieces = [pdf.iloc[:1000], pdf.iloc[1000:2000].copy(), pdf.iloc[2000:]]
+    pieces[1]["i"] = change(pieces[1]["i"])
+    return pieces
+
+
+DIFFERENT: dict[str, Callable[[pd.Series], Any]] = {
+    "floats": lambda i: i.astype("float64"),
+    "floats with nulls": lambda i: i.where(i > 0),
+    "narrow floats": lambda i: i.astype("float32"),
+    "narrow integers": lambda i: (i // 2**20).astype("int32"),
+    "unsigned": lambda i: i.abs().astype("uint64"),
+    "nothing": lambda i: pd.Series([None] * len(i), i.index, dtype=object),
+}
+
+
+def steps_of(query: Any) -> tuple[Any, set[str]]:
+    """The result, and the steps that made it."""
+    dask_gpuagg.reporting.runs.forget()
+    return query.compute().sort_index(), {run.step for run in dask_gpuagg.last_runs()}
+
+
+@pytest.mark.parametrize("name", ["several columns", "beside others"])
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_partitions_that_are_not_as_promised(what: str, name: str, monkeypatch: pytest.MonkeyPatch):
+    """Values are compared in the dtype that all have together: what an exchange gives."""
+    query = QUERIES[name](in_pieces(partly(DIFFERENT[what])).persist())
+    assert by_narrowing(query)
+    got, steps = steps_of(query)
+    assert {"sample", "aim", "count", "widen", "finalize"} <= steps
+    monkeypatch.setattr(narrowing, "ROWS_FROM", ROWS + 1)
+    query = QUERIES[name](in_pieces(partly(DIFFERENT[what])).persist())
+    assert not by_narrowing(query)
+    pd.testing.assert_frame_equal(got, query.compute().sort_index(), check_exact=True)
+
+
+@pytest.mark.parametrize("what", ["Int64", "bool"])
+def test_values_that_are_no_plain_numbers_together(what: str, monkeypatch: pytest.MonkeyPatch):
+    """All rows are brought together, and every step says what it did."""
+    pieces = partly(lambda i: i.astype(what))
+    query = QUERIES["median of i"](in_pieces(pieces).persist())
+    assert by_narrowing(query)
+    got, steps = steps_of(query)
+    assert steps == {"sample", "aim", "count", "finalize", "divide"}
+    (last,) = [run for run in dask_gpuagg.last_runs() if run.step == "finalize"]
+    assert (last.rows, last.groups) == (ROWS, len(got))
+    monkeypatch.setattr(narrowing, "ROWS_FROM", ROWS + 1)
+    expected = QUERIES["median of i"](in_pieces(pieces).persist()).compute().sort_index()
+    pd.testing.assert_series_equal(got, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.01])
+def test_many_more_groups_than_the_sample_of_keys_had(share: float):
+    """All rows come together where most are of groups that nobody expected."""
+    rng = np.random.default_rng(0)
+    rows, pieces = 8_000, []
+    for i in range(13):
+        keys = np.arange(rows) + i * rows + 1
+        alone = rng.random(rows) < share
+        if i in (0, 6, 12):  # whose keys the planner sees
+            alone[:] = False
+        pieces.append(pd.DataFrame({"k": np.where(alone, keys, 0), "v": rng.normal(size=rows)}))
+    query = in_pieces(pieces).persist().groupby("k").agg({"v": "median"})
+    assert by_narrowing(query)
+    got, steps = steps_of(query)
+    assert ("widen" in steps) == (share < 0.5)
+    pd.testing.assert_frame_equal(got, pd.concat(pieces).groupby("k").agg({"v": "median"}))
 
 
 def test_empty_partitions_and_no_rows():

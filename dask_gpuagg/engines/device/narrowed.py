@@ -35,9 +35,9 @@ from dask_gpuagg.engines.device.groups import (
 )
 from dask_gpuagg.engines.device.outputs import numbered
 from dask_gpuagg.engines.device.passes import keys_of
-from dask_gpuagg.engines.device.stacking import aligned, stack
+from dask_gpuagg.engines.device.stacking import aligned, cast, stack
 from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
-from dask_gpuagg.narrowing import Target, interpolation_of, target_of, targets
+from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
 
 # Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
@@ -63,11 +63,14 @@ class Brackets:
         For each target the low and the high ends.
     others : bool
         Whether the brackets of all other groups are open, or closed.
+    inside : float
+        The share of all rows that is expected between, by the sample.
     """
 
     keys: Any
     ends: list[cp.ndarray]
     others: bool
+    inside: float = 0.0
 
 
 def is_ready() -> bool:
@@ -109,7 +112,7 @@ def _places(rows: int, stride: int) -> plc.Column:
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
-    rows = stack(samples)
+    rows = stack([_cast(each, plan) for each in samples])
     groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
     ends = []
     for target in targets(plan):
@@ -122,7 +125,14 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
             selector = _selector(sortable(column), len(groups), target)
             words = selector.aim([_chunk(column, codes, len(groups))], 1)
         ends.append(_array(words, width).reshape(-1, 2).copy())
-    return Brackets(groups, ends, others=True)
+    sampled = cp.bincount(codes[codes >= 0], minlength=len(groups))
+    return Brackets(groups, ends, others=True, inside=share_inside(cp.asnumpy(sampled)))
+
+
+def _cast(sampled: Any, plan: Plan) -> Any:
+    """Samples in the dtypes that all partitions have together."""
+    values = {f"v{c}": cast(sampled[f"v{c}"], plan.columns[c].dtype) for c in plan.rows}
+    return table({name: sampled[name] for name in sampled.columns} | values)
 
 
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
@@ -130,7 +140,7 @@ def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan:
     groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
     made: Counted = {"keys": groups}
     for i, target in enumerate(targets(plan)):
-        column = view(columns[target.column])
+        column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
         made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}

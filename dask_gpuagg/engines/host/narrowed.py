@@ -16,8 +16,8 @@ from dask_gpuagg.engines.host.exchange import keys_of
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.interpolated import interpolated
 from dask_gpuagg.engines.host.stacking import stack, stack_series
-from dask_gpuagg.narrowing import ERRORS, SPARE, Target, target_of, targets
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.narrowing import ERRORS, SPARE, Target, share_inside, target_of, targets
+from dask_gpuagg.plan import Plan
 
 Array = npt.NDArray[Any]
 
@@ -38,11 +38,14 @@ class Brackets:
         For each target the low and the high ends, as ``_wide`` values.
     others : bool
         Whether the brackets of all other groups are open, or shut.
+    inside : float
+        The share of all rows that is expected between, by the sample.
     """
 
     keys: pd.DataFrame
     ends: list[tuple[Array, Array]]
     others: bool
+    inside: float = 0.0
 
 
 # The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
@@ -101,14 +104,15 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         dtype = plan.columns[target.column].dtype
-        values, codes = stacked[f"v{target.column}"].to_numpy(_wide(dtype)), groups.codes
-        if groups.kept is not None:
-            values = values[groups.kept]
+        column, wide = stacked[f"v{target.column}"], _wide(dtype)
+        values, codes = _plain(column, groups.kept, groups.codes, wide)
+        values = values.astype(wide, copy=False)
         if values.dtype.kind == "f":
             valid = ~np.isnan(values)
             values, codes = values[valid], codes[valid]
         ends.append(_aimed(codes, groups.n, values, target.q))
-    return Brackets(table, ends, others=True)
+    inside = share_inside(np.bincount(groups.codes, minlength=groups.n))
+    return Brackets(table, ends, others=True, inside=inside)
 
 
 def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]:
@@ -159,14 +163,27 @@ def count(
     places = _places(table, brackets.keys)
     counts, kept = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
-        values = columns[target.column].to_numpy()
-        if groups.kept is not None:
-            values = values[groups.kept]
+        column, wide = columns[target.column], ends[0].dtype
+        values, codes = _plain(column, groups.kept, groups.codes, wide)
         lows, highs = _ends_of(places, ends, brackets.others)
-        made = _counted(groups.codes, groups.n, values, lows, highs)
+        made = _counted(codes, groups.n, values, lows, highs)
         counts.append(made[0])
         kept.append(made[1:])
     return {"keys": table, "counts": counts, "kept": kept}
+
+
+def _plain(
+    column: pd.Series, kept: Array | None, codes: Array, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """The values of rows that have a group, without a mask, and their groups.
+
+    A column that holds nothing may have a mask where the metadata promises integers.
+    """
+    array = column.array if kept is None else column.array[kept]
+    if isinstance(column.dtype, np.dtype):
+        return array.to_numpy(), codes
+    valid = ~np.asarray(array.isna())
+    return array[valid].to_numpy(dtype), codes[valid]
 
 
 def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
@@ -349,11 +366,13 @@ def picked(
             missed = ranked.missed
             low[missed], high[missed] = (v[place[missed]] for v in values)
         made[target] = ranked, low, high
-    outputs = {
-        f"o{i}": _made(output, *made[target_of(output)], plan)
-        for i, output in enumerate(plan.outputs)
-        if output.kind is Kind.WHOLE
-    }
+    outputs = {}
+    for i, output in enumerate(plan.outputs):
+        if output.kind is Kind.WHOLE:
+            target = target_of(output)
+            ranked, low, high = made[target]
+            dtype = plan.columns[target.column].dtype
+            outputs[f"o{i}"] = interpolated(output, dtype, ranked.rows, low, high)
     return first.keys.assign(**outputs)
 
 
@@ -378,9 +397,3 @@ def _found(together: _Together, target: int, q: float) -> tuple[_Ranked, Array, 
     for rank, some, value in zip(ranks, among, values, strict=True):
         value[some] = by_group[(starts + rank)[some]]
     return ranked, values[0], values[1]
-
-
-def _made(output: Output, ranked: _Ranked, low: Array, high: Array, plan: Plan) -> Array:
-    return interpolated(
-        output, plan.columns[target_of(output).column].dtype, ranked.rows, low, high
-    )

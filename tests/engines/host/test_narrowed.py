@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import engine, fused, narrowed, ordered
-from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.narrowing import is_narrowed, rows_inside, share_inside, stride_of, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -279,3 +279,15 @@ def test_groups_that_no_sample_has_need_no_call_each(monkeypatch: pytest.MonkeyP
     pd.testing.assert_frame_equal(found, by_pandas(parts), check_exact=True)
     assert calls
     assert all(len(large) <= 1 for large in calls)
+
+
+def test_the_share_of_rows_inside_of_brackets():
+    assert share_inside(np.ones(1_000)) == 1
+    assert share_inside(np.zeros(0)) == 0
+    assert share_inside(np.array([10_000])) < 0.05
+    large, small = np.array([10_000]), np.ones(30_000)
+    assert 0.75 < share_inside(np.concatenate([large, small])) < 0.8
+    brackets = narrowed.aim(
+        [pd.DataFrame({"k0": [1, 1, 2], "v0": [1.0, 2, 3]})], plan_of("float64")
+    )
+    assert brackets.inside == 1
