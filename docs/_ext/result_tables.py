@@ -21,6 +21,9 @@ _TPCH = _RESULTS / "tpch.json"
 _WHOLE_QUERIES = _RESULTS / "nvidia-h200" / "end_to_end.json"
 
 
+_SCHEDULERS = {"threads": "In one process", "processes": "In several processes"}
+
+
 def benchmark(text: str) -> str:
     """Markdown table for each scheduler of a result of ``benchmarks/host.py``.
 
@@ -35,7 +38,7 @@ def benchmark(text: str) -> str:
         Medians in seconds, the median ratio, and peak memory of both arms.
     """
     lines = []
-    for scheduler in json.loads(text)["schedulers"].values():
+    for name, scheduler in json.loads(text)["schedulers"].items():
         rows = []
         for query in scheduler["queries"].values():
             arms = query["arms"]
@@ -44,8 +47,8 @@ def benchmark(text: str) -> str:
             title = f"{query['name']}: {query['title']}"
             rows.append([title, *seconds, f"{query['ratio']:.2f}", *peaks])
         head = ["query", "stock, s", "plugin, s", "stock / plugin", "peak MiB, stock", "plugin"]
-        title = scheduler["title"]
-        lines += [f"## {title[0].upper()}{title[1:]}", "", markdown(head, rows), ""]
+        lines += [f"## {_SCHEDULERS[name]}", "", f"With {scheduler['title'].split(': ')[1]}:", ""]
+        lines += [markdown(head, rows), ""]
     return "\n".join(lines)
 
 
