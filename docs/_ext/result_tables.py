@@ -60,6 +60,7 @@ _CLASSES = {
     "distinct values": ("nunique_few",),
     "whole groups (median)": ("q6",),
     "about as many groups as rows": ("q10",),
+    "many columns of few rows": ("wide",),
     "most of the time outside of the group-by": ("q9",),
 }
 
@@ -112,7 +113,9 @@ def highlights() -> list[tuple[str, str]]:
     found = []
     for name, where in (("threads", "one process"), ("processes", "two processes")):
         ratios = [query["ratio"] for query in host[name]["queries"].values()]
-        found.append((f"{len(ratios)} group-bys of 10 million rows, two cores, {where}", ratios))
+        found.append(
+            (f"{len(ratios)} group-bys of up to 10 million rows, two cores, {where}", ratios)
+        )
     found.append((f"the {len(grouping)} queries of TPC-H that group, joins included", grouping))
     found.append(("sums and five aggregations of 10⁹ rows on one H200, stock tuned", on_gpu))
     return [
