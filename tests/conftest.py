@@ -141,3 +141,13 @@ def cache(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "kernels"
     with dask.config.set({"gpuagg.kernel-cache": str(folder)}):
         yield folder
+
+
+@pytest.fixture
+def raising() -> Iterator[None]:
+    """The plugin on, synchronous, and a fallback is an error."""
+    with (
+        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+    ):
+        yield

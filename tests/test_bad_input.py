@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,7 @@ import pytest
 
 import dask_gpuagg
 
-
-@pytest.fixture(autouse=True)
-def _planned() -> Iterator[None]:
-    with (
-        dask_gpuagg.enabled(),
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("raising")
 
 
 def frame() -> pd.DataFrame:

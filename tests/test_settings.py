@@ -59,6 +59,22 @@ GOOD = {
 }
 
 
+AS_SHIPPED = Settings(
+    None,
+    "warn",
+    ChunkLimit(),
+    "auto",
+    None,
+    "auto",
+    "auto",
+    "background",
+    None,
+    None,
+    "auto",
+    deterministic=False,
+)
+
+
 def test_the_defaults_are_those_of_the_file():
     code = (
         "import dask, dask_gpuagg, dask_gpuagg.settings as s\n"
@@ -66,21 +82,7 @@ def test_the_defaults_are_those_of_the_file():
         "print(s.settings())"
     )
     ran = run_python("-c", code)
-    expected = Settings(
-        None,
-        "warn",
-        ChunkLimit(),
-        "auto",
-        None,
-        "auto",
-        "auto",
-        "background",
-        None,
-        None,
-        "auto",
-        deterministic=False,
-    )
-    assert ran.stdout.strip() == str(expected), ran.stderr
+    assert ran.stdout.strip() == str(AS_SHIPPED), ran.stderr
 
 
 def test_every_setting_is_checked_here():
@@ -128,20 +130,7 @@ def test_a_section_that_is_none_is_refused(section):
 @pytest.mark.parametrize("section", [None, {}])
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
-        assert settings() == Settings(
-            None,
-            "warn",
-            ChunkLimit(),
-            "auto",
-            None,
-            "auto",
-            "auto",
-            "background",
-            None,
-            None,
-            "auto",
-            deterministic=False,
-        )
+        assert settings() == AS_SHIPPED
 
 
 @given(st.lists(st.sampled_from(["warn", "raise", "silent", "explode"]), max_size=6))

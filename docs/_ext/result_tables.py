@@ -372,34 +372,29 @@ def larger(text: str) -> str:
         long the peers take.
     """
     report = json.loads(text)
-    lines = [
-        "| groups | rows, GB | device memory | GB/s | of the link | most in use, GB |",
-        "|" + " --- |" * 6,
-    ]
-    beside = []
+    rows, beside = [], []
     for cell in report["cells"]:
-        start = f"| {cell['groups']:,} | {cell['gigabytes']:.1f} |"
+        start = [f"{cell['groups']:,}", f"{cell['gigabytes']:.1f}"]
+        rate = f"{cell['gigabytes_a_second']:.1f}"
         if "peers" in cell:
             times = [
                 f"{cell['peer_ratio'][name]:.1f}" if name in cell["peer_ratio"] else found
                 for name, found in cell["peers"].items()
             ]
-            beside.append(f"{start} {cell['gigabytes_a_second']:.1f} | {' | '.join(times)} |")
+            beside.append([*start, rate, *times])
             continue
         memory = "RMM's default" if cell["resource"] == "default" else "a pool"
         if cell["limit_bytes"] is not None:
             memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
         peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
-        lines.append(
-            f"{start} {memory} | {cell['gigabytes_a_second']:.1f} | {cell['share_of_link']:.0%} "
-            f"| {peak} |"
-        )
+        rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
+    head = ["groups", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
+    lines = [f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory.", ""]
+    lines.append(markdown(head, rows))
     if beside:
-        lines += ["", "Times as long as the stream:", ""]
-        lines += ["| groups | rows, GB | stream, GB/s | host engine | Polars | DuckDB |"]
-        lines += ["|" + " --- |" * 6, *beside]
-    link = f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory."
-    return "\n".join([link, "", *lines])
+        head = ["groups", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
+        lines += ["", "Times as long as the stream:", "", markdown(head, beside)]
+    return "\n".join(lines)
 
 
 def expectations(path: Path) -> str:

@@ -41,17 +41,3 @@ def _waiting() -> Iterator[None]:
 
     with dask.config.set({"gpuagg.compile": "wait"}):
         yield
-
-
-@pytest.fixture
-def raising() -> Iterator[None]:
-    """The plugin on, synchronous, and a fallback is an error."""
-    import dask
-
-    import dask_gpuagg
-
-    with (
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-        dask_gpuagg.enabled(),
-    ):
-        yield

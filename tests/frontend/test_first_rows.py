@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
-import dask_gpuagg
 from dask_gpuagg.frontend.first_rows import RowsOfGroups
 from dask_gpuagg.planning.first_rows import GroupByRows
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
@@ -20,13 +19,7 @@ from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
 ROWS = 900
 
 
-@pytest.fixture(autouse=True)
-def _planned() -> Iterator[None]:
-    with (
-        dask_gpuagg.enabled(),
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("raising")
 
 
 def rows() -> pd.DataFrame:
