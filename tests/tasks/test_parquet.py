@@ -151,6 +151,18 @@ def test_text_of_which_a_file_has_the_differences(tmp_path: Path, encoding: str)
     assert made.to_dict() == {"a": 2 * 999_000, "b": 2 * 1_000_000}
 
 
+@pytest.mark.parametrize("files", [[0], [0, 1], [1, 0, 0, 1]])
+def test_files_without_row_groups(tmp_path: Path, files: list[int]) -> None:
+    table = pa.table({"s": ["a", "b"] * 1000, "x": np.arange(2000)})
+    for i, row_groups in enumerate(files):
+        with pq.ParquetWriter(tmp_path / f"{i}.parquet", table.schema) as writer:
+            for _ in range(row_groups):
+                writer.write_table(table)
+    with dask_gpuagg.enabled():
+        made = dd.read_parquet(tmp_path).groupby("s").x.count().compute()
+    assert made.to_dict() == {s: 1000 * sum(files) for s in "ab" if any(files)}
+
+
 @pytest.mark.parametrize("options", [{"split_row_groups": 2}, {"blocksize": "250KB"}])
 def test_files_with_and_without_dictionaries_in_one_partition(
     options: dict[str, Any], tmp_path: Path
