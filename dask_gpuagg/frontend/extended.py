@@ -14,8 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
-from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase
+from dask.dataframe.dask_expr._collection import new_collection
+from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
+from dask.dataframe.dask_expr._groupby import (
+    GroupByApplyConcatApply,
+    GroupByBase,
+    SeriesGroupBy,
+)
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.aggregations import REGISTRY
@@ -336,6 +341,9 @@ def _node(
         outputs, result = _metadata(groupby, spec)
     if stock is not None and stock.ndim > result.ndim:
         stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
+    elif stock is not None and result.ndim == 2 and isinstance(groupby, SeriesGroupBy):
+        # beside others it has one level more, which Dask's metadata may not say
+        stock = new_collection(ColumnsSetter(stock.expr, list(result.columns)))
     return ExtendedAggregation(
         groupby.obj.expr,
         requested,
