@@ -256,7 +256,7 @@ def extend(
 
 
 def exact_of(request: Requested) -> Requested:
-    """The exact aggregation for an approximate one: the device engine has no sketches."""
+    """The exact aggregation for an approximate one, which the device engine does not make."""
     record = REGISTRY.get(request.aggregation)
     exact = record.exact if record is not None else ""
     return replace(request, aggregation=exact) if exact else request
