@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import dask
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr, optimize_blockwise_fusion
 from dask.dataframe.dask_expr._reductions import TreeReduce
@@ -80,8 +79,6 @@ class Asked:
     kind : type or None
         Of Dask's node.
     operands : tuple
-    method : str
-        Of shuffles, where the node leaves it open.
     refusal : str
     notes : tuple of str
         How the answer may differ, of what the call tells.
@@ -90,7 +87,6 @@ class Asked:
     plan: Plan
     kind: Any
     operands: tuple[Any, ...]
-    method: str
     refusal: str = ""
     notes: tuple[str, ...] = ()
 
@@ -136,7 +132,7 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
     if isinstance(expr, ExtendedAggregation):
         if expr.stock is None:
             refusal = "" if expr.refusal is None else expr.refusal.text
-            return Asked(query.plan, None, (), "", refusal or "unknown")
+            return Asked(query.plan, None, (), refusal or "unknown")
         node = next(n for n in expr.stock.kept.walk() if isinstance(n, G.GroupByBase))
         if expr.guards:
             notes.append("arguments of the functions are ignored")
@@ -145,7 +141,7 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
     divisions = tuple(query.frame.divisions)
     nested = [n for n in expr.frame.walk() if logical.is_aggregation(n)]
     if any(isinstance(n, ExtendedAggregation) and n.stock is None for n in nested):
-        return Asked(query.plan, None, (), "", "a group-by of the input")
+        return Asked(query.plan, None, (), "a group-by of the input")
     frame = expr.frame
     if nested:
         frame = _by_rule(frame)
@@ -155,12 +151,15 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
         Input(operand._meta, divisions, mapping) if isinstance(operand, Expr) else operand
         for operand in node.operands
     ]
-    if "split_out" in node._parameters:
-        place = node._parameters.index("split_out")
+    named = {name: i for i, name in enumerate(node._parameters)}
+    if "split_out" in named:
+        place = named["split_out"]
         if inputs[place] is None or isinstance(inputs[place], Routing):
             inputs[place] = G._adjust_split_out_for_group_keys(frame.npartitions, node.by)
-    method = get_default_shuffle_method()
-    return Asked(query.plan, type(node), tuple(inputs), method, "", tuple(notes))
+    if "shuffle_method" in named and inputs[named["shuffle_method"]] is None:
+        # of the client of this moment
+        inputs[named["shuffle_method"]] = get_default_shuffle_method()
+    return Asked(query.plan, type(node), tuple(inputs), "", tuple(notes))
 
 
 def _by_rule(frame: Any) -> Any:
@@ -184,7 +183,7 @@ def stock_plan(asked: Asked) -> StockPlan:
     """Lower what stock Dask would get, with the plugin off."""
     if asked.refusal:
         return StockPlan(refusal=asked.refusal)
-    with looking_away(), dask.config.set({"dataframe.shuffle.method": asked.method}):
+    with looking_away():
         try:
             node = asked.kind(*map(_given, asked.operands))
             lowered = node.lower_completely()
