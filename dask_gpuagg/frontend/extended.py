@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, ResetIndex
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase
 from dask.dataframe.dask_expr._repartition import Repartition
 
@@ -124,6 +124,21 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
             "run it: enable the plugin again, or write the aggregation in Dask's own terms"
         )
+
+
+class GroupingSet(ExtendedAggregation):
+    """Groups by some of the keys, made of the states of those by all; see ``grouping_sets.py``.
+
+    ``kept`` are the positions of its keys; without any, all rows are one group.
+    """
+
+    _parameters = [*ExtendedAggregation._parameters, "kept"]
+    _defaults = ExtendedAggregation._defaults
+
+    def completed(self, planned: Expr) -> Expr:
+        """The result; that of all rows has no key."""
+        made = super().completed(planned)
+        return made if self.kept else ResetIndex(made, drop=True)
 
 
 class Refusal:

@@ -15,8 +15,10 @@ from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
     GroupByChunks,
+    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
+    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -120,7 +122,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif GroupByTree in kinds:
+    elif kinds.keys() & {GroupByTree, GroupByCombined}:
         route = Route.TREE
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
@@ -172,6 +174,10 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
+        case GroupByCombined():
+            return [("combine", len(node._layer()))]
+        case GroupByFolded():
+            return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
             return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]
