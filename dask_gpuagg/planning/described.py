@@ -25,6 +25,7 @@ from dask_gpuagg.planning.nodes import (
     GroupByPieces,
     GroupBySelect,
     GroupByTree,
+    cuts_first,
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
@@ -180,12 +181,13 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
-            return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]
+            moved = parts * node.outputs + parts * cuts_first(node._meta)
+            return [("exchange", parts + moved), ("finalize", node.outputs)]
         case GroupByChunkExchange():
             parts = len(node.chunks)
             return [
                 ("chunk", parts),
-                ("exchange", parts * node.outputs),
+                ("exchange", parts * node.outputs + parts * cuts_first(node.promised.sent)),
                 ("finalize", node.outputs),
             ]
         case GroupByNarrowed():

@@ -208,8 +208,9 @@ def gpuagg_finalize(
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    after: Sequence[None] = (),
 ) -> Any:
-    """Task: the last partials to an output."""
+    """Task: the last partials to an output, ``after`` others that give nothing."""
     with task(plan, "finalize") as done:
         made = finalized(partials, plan, meta, bucket)
         done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
@@ -226,6 +227,10 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
         rows = rows_of(partial)
         done.saw(engine_name(partial), rows, rows, bytes_of([tables]))
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
+
+
+def gpuagg_cut(pieces: Sequence[Partial]) -> None:
+    """Task: nothing, once all pieces of a partial are there."""
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
