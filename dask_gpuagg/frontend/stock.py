@@ -15,7 +15,12 @@ from typing import Any
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr, optimize_blockwise_fusion
 from dask.dataframe.dask_expr._reductions import TreeReduce
-from dask.dataframe.dask_expr._shuffle import P2PShuffle, SimpleShuffle, TaskShuffle
+from dask.dataframe.dask_expr._shuffle import (
+    DiskShuffle,
+    P2PShuffle,
+    SimpleShuffle,
+    TaskShuffle,
+)
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.engines import HOST, engine_name
@@ -27,6 +32,9 @@ from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.runs import summary
+
+
+_METHODS = {DiskShuffle: "disk", P2PShuffle: "p2p", TaskShuffle: "tasks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +235,7 @@ def _routes(node: Any, lowered: Expr) -> Iterator[str]:
             pace = "at once" if every is False or n <= every else f"{every} at a time"
             yield f"tree of {of}, {pace}"
         elif isinstance(found, SimpleShuffle):
-            method = {TaskShuffle: "tasks", P2PShuffle: "p2p"}.get(type(found), "disk")
-            yield f"shuffle of {of} by {method}"
+            yield f"shuffle of {of} by {_METHODS.get(type(found), 'another method')}"
 
 
 def _counted(number: int, noun: str) -> str:
