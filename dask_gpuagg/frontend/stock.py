@@ -33,7 +33,6 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.runs import summary
 
-
 _METHODS = {DiskShuffle: "disk", P2PShuffle: "p2p", TaskShuffle: "tasks"}
 
 
