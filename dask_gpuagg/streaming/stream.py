@@ -287,7 +287,8 @@ def partials_of(
             last[:] = [part]
             yield part
 
-    with ThreadPoolExecutor(1, "gpuagg-copy", device.begin) as copier:
+    # two: the copies of a batch begin while the last ones of the batch before are under way
+    with ThreadPoolExecutor(2, "gpuagg-copy", device.begin) as copier:
         for batch in batches(seen(), sizes, _bytes_of, _are_alike):
             waiting.append((batch, copier.submit(device.load, batch)))
             if len(waiting) > 1:

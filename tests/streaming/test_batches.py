@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.streaming.batches import Sizes, Slice, batches, halves
-from dask_gpuagg.streaming.upload import Copy, pieces_of
 
 PARTS = st.lists(st.lists(st.integers(), max_size=50), min_size=1, max_size=8)
 
@@ -71,19 +69,3 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert sizes.nbytes == 100 << 20
     sizes.limit(0)
     assert sizes.nbytes == 1
-
-
-@given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
-def test_copies_in_pieces(lengths: list[int], size: int) -> None:
-    memory = np.zeros(1_000, np.uint8)
-    copies, at = [], 0
-    for i, n in enumerate(lengths):
-        copies.append(Copy(np.full(n, i + 1, np.uint8), at))
-        at += n + 3
-    expected = memory.copy()
-    for copy in copies:
-        expected[copy.target : copy.target + len(copy.source)] = copy.source
-    for piece in pieces_of(copies, size):
-        assert 0 < len(piece.source) <= size
-        memory[piece.target : piece.target + len(piece.source)] = piece.source
-    assert np.array_equal(memory, expected)
