@@ -13,6 +13,8 @@ USUAL_BYTES = 2 << 30
 # A batch whose groups are more than this share of its rows is merged again with most of its rows:
 # later ones are larger yet.
 _REPEATED = 1 / 8
+# Groups that stay: they are held twice while those of a batch are added, and where they leave.
+_SHARE_OF_GROUPS = 4
 # Rows of one call.
 _MOST_ROWS = 1 << 30
 
@@ -44,17 +46,20 @@ class Sizes:
         Of any batch.
     usual : int
         To which batches grow, whatever their groups.
+    kept : int
+        Of groups that stay on the device where they are more than those of a batch; 0: none.
     """
 
     nbytes: int
     most: int
     usual: int = 0
+    kept: int = 0
 
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:
         """For a device with this much memory, of which two batches take a share each."""
         most = max(total // share, 1)
-        return cls(min(LEAST_BYTES, most), most, USUAL_BYTES)
+        return cls(min(LEAST_BYTES, most), most, USUAL_BYTES, total // _SHARE_OF_GROUPS)
 
     def limit(self, most: int) -> None:
         """Let no batch be larger than so many bytes."""

@@ -139,8 +139,12 @@ class Gpu:
             wait_for(self._handle, stream)
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
-        """The groups of several tables."""
-        return merged(stack(alike(tables, plan)), plan)
+        """The groups of several tables, which become slices of one: none is held twice."""
+        rows = [len(table) for table in tables]
+        whole = stack(alike(tables, plan))
+        ends = list(itertools.accumulate(rows))
+        tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
+        return merged(whole, plan)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
