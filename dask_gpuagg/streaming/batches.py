@@ -66,9 +66,13 @@ class Sizes:
         self.most = max(min(self.most, most), 1)
         self.nbytes = min(self.nbytes, self.most)
 
-    def grouped(self, rows: int, groups: int) -> None:
-        """Say how many groups the rows of a batch had."""
-        if groups > _REPEATED * rows or self.nbytes < self.usual:
+    def grouped(self, rows: int, groups: int, nbytes: float) -> None:
+        """Say how many groups the rows of a batch had, and how large it was.
+
+        Those that are on their way are larger already, and have more rows.
+        """
+        next_rows = rows * max(self.nbytes / max(nbytes, 1.0), 1.0)
+        if groups > _REPEATED * next_rows or self.nbytes < self.usual:
             self.nbytes = min(2 * self.nbytes, self.most)
 
     def refused(self) -> None:

@@ -122,7 +122,7 @@ class Stream:
     def _hold(self, batch: Batch, table: Any) -> None:
         if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
             self.spill()
-        self.sizes.grouped(sum(map(len, batch)), self.device.rows(table))
+        self.sizes.grouped(sum(map(len, batch)), self.device.rows(table), _bytes_of_batch(batch))
         self.tables.append(table)
         self.like = batch[:1]
 
@@ -321,6 +321,10 @@ def partials_of(
 
 def _bytes_of(part: Any) -> int:
     return host.bytes_of((*part.keys, *part.columns))
+
+
+def _bytes_of_batch(batch: Batch) -> float:
+    return sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
 
 
 def _are_alike(part: Any, other: Any) -> bool:

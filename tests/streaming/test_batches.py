@@ -48,24 +48,33 @@ def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
     sizes = Sizes.of_memory(120 << 30, 12)
     assert (sizes.nbytes, sizes.most, sizes.kept) == (256 << 20, 10 << 30, 30 << 30)
     for gibibytes in (0.5, 1, 2, 2, 2):
-        sizes.grouped(rows=1_000, groups=10)
+        sizes.grouped(rows=1_000, groups=10, nbytes=sizes.nbytes)
         assert sizes.nbytes == gibibytes * (1 << 30)
     for _ in range(9):
-        sizes.grouped(rows=1_000, groups=900)
+        sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == sizes.most
     sizes.refused()
     assert sizes.nbytes == sizes.most == 5 << 30
-    sizes.grouped(rows=1_000, groups=900)
+    sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == 5 << 30
+
+
+def test_groups_are_compared_with_the_rows_of_the_next_batch() -> None:
+    """Batches that are on their way have been made larger already."""
+    sizes = Sizes(4_000, 1 << 20)
+    sizes.grouped(rows=100, groups=40, nbytes=1_000)
+    assert sizes.nbytes == 4_000
+    sizes.grouped(rows=100, groups=60, nbytes=1_000)
+    assert sizes.nbytes == 8_000
 
 
 def test_batches_are_as_large_as_they_may_be() -> None:
     sizes = Sizes.of_memory(12 << 30, 12)
     for _ in range(4):
-        sizes.grouped(rows=1_000, groups=10)
+        sizes.grouped(rows=1_000, groups=10, nbytes=sizes.nbytes)
     assert sizes.nbytes == 1 << 30
     sizes.limit(100 << 20)
-    sizes.grouped(rows=1_000, groups=900)
+    sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == 100 << 20
     sizes.limit(0)
     assert sizes.nbytes == 1
