@@ -211,9 +211,14 @@ class Stream:
             made += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
-        groups = pd.concat([piece["groups"] for piece in made], ignore_index=True)
-        self.finished.append({"groups": groups})
         self.parts = []
+        tables = [piece["groups"] for piece in made]
+        # column by column: what is concatenated is released before the next
+        groups = {
+            name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
+            for name in list(tables[0].columns)
+        }
+        self.finished.append({"groups": pd.DataFrame(groups, copy=False)})
 
     def _merged_part(self, pieces: list[Any]) -> Any:
         """The groups of some partials of the host, by the device if they fit there."""
