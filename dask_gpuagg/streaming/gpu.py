@@ -78,7 +78,8 @@ class Gpu:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._copying = RmmStream()
+        # RMM's own streams and the legacy default stream, on which kernels run, wait for each other
+        self._copying = RmmStream(cp.cuda.Stream(non_blocking=True))
         self._handle = self._copying.__cuda_stream__()[1]
         self._pinned = Pinned(self._handle, self.begin)
 
@@ -141,10 +142,16 @@ class Gpu:
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         """The groups of several tables, which become slices of one: none is held twice."""
         rows = [len(table) for table in tables]
-        whole = stack(alike(tables, plan))
-        ends = list(itertools.accumulate(rows))
-        tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
-        return merged(whole, plan)
+        stream = _get_stream().__cuda_stream__()[1]
+        try:
+            whole = stack(alike(tables, plan))
+            # buffers that have come from the host return to the copying stream
+            wait_for(self._handle, stream)
+            ends = list(itertools.accumulate(rows))
+            tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
+            return merged(whole, plan)
+        finally:
+            wait_for(self._handle, stream)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
