@@ -93,7 +93,9 @@ def _order_of(
     whole: Any, plan: Plan, buckets: int, second: bool = False
 ) -> tuple[cp.ndarray, list[int]]:
     keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
-    of_row = bucket_of(keys, buckets, second).values
+    # sorted by as few bits as number the buckets
+    narrow = np.min_scalar_type(buckets - 1)
+    of_row = bucket_of(keys, buckets, second).values.astype(narrow)
     ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
