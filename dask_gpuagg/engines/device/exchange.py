@@ -33,6 +33,8 @@ _NANOSECONDS = 10**9
 # see the host's
 _SECOND = 0x9E3779B97F4A7C15
 _INT64 = plc.DataType(plc.TypeId.INT64)
+# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
+_FEW_BUCKETS = 8
 
 
 def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
@@ -76,6 +78,11 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
+        if buckets <= _FEW_BUCKETS:
+            of_row = _buckets_of(whole, plan, buckets, second)
+            for j, part in enumerate(parts):
+                part[name] = _where(whole, of_row == j)
+            continue
         order, ends = _order_of(whole, plan, buckets, second)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
@@ -92,10 +99,22 @@ def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
 def _order_of(
     whole: Any, plan: Plan, buckets: int, second: bool = False
 ) -> tuple[cp.ndarray, list[int]]:
-    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
-    of_row = bucket_of(keys, buckets, second).values
+    of_row = _buckets_of(whole, plan, buckets, second)
     ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
+
+
+def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
+    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
+    return bucket_of(keys, buckets, second).values
+
+
+def _where(whole: Any, rows: cp.ndarray) -> Any:
+    """Rows of a table for which a condition holds, in their order."""
+    names = names_of(whole)
+    columns = plc.Table([view_at(whole, name) for name in names])
+    made = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
+    return _like(whole, names, made)
 
 
 def _taken(whole: Any, rows: cp.ndarray) -> Any:
@@ -106,6 +125,11 @@ def _taken(whole: Any, rows: cp.ndarray) -> Any:
         column_of(rows),
         plc.copying.OutOfBoundsPolicy.DONT_CHECK,
     )
+    return _like(whole, names, made)
+
+
+def _like(whole: Any, names: Sequence[str], made: plc.Table) -> Any:
+    """A table of columns that libcudf has made of another's."""
     pairs = zip(names, made.columns(), strict=True)
     return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
