@@ -105,7 +105,7 @@ class Grouping:
         wanted = dtypes or {}
         # libcudf has no categories and no time zones, but what they are stored as
         columns = {
-            f"k{i}": wrapped(key) if is_own(known.dtype) else ColumnBase.create(key, known.dtype)
+            f"k{i}": as_column(key, known.dtype)
             for i, (key, known) in enumerate(zip(keys, self._keys, strict=True))
         }
         for label, made in zip(labels, outputs, strict=True):
@@ -288,6 +288,11 @@ def wrapped(column: plc.Column) -> ColumnBase:
         validate=False,
     )
     return ColumnBase.create(made, dtype, validate=False)
+
+
+def as_column(column: plc.Column, dtype: Any) -> ColumnBase:
+    """A column as cuDF has it, of a dtype that is stored in its type."""
+    return wrapped(column) if is_own(dtype) else ColumnBase.create(column, dtype)
 
 
 def table(columns: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ import rmm
 from cudf.core.column import ColumnBase
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import frame_of, is_own, wrapped
+from dask_gpuagg.engines.device.groups import as_column, frame_of
 
 
 class _Categories(NamedTuple):
@@ -90,14 +90,14 @@ def unpack(described: Described, buffers: Sequence[Any]) -> dict[str, Any]:
     ]
     tables = len(described.tables)
     of_categories = iter(
-        cudf.Index._from_column(_column(columns[0], dtype))
+        cudf.Index._from_column(as_column(columns[0], dtype))
         for columns, dtype in zip(wholes[tables:], described.categories, strict=True)
     )
     made = {}
     for (name, labels), columns in zip(described.tables, wholes, strict=False):
         dtypes = [_dtype(dtype, of_categories) for _, dtype in labels]
         pairs = zip(labels, columns, dtypes, strict=True)
-        made[name] = frame_of({label: _column(c, dtype) for (label, _), c, dtype in pairs})
+        made[name] = frame_of({label: as_column(c, dtype) for (label, _), c, dtype in pairs})
     return made
 
 
@@ -130,10 +130,6 @@ def _dtype(described: Any, of_categories: Iterator[Any]) -> Any:
     if not isinstance(described, _Categories):
         return described
     return cudf.CategoricalDtype(next(of_categories), described.ordered)
-
-
-def _column(column: plc.Column, dtype: Any) -> ColumnBase:
-    return wrapped(column) if is_own(dtype) else ColumnBase.create(column, dtype)
 
 
 def _is_described(dtype: Any) -> bool:
