@@ -49,11 +49,6 @@ def narrowing_of(data: Any) -> ModuleType:
     return narrowed
 
 
-def packing() -> ModuleType:
-    """What packs tables of the device into one buffer each, as a module."""
-    return _device("packed")
-
-
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
     """Label and dtype of each column of a DataFrame, in their order."""
     if engine_name(frame) == DEVICE:

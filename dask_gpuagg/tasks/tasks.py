@@ -6,7 +6,6 @@ Their names are the prefixes of the task keys that a dashboard shows.
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +57,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
         made = combined(partials_of([part], plan), plan)
         read(done, [part], plan)
         done.groups = rows_of(made)
-        return sent(made)
+        return made
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
@@ -98,7 +97,7 @@ def gpuagg_chunk(
             with reading(parts, readers) as frames:
                 made = combined(partials_of_stream(frames, plan, done.saw), plan)
         done.groups = rows_of(made)
-        return sent(made)
+        return made
 
 
 def gpuagg_chunk_split(
@@ -166,7 +165,7 @@ def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     with task(plan, "combine") as done:
         made = combined(partials, plan)
         done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(made))
-        return sent(made)
+        return made
 
 
 def gpuagg_finalize(
@@ -191,7 +190,7 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
         )
         rows = rows_of(partial)
         done.saw(engine_name(partial), rows, rows, bytes_of([tables]))
-        return [sent(labelled(piece, partial.get(DTYPES))) for piece in pieces]
+        return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
@@ -248,15 +247,6 @@ def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
         )
         done.saw(engine_name(whole), len(whole), len(made))
         return made
-
-
-def sent(partial: Partial) -> Partial:
-    """A partial as other tasks get it; on a cluster one of the device travels as one buffer."""
-    if engine_name(partial) != DEVICE or "distributed" not in sys.modules:
-        return partial
-    from dask_gpuagg.tasks.travel import DevicePartial  # registers it with distributed
-
-    return DevicePartial(partial)
 
 
 def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ import pylibcudf as plc
 from cudf.core.column import ColumnBase
 from dask.dataframe.dispatch import hash_object_dispatch
 
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
+from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     column_at,
     column_of,
@@ -43,15 +43,19 @@ def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
     Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
     instants in all units, values as categories.
     """
+    return cudf.Series(_buckets(keys, buckets, second).astype(cp.int64))
+
+
+def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
+    """The same as an array of the hashes' dtype, which is narrower."""
     columns: list[Any] = []
     for key in keys:
         columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
-    hashes = hash_object_dispatch(frame, index=False).astype("uint64")
+    hashes = hash_object_dispatch(frame, index=False).values
     if second:
-        found = (hashes.values * cp.uint64(_SECOND)) >> cp.uint64(32)
-        return cudf.Series((found % cp.uint64(buckets)).astype(cp.int64))
-    return (hashes % buckets).astype("int64")
+        hashes = (hashes.astype(cp.uint64) * cp.uint64(_SECOND)) >> cp.uint64(32)
+    return hashes % hashes.dtype.type(buckets)
 
 
 def _hash_columns(key: Any) -> list[Any]:
@@ -63,6 +67,8 @@ def _hash_columns(key: Any) -> list[Any]:
     if cls in NUMERIC:
         # large integers that are equal as floats share an output, which is correct
         key = key.astype("float64")
+        if cls in INTEGRAL:
+            return [key]
         # NaN and null are one key, and so are -0.0 and 0.0
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
     if cls not in TEMPORAL:
@@ -106,7 +112,7 @@ def _order_of(
 
 def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
     keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
-    return bucket_of(keys, buckets, second).values
+    return _buckets(keys, buckets, second)
 
 
 def _where(whole: Any, rows: cp.ndarray) -> Any:
@@ -174,13 +180,13 @@ def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """The groups of a finished output that belong to one of several; see the host's."""
     # not by level: the number of a level may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+    return whole[_buckets(keys, bucket[1]) == bucket[0]]
 
 
 def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    of_row = bucket_of(keys, outputs).values
+    of_row = _buckets(keys, outputs)
     ordered = whole.take(cp.argsort(of_row, kind="stable"))
     ends = cp.cumsum(cp.bincount(of_row, minlength=outputs)).get().tolist()
     pairs = zip([0, *ends[:-1]], ends, strict=True)
