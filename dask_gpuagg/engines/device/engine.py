@@ -122,7 +122,7 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     for name in plan.tables:
         stacked = stack(alike([p[name] for p in partials], plan))
         if name == "groups":
-            stacked = merged(stacked, plan)
+            stacked = merged(stacked, plan, _least(partials))
         elif name.startswith("pairs"):
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
         elif name.startswith("sketch"):
@@ -156,11 +156,12 @@ def finalize(
                 continue
             stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = keys_of(next(iter(stacked.values())))
+    least = 0 if plan.states_from_rows or plan.drops_late else _least(partials)
     if plan.drops_late:
         stacked = {name: _without_null_keys(t) for name, t in stacked.items()}
     numberings: dict[str, Numbering] = {}
     if "groups" in stacked:
-        groups = finished(stacked["groups"], plan)
+        groups = finished(stacked["groups"], plan, least)
     else:
         name = next(iter(stacked))
         groups, numbering = numbered(keys_of(stacked[name]))
@@ -175,6 +176,11 @@ def finalize(
     shape = of_plan(shape_of(meta), plan)
     made = with_outputs(groups, stacked, plan, shape.index, numberings)
     return shaped(made, plan, shape)
+
+
+def _least(partials: Sequence[Partial]) -> int:
+    """How many groups several partials have together, at least."""
+    return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
