@@ -68,11 +68,8 @@ def estimate_groups(
         return GroupEstimate(None, False, estimate.how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
-    obstacle = _obstacle(query)
     if chunks is not None and chunks.readers:
-        obstacle = "reading keys costs more than an exchange"
-    if obstacle is not None:
-        return GroupEstimate(None, False, obstacle)
+        return GroupEstimate(None, False, "reading keys costs more than an exchange")
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "rows" if few or chunks is not None else "partitions"
     plan = query.plan
@@ -80,6 +77,10 @@ def estimate_groups(
     name = (kind, query.frame._name, *keys)
     known = _recent.get(name)
     if known is None:
+        # it asks the scheduler, which an estimate that is there needs not
+        obstacle = _obstacle(query)
+        if obstacle is not None:
+            return GroupEstimate(None, False, obstacle)
         try:
             if chunks is not None:
                 known = _sample_rows(query, chunks)
