@@ -27,6 +27,7 @@ from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Column, Plan, StateUse
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
+from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
 from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled, chunk_task
 from dask_gpuagg.planning.output_size import size_of
@@ -64,6 +65,10 @@ def estimate_groups(
     """
     bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
     pairs = _pairs_to_count(query)
+    if bound.groups is None:
+        span = span_of_key(query.frame, query.by)
+        if span is not None and span <= enough:
+            bound = GroupEstimate(span, False, "by the statistics of three files")
     # a bound beyond the limit says nothing about how many groups there are
     if bound.groups is None or bound.groups > enough:
         return _of_sample(query, chunks, pairs, bound.how)
