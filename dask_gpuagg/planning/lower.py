@@ -171,7 +171,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         partial = _partials(query, chunks)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
-    buckets = max(outputs, _pieces_of_rows(query, chunks)) if spread else outputs
+    buckets = max(outputs, _pieces_of_rows(query, decision, chunks)) if spread else outputs
     if plan.sort and outputs == 1:
         gathered = replace(query, plan=replace(plan, gathered=True))
         exchanged = _exchange(gathered, decision, chunks, buckets)
@@ -230,13 +230,16 @@ def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:
     return get_default_shuffle_method() != "p2p" or (decision.pair_bytes or 0) > BYTES_ON_HOST
 
 
-def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
-    """The number of outputs of whole rows: sorting one takes several times its memory."""
+def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | None) -> int:
+    """The number of outputs of whole rows or pairs: sorting one takes several times its memory."""
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
-    return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
+    if query.plan.rows:
+        return pieces
+    fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
+    return min(pieces, max(_PIECES_OF_PAIRS, fit_outputs))
 
 
 def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:

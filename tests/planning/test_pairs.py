@@ -13,6 +13,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning.nodes import GroupByMerge
 from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
 
 MANY = 40
@@ -88,6 +89,18 @@ def test_many_pairs_are_exchanged_and_few_are_not(
     assert ("exchange" in text, "tree into 1 output" in text) == (spread, not spread)
     assert found.decision is not None
     assert found.decision.route is Route.TREE
+
+
+@pytest.mark.parametrize(
+    ("most", "pieces"), [(400_000, [8]), (100_000, [12, 13, 14]), (1_000, [MANY])]
+)
+def test_each_piece_fits_an_output(
+    most: int, pieces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
+    planned = rows().groupby("k").many.nunique().optimize(fuse=False).expr
+    (merge,) = planned.find_operations(GroupByMerge)
+    assert merge.npartitions in pieces
 
 
 @pytest.mark.parametrize(
