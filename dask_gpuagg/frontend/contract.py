@@ -12,6 +12,7 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._reductions import TreeReduce
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
@@ -27,6 +28,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
+    (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (

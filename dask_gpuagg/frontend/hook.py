@@ -7,7 +7,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose the same;
-* their metadata, which is cached (``planning/metadata_cache.py``);
+* their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
+  Parquet (``readers.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -24,6 +25,7 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -36,6 +38,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.stock import asked
+from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
@@ -65,6 +68,7 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
+        (ReadParquetFSSpec, "__dask_tokenize__", token),
         (G.GroupBy, "aggregate", aggregate),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),

@@ -22,6 +22,7 @@ from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from dask.dataframe.io.utils import _is_local_fs
 
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.engines.host.grouping import is_dictionary
 
 # an argument of pyarrow's to_pandas: columns that need no conversion are views of what was read
@@ -33,6 +34,9 @@ _LENGTH_BYTES = 4
 _READABLE = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 
 _TEXT_KEYS = "gpuagg_text_keys"
+
+# all tasks of a collection have the same metadata
+_labels: OfObjects[pd.DataFrame] = OfObjects(8)
 
 
 class ColumnsAsRead(ArrowDatasetEngine):
@@ -147,6 +151,7 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
         reader = copy.copy(task.func)
         # imports cuDF, which only users of cuDF have
         reader.engine = importlib.import_module("dask_gpuagg.engines.device.files").ReadOnStreams
+        reader.meta = _labels.of(reader.meta, lambda: _without_columns(reader.meta))
         return _of(task, reader, task.args, task.kwargs)
     if type(task.func) is ParquetFunctionWrapper and _is_dasks(task.func):
         reader = copy.copy(task.func)
@@ -157,6 +162,15 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
             reader.common_kwargs = reader.common_kwargs | {_TEXT_KEYS: tuple(text_keys)}
         return _of(task, reader, task.args, task.kwargs)
     return task
+
+
+def _without_columns(meta: Any) -> pd.DataFrame:
+    """What a reader asks of metadata: how the labels are named.
+
+    cuDF would copy its metadata from the device and back on the way to the scheduler, and again to
+    a worker.
+    """
+    return pd.DataFrame(columns=pd.Index([], name=meta.columns.name))
 
 
 def _is_of_dask_cudf(engine: type) -> bool:

@@ -54,7 +54,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = combined(partials_of([part], plan), plan)
+        made = combined(partials_of([part], plan), plan, owned=True)
         read(done, [part], plan)
         done.groups = rows_of(made)
         return made
@@ -91,11 +91,11 @@ def gpuagg_chunk(
     with task(plan, "chunk") as done:
         if not readers:
             found = inputs_there(parts, keys, values, plan)
-            made = combined(partials_of(found, plan), plan)
+            made = combined(partials_of(found, plan), plan, owned=True)
             read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
-                made = combined(partials_of_stream(frames, plan, done.saw), plan)
+                made = combined(partials_of_stream(frames, plan, done.saw), plan, owned=True)
         done.groups = rows_of(made)
         return made
 

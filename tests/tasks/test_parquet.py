@@ -209,7 +209,7 @@ def test_files_of_cudf_are_read_by_the_engine_of_the_device(
     ours = ModuleType("files")
     ours.ReadOnStreams = ReadOnStreams  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.files", ours)
-    of_every_kind().to_parquet(tmp_path / "0.parquet")
+    of_every_kind().rename_axis(columns="column").to_parquet(tmp_path / "0.parquet")
     read = dd.read_parquet(tmp_path, engine=CudfEngine)[columns]
     (node,) = read.expr.simplify().find_operations(ReadParquet)
     task = node._task((node._name, 0), 0)
@@ -219,6 +219,8 @@ def test_files_of_cudf_are_read_by_the_engine_of_the_device(
     assert made.key == task.key
     check = pd.testing.assert_series_equal if task({}).ndim == 1 else pd.testing.assert_frame_equal
     check(made({}), task({}))
+    (ours_reads,) = [part.func for part in readers_in(made)]
+    assert not len(ours_reads.meta.columns), "cuDF's metadata would travel to the worker"
 
 
 def readers_in(task: Any) -> list[Any]:
