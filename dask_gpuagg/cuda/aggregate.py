@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +68,7 @@ def aggregate(
     stopwatch: Stopwatch | None = None,
     encoded: bool = False,
     about: tuple[str, ...] = (),
+    meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -86,6 +87,9 @@ def aggregate(
         Whether ``Aggregated.encode`` will be called.
     about : tuple of str
         Names of what is grouped by: their previous partition's decision may be reused.
+    meanwhile : callable, optional
+        Called while kernels run, at least once where all goes well: what the host has to do for the
+        result that needs no group.
 
     Returns
     -------
@@ -110,7 +114,7 @@ def aggregate(
     asked, _ = prepared(query, device)
     rows = sum(part.rows for part in parts)
     timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
-    columns = Columns(parts, device, stream, stopwatch or timed, about)
+    columns = Columns(parts, device, stream, stopwatch or timed, about, meanwhile)
     if timed is None:
         return _aggregated(columns, asked, forced, encoded, started)[0]
     try:

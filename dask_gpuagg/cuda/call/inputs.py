@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -61,6 +61,8 @@ class Columns:
     ----------
     parts : sequence of Part
         One behind the other, the rows.
+    meanwhile : callable, optional
+        Called once by each call while its kernels run.
     """
 
     parts: Sequence[Part]
@@ -68,6 +70,7 @@ class Columns:
     stream: Any
     stopwatch: Stopwatch | None
     about: tuple[str, ...] = ()
+    meanwhile: Callable[[], None] | None = None
 
     @cached_property
     def rows(self) -> int:
@@ -110,6 +113,7 @@ class Columns:
             stopwatch=self.stopwatch,
             codes=codes,
             about=self.about,
+            meanwhile=self.meanwhile,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pylibcudf as plc
@@ -41,6 +41,7 @@ class How(NamedTuple):
     stopwatch: Stopwatch | None = None
     encoded: bool = False
     about: tuple[str, ...] = ()
+    meanwhile: Callable[[], None] | None = None
 
 
 class Served(NamedTuple):

@@ -6,7 +6,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cudf
@@ -76,9 +76,14 @@ class Grouping:
         """What is computed of these columns, where one pass does it."""
         return self._passes[0].template(columns) if len(self._passes) == 1 else None
 
-    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
-        """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs = _run(self._passes[0])
+    def run(
+        self, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group.
+
+        What is to be done ``meanwhile``, while kernels run, may be done several times or never.
+        """
+        keys, outputs = _run(self._passes[0], meanwhile)
         for another in self._passes[1:]:
             others, made = _run(another)
             rows, codes = _joined(_key_table(others), _key_table(keys))
@@ -112,8 +117,11 @@ class Grouping:
         return frame_of(columns)
 
 
-def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
-    keys, outputs, run = one.run(task_settings.current().kernel, about=subject())
+def _run(
+    one: Aggregator, meanwhile: Callable[[], None] | None = None
+) -> tuple[list[plc.Column], list[plc.Column]]:
+    kernel = task_settings.current().kernel
+    keys, outputs, run = one.run(kernel, about=subject(), meanwhile=meanwhile)
     note_run(run)
     return keys, outputs
 
@@ -239,11 +247,44 @@ def _key_table(keys: Sequence[plc.Column]) -> plc.Table:
     return plc.Table([nans_to_nulls(key) for key in keys])
 
 
+class Bare:
+    """A column of a frame in the place of a Series, for what reads its values and dtype only.
+
+    Parameters
+    ----------
+    column : ColumnBase
+    """
+
+    __slots__ = ("_column", "dtype")
+
+    def __init__(self, column: ColumnBase) -> None:
+        self._column, self.dtype = column, column.dtype
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+
 def column_at(frame: Any, label: Any) -> Any:
     """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
     if frame._data.multiindex:
         return frame[label]
-    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
+    return series_of(frame._data[label], label, frame.index)
+
+
+def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
+    """A Series of a column, with an index of as many rows."""
+    return as_cudf_makes(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
+
+
+def as_cudf_makes(cls: Any, data: ColumnAccessor, index: Any) -> Any:
+    """A DataFrame or Series with the fields that cuDF gives it.
+
+    cuDF itself looks for each field among the labels before it is set.
+    """
+    made = object.__new__(cls)
+    flags = pd.Flags(made, allows_duplicate_labels=True)
+    vars(made).update(_data=data, _index=index, _attrs={}, _flags=flags)
+    return made
 
 
 def view_at(frame: Any, name: str) -> plc.Column:
@@ -253,7 +294,8 @@ def view_at(frame: Any, name: str) -> plc.Column:
 
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it, or in pieces."""
-    return column if isinstance(column, Pieces) else column.to_pylibcudf()[0]
+    # not by the Series, which gives its name and index too
+    return column if isinstance(column, Pieces) else column._column.to_pylibcudf()
 
 
 def plain(column: plc.Column) -> Any:
