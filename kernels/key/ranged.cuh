@@ -1,17 +1,41 @@
 // Integer columns that together are wider than a word, but whose values, according to a sample,
 // are not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
 // ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
-// column's range raises a flag, on which the host starts again without ranges.
+// column's range raises a flag, on which the host starts again without ranges. One column whose values are
+// whole steps apart, such as days in nanoseconds, is a range of steps.
 #pragma once
 
 #include "key/packed.cuh"
 
 namespace gpuagg {
 
+// Which values of a range have a code: all of them.
+struct EveryValue {
+    static GPUAGG_INLINE u64 code(const Column*, u64 above) { return above; }
+    static GPUAGG_INLINE u64 above(const Column*, u64 code) { return code; }
+};
+
+// Those that are a whole number of steps above the base. COLUMN has no memory: its `offset` is the step,
+// an odd number times a power of two, `data` the inverse of that odd number modulo 2**64, and the
+// mask the power. Of a multiple of the step the product with the inverse is the quotient, turned left;
+// of other values it is more than any quotient, and so outside of the range (Granlund and Montgomery
+// 1994, section 9).
+template <u32 COLUMN> struct EveryStep {
+    static GPUAGG_INLINE u64 code(const Column* from, u64 above) {
+        const u64 product = above * reinterpret_cast<u64>(from[COLUMN].data);
+        const u32 power = static_cast<u32>(reinterpret_cast<u64>(from[COLUMN].mask));
+        return (product >> power) | (product << ((64 - power) & 63));
+    }
+    static GPUAGG_INLINE u64 above(const Column* from, u64 code) {
+        return code * static_cast<u64>(from[COLUMN].offset);
+    }
+};
+
 // RANGES: the first of as many columns without memory, of which `data` is the base, `offset` the
 // number of codes, and the mask of the first one the flag's address. With KEEP_NULLS the code 0 of
 // a nullable column stands for null.
-template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
+template <class VALUES, bool KEEP_NULLS, u32 RANGES, class... K> struct RangedBy {
+    using Values = VALUES;
     static constexpr bool by_row = false;
     static constexpr u32 columns = sizeof...(K);
 
@@ -25,7 +49,8 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
         if constexpr (C::masked) missing = !is_valid(from[C::column], row);
         const u64 base = reinterpret_cast<u64>(range.data);
         const u64 codes = static_cast<u64>(range.offset);
-        u64 code = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row))) - base;
+        const u64 value = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row)));
+        u64 code = Values::code(from, value - base);
         outside = outside || (!missing && code >= codes - (with_null<C> ? 1 : 0));
         if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
         else dropped = dropped || missing;
@@ -64,10 +89,17 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
 };
 
+template <bool KEEP_NULLS, u32 RANGES, class... K>
+using Ranged = RangedBy<EveryValue, KEEP_NULLS, RANGES, K...>;
+// The step lies before the range.
+template <bool KEEP_NULLS, u32 STEP, class K>
+using Stepped = RangedBy<EveryStep<STEP>, KEEP_NULLS, STEP + 1, K>;
+
 // Takes the columns of an unmixed word apart again, last one first.
 template <class P> struct UnpackRanged {
     u64 word;
     const Column* range;  // behind the last one
+    const Column* columns;
     template <class C> GPUAGG_INLINE typename C::T next(bool& valid) {
         --range;
         const u64 codes = static_cast<u64>(range->offset);
@@ -78,7 +110,8 @@ template <class P> struct UnpackRanged {
             valid = code != 0;
             if (valid) --code;
         }
-        return static_cast<typename C::T>(code + reinterpret_cast<u64>(range->data));
+        const u64 above = P::Values::above(columns, code);
+        return static_cast<typename C::T>(above + reinterpret_cast<u64>(range->data));
     }
 };
 

@@ -6,6 +6,10 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
@@ -26,6 +30,8 @@ from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
+Words = npt.NDArray[Any]
+
 # Bits of a word.
 WORD = 64
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
@@ -42,6 +48,35 @@ _out_of_range: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
 _NEAR = 4
 # Base and number of values of each key column.
 Ranges = Sequence[tuple[int, int]]
+# Distinct keys of which a common step is no chance.
+_STEPPED_FROM = 16
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+class Numbering(NamedTuple):
+    """A query with its keys numbered by their ranges, and these.
+
+    Attributes
+    ----------
+    query : Query
+    ranges : sequence of (int, int)
+    step : int
+        By which values of the only column that have a number lie apart; 1 where all have one.
+    """
+
+    query: Query
+    ranges: Ranges
+    step: int = 1
+
+    @property
+    def columns(self) -> list[ColumnStruct]:
+        """What kernels know of it (kernels/key/ranged.cuh)."""
+        columns = range_columns(self.ranges)
+        if not self.query.stepped:
+            return columns
+        power = (self.step & -self.step).bit_length() - 1
+        inverse = pow(self.step >> power, -1, 1 << WORD)
+        return [ColumnStruct(inverse, power, self.step), *columns]
 
 
 def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
@@ -82,8 +117,8 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
 
 def numbered_by_ranges(
     query: Query, seen: Sequence[tuple[int, int]], rows: int, about: tuple[str, ...] = ()
-) -> tuple[Query, Ranges] | None:
-    """The query with its keys as numbers of combinations, if there are not too many of these.
+) -> Numbering | None:
+    """Keys as the numbers of combinations of their values, if there are not too many of these.
 
     Parameters
     ----------
@@ -96,8 +131,7 @@ def numbered_by_ranges(
 
     Returns
     -------
-    tuple or None
-        The query, and base and number of values of each key column.
+    Numbering or None
     """
     if not query.may_fill or (query, about) in _out_of_range:
         return None
@@ -105,7 +139,45 @@ def numbered_by_ranges(
     numbers = math.prod(codes for _, codes in near)
     if numbers > _FILLING * rows or numbers > 1 << WORD_BITS:
         return None
-    return replace(query, ranged=True), near
+    return Numbering(replace(query, ranged=True), near)
+
+
+def numbered_by_steps(
+    query: Query,
+    seen: Words,
+    bounds: tuple[int, int],
+    rows: int,
+    about: tuple[str, ...] = (),
+) -> Numbering | None:
+    """Keys that lie whole steps apart as the numbers of the steps, if there are not too many.
+
+    Parameters
+    ----------
+    query : Query
+    seen : array of int64
+        Some distinct keys.
+    bounds : tuple of (int, int)
+        The least and the greatest key of a sample.
+    rows : int
+    about : tuple of str
+        What is grouped by.
+
+    Returns
+    -------
+    Numbering or None
+    """
+    if not query.may_be_stepped or (query, about) in _out_of_range or len(seen) < _STEPPED_FROM:
+        return None
+    least, greatest = bounds
+    apart = seen.astype(np.uint64) - np.uint64(least % 2**64)
+    step = math.gcd(int(np.gcd.reduce(apart)), greatest - least)
+    if step < 2:
+        return None
+    base, codes = _range_near(0, (greatest - least) // step)
+    base = least + base * step
+    if codes > _FILLING * rows or base < _LEAST or base + codes * step > _GREATEST:
+        return None
+    return Numbering(replace(query, ranged=True, stepped=True), [(base, codes)], step)
 
 
 def range_columns(ranges: Ranges) -> list[ColumnStruct]:

@@ -57,6 +57,8 @@ class Query:
     untransformed : bool
         Whether partitions hold the numbers of their rows, by which the values are gathered, instead
         of copies of the values.
+    stepped : bool
+        Whether the range of the only key is one of steps, known from a sample.
     """
 
     keys: tuple[KeyPart, ...]
@@ -70,6 +72,7 @@ class Query:
     by_row: bool = False
     counting: bool = False
     untransformed: bool = False
+    stepped: bool = False
 
     # A call looks its kernels up by the query several times, so the hash is kept; it differs in
     # other processes.
@@ -151,6 +154,12 @@ class Query:
         return self.family == "Packed" and several and self.integral
 
     @cached_property
+    def may_be_stepped(self) -> bool:
+        """Whether the only key is of 64-bit integers, which may lie whole steps apart."""
+        one = len(self.keys) == 1 and self.keys[0].ctype == "i64" and not self.keys[0].string
+        return one and self.family == "Packed"
+
+    @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
@@ -178,7 +187,7 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return self.made_words + (len(self.keys) if self.ranged else 0)
+        return self.made_words + (len(self.keys) + self.stepped if self.ranged else 0)
 
     @cached_property
     def integral(self) -> bool:
@@ -393,8 +402,8 @@ using namespace gpuagg;
             column += 1
         if self.ranged:
             arguments.append(str(column))
-            column += len(self.keys)
-        family = "WideRanged" if self.two_words else self.family
+            column += len(self.keys) + self.stepped
+        family = "WideRanged" if self.two_words else "Stepped" if self.stepped else self.family
         key_type = f"{family}<{', '.join(arguments + keys)}>"
         return key_type, ", ".join(inputs), max(column, 1)
 

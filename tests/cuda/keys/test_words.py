@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.words import (
     narrowed,
     numbered_by_ranges,
+    numbered_by_steps,
     packed_ranges,
     range_columns,
     remember_out_of_range,
@@ -94,10 +96,12 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
-    query, ranges = made
+    query, ranges, step = made
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
+    assert step == 1
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
+    assert [column.data for column in made.columns] == [2**64 - 10] * 2
     assert representations_of(replace(query, ranged=False))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
@@ -105,6 +109,76 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
     assert form(number) is None
     assert form(short) is None
     assert form(KeyPart("f32", False), KeyPart("i16", False)) is None
+
+
+NUMBER = Query((KeyPart("i64", False),), False, (), (), ())
+
+
+def code_of(value: int, columns: list[Any]) -> int:
+    """``EveryStep::code`` of kernels/key/ranged.cuh."""
+    step, range_ = columns
+    product = (value - (range_.data or 0)) * step.data % 2**64
+    power = step.mask or 0
+    return (product >> power) | (product << (64 - power) % 64) % 2**64
+
+
+@given(
+    st.integers(2, 2**50),
+    st.integers(-(2**62), 2**62),
+    st.sets(st.integers(0, 5_000), min_size=16, max_size=200),
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_keys_that_lie_whole_steps_apart(
+    step: int, first: int, steps: set[int], other: int
+) -> None:
+    keys = [first + step * i for i in sorted(steps) if first + step * i < 2**63]
+    made = numbered_by_steps(
+        NUMBER, np.array(keys, dtype=np.int64), (keys[0], keys[-1]), 10**6
+    ) if keys else None  # fmt: skip
+    if made is None:
+        span = (max(steps) + 200) * step
+        assert len(keys) < 16 or not -(2**63) + span < first < 2**63 - span
+        return
+    ((base, codes),) = made.ranges
+    assert (made.query.family, made.query.extra_columns) == ("Ranged", 2)
+    # the step may be a multiple of the one that was meant
+    assert made.step % step == 0
+    columns = made.columns
+    for key in keys:
+        code = code_of(key, columns)
+        assert base + code * made.step == key
+        assert code < codes - 1
+    is_number = base <= other < base + codes * made.step and (other - base) % made.step == 0
+    assert (code_of(other, columns) < codes) == is_number
+
+
+def test_keys_without_steps_have_no_numbers_of_them() -> None:
+    def form(seen: Any, rows: int = 10**6, query: Query = NUMBER) -> Any:
+        keys = np.array(seen, dtype=np.int64)
+        return numbered_by_steps(query, keys, (int(keys.min()), int(keys.max())), rows)
+
+    apart = np.arange(100) * 1_000
+    assert form(apart) is not None
+    assert form([*apart, 99_001]) is None
+    assert form(np.arange(100)) is None
+    assert form(apart[:15]) is None
+    # more numbers than twice the rows
+    assert form(np.arange(100) * 1_000 + (np.arange(100) == 99) * 10**12) is None
+    assert form(apart, query=replace(NUMBER, keys=(KeyPart("i32", False),))) is None
+    assert form(apart, query=replace(NUMBER, keys=(KeyPart("i64", False),) * 2)) is None
+    # numbers that would end beyond those of 64 bits
+    assert form(2**63 - 1 - apart) is None
+    assert form([int(key) - 2**63 for key in apart]) is None
+
+
+def test_keys_with_values_between_the_steps_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms, "_out_of_range", Cache(2))
+    keys = np.arange(100) * 1_000
+    remember_out_of_range(NUMBER, ("a",))
+    assert numbered_by_steps(NUMBER, keys, (0, 99_000), 10**6, ("a",)) is None
+    assert numbered_by_steps(NUMBER, keys, (0, 99_000), 10**6, ("b",)) is not None
 
 
 @pytest.mark.parametrize(
