@@ -17,6 +17,13 @@ FIVE = {"i": ["sum", "count", "min", "max"], "f": ["mean"]}
 SUM = {"f": ["sum"]}
 
 
+@pytest.fixture(autouse=True)
+def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.cuda.sampling import numbering
+
+    monkeypatch.setattr(numbering, "_STEPPED_ROWS", 0)
+
+
 def frame_of(keys: Any, seed: int = 1) -> pd.DataFrame:
     return pd.DataFrame({"k": keys} | values(np.random.default_rng(seed), len(keys)))
 

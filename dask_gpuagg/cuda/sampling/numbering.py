@@ -8,7 +8,9 @@ from dask_gpuagg.cuda.keys.words import Numbering, numbered_by_ranges, numbered_
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 # Groups that lie in steps, at least: fewer have one hash table in shared memory either way.
-_STEPPED_FROM = 1000
+_STEPPED_GROUPS = 1000
+# And rows: of fewer the sample's keys take longer to look at than slots save.
+_STEPPED_ROWS = 1 << 22
 
 
 def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
@@ -36,6 +38,7 @@ def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | 
             return None
         return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
-    if dense or estimate.skewed or estimate.groups < _STEPPED_FROM:
+    few = call.rows < _STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
+    if dense or few or estimate.skewed:
         return None
     return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)

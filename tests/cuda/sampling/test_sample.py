@@ -134,3 +134,22 @@ def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) 
     assert sample._hot_keys(4096, 3, call) == told
     assert sample._hot_keys(4096, 0, call) == []
     assert len(sample._hot_keys(4096, 2 * HOT_TOLD, call)) == HOT_TOLD
+
+
+def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unmixed from the slots that lie first; empty ones, and keys with slots of their own, left out."""
+    keys = np.array([0, 1, -1, 2**62, -(2**63), 1_700_000_000 * 10**9, 12_345], dtype=np.int64)
+    plain = keys.view(np.uint64)
+    # mix() of kernels/core/types.cuh
+    mixed = (plain ^ (plain >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+
+    def read_back(address: int, into: Any, stream: int) -> None:
+        slots = np.frombuffer(into, np.uint64)
+        slots[:] = 2**64 - 1
+        slots[5] = 2**64 - 2
+        slots[10 : 10 + len(mixed)] = mixed
+
+    monkeypatch.setattr(sample, "read_back", read_back)
+    made = object.__new__(sample.Sample)
+    made.table, made._call = 4096, SimpleNamespace(handle=0)  # type: ignore[assignment]
+    assert list(made.some_words()) == list(keys)
