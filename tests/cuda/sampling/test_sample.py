@@ -137,7 +137,7 @@ def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unmixed from the slots that lie first; empty ones, and keys with slots of their own, left out."""
+    """Unmixed, from the slots that lie first; those that are empty, or of keys apart, left out."""
     keys = np.array([0, 1, -1, 2**62, -(2**63), 1_700_000_000 * 10**9, 12_345], dtype=np.int64)
     plain = keys.view(np.uint64)
     # mix() of kernels/core/types.cuh
