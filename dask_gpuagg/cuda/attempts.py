@@ -322,9 +322,11 @@ def _numbered(
     numbering = numbering_of(call, sample, decision)
     if numbering is None or decision.estimate is None:
         return
-    numbers = 0, math.prod(codes for _, codes in numbering.ranges) - 1
+    codes = math.prod(codes for _, codes in numbering.ranges)
     # words of hot keys are others
-    estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
+    estimate = replace(
+        decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
+    )
     other = _decision(call, numbering.query, estimate, forced)
     if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return

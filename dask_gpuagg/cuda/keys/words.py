@@ -15,7 +15,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.choice.window import BEYOND
+from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.keys.codes import (
     WORD_BITS,
     Codes,

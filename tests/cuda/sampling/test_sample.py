@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.tuning import HOT_ROWS
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
@@ -153,3 +154,23 @@ def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     made = object.__new__(sample.Sample)
     made.table, made._call = 4096, SimpleNamespace(handle=0)  # type: ignore[assignment]
     assert list(made.some_words()) == list(keys)
+
+
+def test_there_are_no_more_groups_than_words_between_those_seen() -> None:
+    """Of rows in the order of a key column hardly any key is seen twice."""
+    seen = {"sampled": 65_536, "distinct": 60_000, "once": 55_000, "twice": 5_000, "most": 3}
+    wide = estimate_groups(ROWS, **seen, repeats=0, bounds=(0, 2**60))
+    assert wide.groups > 350_000
+    near = estimate_groups(ROWS, **seen, repeats=0, bounds=(-10_000, 63_000))
+    # a 192nd beyond both ends, and some
+    assert near.groups == near.most == 73_001 + 2 * (73_001 // 192 + 16)
+    assert estimate_groups(ROWS, **seen, repeats=0) == replace(wide, bounds=ANY_WORD)
+    few = near.within(70_000)
+    assert (few.groups, few.most) == (70_000, 70_000)
+    assert near.within(10**9) == near
+
+
+def test_keys_that_are_all_null() -> None:
+    bounds = 2**63 - 1, -(2**63)
+    made = estimate_groups(ROWS, 65_536, 1, 0, 0, 65_536, 63_000, bounds=bounds)
+    assert made.groups == made.most == 1
