@@ -330,8 +330,8 @@ def _numbered(
     other = _decision(call, numbering.query, estimate, forced)
     if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return
-    if numbering.step > 1:
-        other = replace(other, why=f"keys lie {numbering.step:,} apart; {other.why}")
+    if numbering.query.stepped:
+        other = replace(other, why=f"{numbering.said}; {other.why}")
     numbered = columns.call(numbering.query, numbering.columns)
     _begin(numbered)
     remember = partial(_remember, call, forced, sample, other, numbering)

@@ -2,7 +2,7 @@
 // are not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
 // ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
 // column's range raises a flag, on which the host starts again without ranges. One column whose values are
-// whole steps apart, such as days in nanoseconds, is a range of steps.
+// whole steps apart, such as days in nanoseconds, or are numbers of few decimals, is a range of steps.
 #pragma once
 
 #include "key/packed.cuh"
@@ -11,8 +11,12 @@ namespace gpuagg {
 
 // Which values of a range have a code: all of them.
 struct EveryValue {
-    static GPUAGG_INLINE u64 code(const Column*, u64 above) { return above; }
-    static GPUAGG_INLINE u64 above(const Column*, u64 code) { return code; }
+    template <class T> static GPUAGG_INLINE u64 code(const Column*, T value, u64 base) {
+        return static_cast<u64>(static_cast<i64>(value)) - base;
+    }
+    template <class T> static GPUAGG_INLINE T value(const Column*, u64 code, u64 base) {
+        return static_cast<T>(code + base);
+    }
 };
 
 // Those that are a whole number of steps above the base. COLUMN has no memory: its `offset` is the step,
@@ -21,13 +25,38 @@ struct EveryValue {
 // of other values it is more than any quotient, and so outside of the range (Granlund and Montgomery
 // 1994, section 9).
 template <u32 COLUMN> struct EveryStep {
-    static GPUAGG_INLINE u64 code(const Column* from, u64 above) {
+    template <class T> static GPUAGG_INLINE u64 code(const Column* from, T value, u64 base) {
+        const u64 above = static_cast<u64>(static_cast<i64>(value)) - base;
         const u64 product = above * reinterpret_cast<u64>(from[COLUMN].data);
         const u32 power = static_cast<u32>(reinterpret_cast<u64>(from[COLUMN].mask));
         return (product >> power) | (product << ((64 - power) & 63));
     }
-    static GPUAGG_INLINE u64 above(const Column* from, u64 code) {
-        return code * static_cast<u64>(from[COLUMN].offset);
+    template <class T> static GPUAGG_INLINE T value(const Column* from, u64 code, u64 base) {
+        return static_cast<T>(code * static_cast<u64>(from[COLUMN].offset) + base);
+    }
+};
+
+// Floats that are the quotients of integers and the `offset` of COLUMN, say 100, as numbers with two
+// decimals are: the integers count. A value whose integer gives it back has that integer for itself, and
+// any other value lies outside. Quotients are rounded as a division rounds them, without one: by the
+// reciprocal, of which `data` has the bits, and the exact remainder (Markstein 1990).
+template <u32 COLUMN> struct EveryQuotient {
+    static constexpr f64 most = 9007199254740992.0;  // integers up to it are exact
+    static GPUAGG_INLINE f64 parts(const Column* from) {
+        return static_cast<f64>(from[COLUMN].offset);
+    }
+    static GPUAGG_INLINE f64 quotient(const Column* from, f64 whole) {
+        const f64 inverse = __longlong_as_double(reinterpret_cast<i64>(from[COLUMN].data));
+        const f64 near = whole * inverse;
+        return fma(fma(-near, parts(from), whole), inverse, near);
+    }
+    template <class T> static GPUAGG_INLINE u64 code(const Column* from, T value, u64 base) {
+        const f64 whole = rint(static_cast<f64>(value) * parts(from));
+        const bool made = fabs(whole) < most && static_cast<T>(quotient(from, whole)) == value;
+        return made ? static_cast<u64>(static_cast<i64>(whole)) - base : ~0ull;
+    }
+    template <class T> static GPUAGG_INLINE T value(const Column* from, u64 code, u64 base) {
+        return static_cast<T>(quotient(from, static_cast<f64>(static_cast<i64>(code + base))));
     }
 };
 
@@ -45,12 +74,11 @@ template <class VALUES, bool KEEP_NULLS, u32 RANGES, class... K> struct RangedBy
     static GPUAGG_INLINE void append(const Column* from, const Column& range, i64 row, u64& word,
                                      bool& dropped, bool& outside) {
         using T = typename C::T;
-        bool missing = false;
-        if constexpr (C::masked) missing = !is_valid(from[C::column], row);
-        const u64 base = reinterpret_cast<u64>(range.data);
+        const T value = load<T>(from[C::column], row);
+        bool missing = is_nan(value);
+        if constexpr (C::masked) missing = missing || !is_valid(from[C::column], row);
         const u64 codes = static_cast<u64>(range.offset);
-        const u64 value = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row)));
-        u64 code = Values::code(from, value - base);
+        u64 code = Values::template code<T>(from, value, reinterpret_cast<u64>(range.data));
         outside = outside || (!missing && code >= codes - (with_null<C> ? 1 : 0));
         if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
         else dropped = dropped || missing;
@@ -94,6 +122,8 @@ using Ranged = RangedBy<EveryValue, KEEP_NULLS, RANGES, K...>;
 // The step lies before the range.
 template <bool KEEP_NULLS, u32 STEP, class K>
 using Stepped = RangedBy<EveryStep<STEP>, KEEP_NULLS, STEP + 1, K>;
+template <bool KEEP_NULLS, u32 PARTS, class K>
+using Quotients = RangedBy<EveryQuotient<PARTS>, KEEP_NULLS, PARTS + 1, K>;
 
 // Takes the columns of an unmixed word apart again, last one first.
 template <class P> struct UnpackRanged {
@@ -110,8 +140,8 @@ template <class P> struct UnpackRanged {
             valid = code != 0;
             if (valid) --code;
         }
-        const u64 above = P::Values::above(columns, code);
-        return static_cast<typename C::T>(above + reinterpret_cast<u64>(range->data));
+        const u64 base = reinterpret_cast<u64>(range->data);
+        return P::Values::template value<typename C::T>(columns, code, base);
     }
 };
 

@@ -281,9 +281,15 @@ def _counts() -> Iterator[tuple[str, Query]]:
                     of((key("i64", True),), ONE, keep_nulls), ranged=True, stepped=True
                 )
                 yield f"steps of int64 with nulls, {nulls}", masked
+                floats = of((key("f64", True),), ONE, keep_nulls)
+                yield (
+                    f"steps of float64 with nulls, {nulls}",
+                    replace(floats, ranged=True, stepped=True),
+                )
             if len(keys) > 2:
                 wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
                 yield f"two words by ranges of {label}, {nulls}", wide
+    yield "steps of float32", replace(of((key("f32"),), USUAL), ranged=True, stepped=True)
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),

@@ -43,6 +43,52 @@ def test_steps(step: int, groups: int, wanted: dict[str, list[str]]) -> None:
         assert f"keys lie {step:,} apart" in run.decision.why
 
 
+@pytest.mark.parametrize("wanted", [SUM, FIVE], ids=["sum", "five"])
+@pytest.mark.parametrize("groups", [3_000, 90_000, 600_000])
+@pytest.mark.parametrize(("dtype", "parts"), [("float64", 1), ("float64", 100), ("float32", 10)])
+def test_floats_of_few_decimals(
+    dtype: str, parts: int, groups: int, wanted: dict[str, list[str]]
+) -> None:
+    keys = (drawn(groups, 1) / parts).astype(dtype)
+    frame = frame_of(keys)
+    ours, run = aggregated(frame, ["k"], wanted)
+    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    assert ours.index.dtype == dtype
+    said = "keys are whole" if parts == 1 else f"keys are multiples of 1/{parts}"
+    assert said in run.decision.why
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+def test_floats_with_nulls_nan_and_negative_zeros(keep_nulls: bool) -> None:
+    """Whole numbers that are floats because of what is missing, as pandas has them."""
+    keys = drawn(20_000, 1).astype("float64")
+    keys[::31] = np.nan
+    keys[keys == 0] = -0.0
+    frame = frame_of(keys)
+    wanted = by_pandas(frame, ["k"], FIVE, keep_nulls)
+    for _ in range(2):
+        ours, run = aggregated(frame, ["k"], FIVE, keep_nulls=keep_nulls)
+        assert_equal(ours, wanted)
+        assert "keys are whole" in run.decision.why
+    assert "as for rows before" in run.decision.why
+
+
+@pytest.mark.parametrize("other", [0.005, -1.0, np.inf, -np.inf, 1e300, 200.01, 5e-324])
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_float_that_is_no_number_of_few_decimals(when: str, other: float) -> None:
+    frame = frame_of(drawn(20_000, 1) / 100)
+    if when == "later":
+        assert "multiples" in aggregated(frame, ["k"], SUM)[1].decision.why
+    unlike = frame.copy()
+    unlike.loc[ROWS // 3 + 17, "k"] = other
+    for _ in range(2):
+        ours, run = aggregated(unlike, ["k"], SUM)
+        assert_equal(ours, by_pandas(unlike, ["k"], SUM))
+        assert other in ours.index
+        if other != 200.01:  # the range has some room
+            assert "multiples" not in run.decision.why
+
+
 @pytest.mark.parametrize("keep_nulls", [False, True])
 def test_nulls(keep_nulls: bool) -> None:
     keys = pd.Series(drawn(20_000, 10**6, -(10**9))).astype("Int64")

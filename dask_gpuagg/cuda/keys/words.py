@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -51,6 +52,10 @@ Ranges = Sequence[tuple[int, int]]
 # Distinct keys of which a common step is no chance.
 _STEPPED_FROM = 16
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+# What integers are divided by where floats are numbers of few decimals, and the greatest of them.
+_PARTS = (1, 10, 100, 1000)
+_WHOLE = 1 << 53
+FLOATS = ("f32", "f64")
 
 
 class Numbering(NamedTuple):
@@ -61,7 +66,8 @@ class Numbering(NamedTuple):
     query : Query
     ranges : sequence of (int, int)
     step : int
-        By which values of the only column that have a number lie apart; 1 where all have one.
+        By which values of the only column that have a number lie apart; 1 where all have one. Of
+        floats so many lie between one integer and the next.
     """
 
     query: Query
@@ -69,11 +75,21 @@ class Numbering(NamedTuple):
     step: int = 1
 
     @property
+    def said(self) -> str:
+        """What is said of steps in a decision."""
+        if self.query.keys[0].ctype in FLOATS:
+            return f"keys are multiples of 1/{self.step:,}" if self.step > 1 else "keys are whole"
+        return f"keys lie {self.step:,} apart"
+
+    @property
     def columns(self) -> list[ColumnStruct]:
         """What kernels know of it (kernels/key/ranged.cuh)."""
         columns = range_columns(self.ranges)
         if not self.query.stepped:
             return columns
+        if self.query.keys[0].ctype in FLOATS:
+            (inverse,) = struct.unpack("<Q", struct.pack("<d", 1 / self.step))
+            return [ColumnStruct(inverse, 0, self.step), *columns]
         power = (self.step & -self.step).bit_length() - 1
         inverse = pow(self.step >> power, -1, 1 << WORD)
         return [ColumnStruct(inverse, power, self.step), *columns]
@@ -155,9 +171,9 @@ def numbered_by_steps(
     ----------
     query : Query
     seen : array of int64
-        Some distinct keys.
+        The words of some distinct keys.
     bounds : tuple of (int, int)
-        The least and the greatest key of a sample.
+        The least and the greatest word of a sample.
     rows : int
     about : tuple of str
         What is grouped by.
@@ -168,6 +184,8 @@ def numbered_by_steps(
     """
     if not query.may_be_stepped or (query, about) in _out_of_range or len(seen) < _STEPPED_FROM:
         return None
+    if query.keys[0].ctype in FLOATS:
+        return _by_quotients(query, seen, bounds, rows)
     least, greatest = bounds
     apart = seen.astype(np.uint64) - np.uint64(least % 2**64)
     step = math.gcd(int(np.gcd.reduce(apart)), greatest - least)
@@ -178,6 +196,45 @@ def numbered_by_steps(
     if codes > _FILLING * rows or base < _LEAST or base + codes * step > _GREATEST:
         return None
     return Numbering(replace(query, ranged=True, stepped=True), [(base, codes)], step)
+
+
+def _by_quotients(
+    query: Query, seen: Words, bounds: tuple[int, int], rows: int
+) -> Numbering | None:
+    """Floats that are quotients of integers and a power of ten, as the integers."""
+    # words order as the values do where these are not negative
+    if bounds[0] < 0 or bounds[1] >= float_word(query, math.inf):
+        return None
+    least, greatest = (float_of_word(query, word) for word in bounds)
+    values = floats_of_words(query, seen)
+    for parts in _PARTS:
+        whole = np.rint(values.astype(np.float64) * parts)
+        if whole.max() < _WHOLE and bool(((whole / parts).astype(values.dtype) == values).all()):
+            base, codes = _range_near(round(least * parts), round(greatest * parts))
+            if codes > _FILLING * rows:
+                return None
+            # of so few decimals that more would only make more numbers
+            return Numbering(replace(query, ranged=True, stepped=True), [(base, codes)], parts)
+    return None
+
+
+def floats_of_words(query: Query, words: Words) -> Words:
+    """Values of the only key, a float, by their words."""
+    if query.keys[0].ctype == "f32":
+        return words.astype(np.uint32).view(np.float32)
+    return words.view(np.float64)
+
+
+def float_of_word(query: Query, word: int) -> float:
+    """The value of one word."""
+    return float(floats_of_words(query, np.array([word], dtype=np.int64))[0])
+
+
+def float_word(query: Query, value: float) -> int:
+    """The word of one value that is not negative."""
+    single = query.keys[0].ctype == "f32"
+    bits = np.array([value], dtype=np.float32 if single else np.float64)
+    return int(bits.view(np.uint32 if single else np.int64)[0])
 
 
 def range_columns(ranges: Ranges) -> list[ColumnStruct]:

@@ -155,9 +155,11 @@ class Query:
 
     @cached_property
     def may_be_stepped(self) -> bool:
-        """Whether the only key is of 64-bit integers, which may lie whole steps apart."""
-        one = len(self.keys) == 1 and self.keys[0].ctype == "i64" and not self.keys[0].string
-        return one and self.family == "Packed"
+        """Whether the values of the only key, 64-bit integers or floats, may lie steps apart."""
+        if len(self.keys) > 1 or self.family != "Packed":
+            return False
+        # a null of 32 bits has a bit of the word
+        return self.keys[0].ctype in ("i64", "f64", *(() if self.keep_nulls else ("f32",)))
 
     @cached_property
     def gathered(self) -> bool:
@@ -403,7 +405,9 @@ using namespace gpuagg;
         if self.ranged:
             arguments.append(str(column))
             column += len(self.keys) + self.stepped
-        family = "WideRanged" if self.two_words else "Stepped" if self.stepped else self.family
+        family = "WideRanged" if self.two_words else self.family
+        if self.stepped:
+            family = "Quotients" if self.keys[0].ctype[0] == "f" else "Stepped"
         key_type = f"{family}<{', '.join(arguments + keys)}>"
         return key_type, ", ".join(inputs), max(column, 1)
 

@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.words import Numbering, forget_out_of_range
+from dask_gpuagg.cuda.keys.words import FLOATS, Numbering, float_word, forget_out_of_range
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
@@ -246,7 +246,11 @@ def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
     ((base, codes),) = numbering.ranges
     beyond = _room_left(codes)
     # the last code may stand for null
-    return base + beyond * numbering.step, base + (codes - 2 - beyond) * numbering.step
+    first, last = base + beyond, base + codes - 2 - beyond
+    query, step = numbering.query, numbering.step
+    if query.keys[0].ctype in FLOATS:
+        return float_word(query, max(0, first) / step), float_word(query, last / step)
+    return base + beyond * step, base + (codes - 2 - beyond) * step
 
 
 def _room_left(codes: int) -> int:

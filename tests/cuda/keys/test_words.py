@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.words import (
+    Numbering,
     narrowed,
     numbered_by_ranges,
     numbered_by_steps,
@@ -30,6 +33,7 @@ from dask_gpuagg.cuda.keys.words import (
 )
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
+from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import FIVE, SUM
 
@@ -169,6 +173,86 @@ def test_keys_without_steps_have_no_numbers_of_them() -> None:
     # numbers that would end beyond those of 64 bits
     assert form(2**63 - 1 - apart) is None
     assert form([int(key) - 2**63 for key in apart]) is None
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """Rounded once."""
+    return float(Fraction(a) * Fraction(b) + Fraction(c))
+
+
+def quotient(whole: float, parts: Any) -> float:
+    """``EveryQuotient::quotient`` of kernels/key/ranged.cuh."""
+    (inverse,) = struct.unpack("<d", struct.pack("<Q", parts.data))
+    near = whole * inverse
+    return fma(fma(-near, parts.offset, whole), inverse, near)
+
+
+@given(st.integers(0, 2**53), st.sampled_from(forms._PARTS))
+def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
+    query = Query((KeyPart("f64", False),), False, (), (), (), ranged=True, stepped=True)
+    column, _ = Numbering(query, [(0, 1)], parts).columns
+    assert quotient(float(whole), column) == whole / parts
+
+
+def code_of_float(value: float, made: Numbering) -> int:
+    """``EveryQuotient::code`` of kernels/key/ranged.cuh."""
+    parts, range_ = made.columns
+    dtype = np.dtype({"f32": "float32", "f64": "float64"}[made.query.keys[0].ctype]).type
+    whole = float(np.rint(np.float64(dtype(value)) * parts.offset))
+    if not abs(whole) < 2**53 or dtype(quotient(whole, parts)) != dtype(value):
+        return 2**64 - 1
+    return (int(whole) - (range_.data or 0)) % 2**64
+
+
+@pytest.mark.parametrize(("ctype", "dtype"), [("f32", "float32"), ("f64", "float64")])
+@given(
+    st.sampled_from([1, 10, 100, 1_000]),
+    st.integers(0, 10**6),
+    st.sets(st.integers(0, 5_000), min_size=16, max_size=200),
+)
+def test_floats_of_few_decimals(
+    ctype: str, dtype: str, parts: int, first: int, steps: set[int]
+) -> None:
+    query = replace(NUMBER, keys=(KeyPart(ctype, False),))
+    values = ((first + np.array(sorted(steps))) / parts).astype(dtype)
+    words = values.view("uint32" if ctype == "f32" else "int64").astype(np.int64)
+    made = numbered_by_steps(query, words, (int(words[0]), int(words[-1])), 10**6)
+    assert made is not None
+    # fewer parts where all values have fewer decimals
+    assert parts % made.step == 0
+    ((base, codes),) = made.ranges
+    for value in values:
+        code = code_of_float(value, made)
+        assert code < codes - 1
+        assert values.dtype.type((code + base) / made.step) == value
+    for other in (values[0] + 0.3 / parts, -values[-1] - 1, np.inf, 1e30):
+        assert code_of_float(other, made) >= codes
+    window = repeat._window_of_steps(made)
+    assert window is not None
+    assert window[0] <= words[0] <= words[-1] <= window[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(100) / 3,
+        np.arange(100) / 100 - 0.5,
+        np.array([*np.arange(100.0), np.inf]),
+        np.array([*np.arange(100.0), 2.0**60]),
+        np.arange(15.0),
+    ],
+)
+def test_floats_that_are_no_numbers_of_few_decimals(values: Any) -> None:
+    query = replace(NUMBER, keys=(KeyPart("f64", False),))
+    words = values.view(np.int64)
+    assert numbered_by_steps(query, words, (int(words.min()), int(words.max())), 10**6) is None
+
+
+def test_floats_whose_nulls_have_a_bit_of_the_word() -> None:
+    single = replace(NUMBER, keys=(KeyPart("f32", False),))
+    assert single.may_be_stepped
+    assert not replace(single, keep_nulls=True).may_be_stepped
+    assert replace(single, keys=(KeyPart("f64", False),), keep_nulls=True).may_be_stepped
 
 
 def test_keys_with_values_between_the_steps_are_taken_as_they_are(
