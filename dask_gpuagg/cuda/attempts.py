@@ -36,11 +36,10 @@ from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
+from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
 from dask_gpuagg.cuda.keys.words import (
-    Numbering,
     make_words,
     narrowed,
-    remember_out_of_range,
     shortened,
     verified,
 )
@@ -218,7 +217,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query)
     if query.ranged:
         # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False, two_words=False)
+        query = replace(query, ranged=False, two_words=False, stepped=False)
         remember_out_of_range(query, columns.about)
         yield columns.call(query)
     # two keys share a word: so rare that doing everything again is the best answer

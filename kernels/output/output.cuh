@@ -148,7 +148,7 @@ GPUAGG_INLINE void write_key(RangedBy<VALUES, KEEP, RANGES, C...>, const Column*
                              const Target* to, u32 group, const Probe& probe,
                              const typename L::Value&, bool is_group) {
     using P = RangedBy<VALUES, KEEP, RANGES, C...>;
-    UnpackRanged<P> unpack{unmix(probe.word), columns + RANGES + P::columns, columns};
+    UnpackRanged<P> unpack{unmix(probe.word), columns + RANGES + P::columns};
     write_parts<KEEP, P, UnpackRanged<P>, C...>(unpack, to, group, is_group);
 }
 template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>

@@ -289,6 +289,11 @@ def _counts() -> Iterator[tuple[str, Query]]:
             if len(keys) > 2:
                 wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
                 yield f"two words by ranges of {label}, {nulls}", wide
+    days = (key("i64"), key("i32", True))
+    for keep_nulls in (False, True):
+        nulls = "nulls kept" if keep_nulls else "nulls dropped"
+        steps = replace(of(days, ONE, keep_nulls), ranged=True, stepped=True)
+        yield f"steps of int64 beside int32, {nulls}", steps
     yield "steps of float32", replace(of((key("f32"),), USUAL), ranged=True, stepped=True)
     coded = {
         "strings": (string(masked=True),),

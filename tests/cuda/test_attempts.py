@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Parti
 from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
-from dask_gpuagg.cuda.keys.words import Numbering
+from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import numbering, repeat

@@ -58,7 +58,7 @@ class Query:
         Whether partitions hold the numbers of their rows, by which the values are gathered, instead
         of copies of the values.
     stepped : bool
-        Whether the range of the only key is one of steps, known from a sample.
+        Whether these ranges are of steps, known from a sample.
     """
 
     keys: tuple[KeyPart, ...]
@@ -189,7 +189,8 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return self.made_words + (len(self.keys) + self.stepped if self.ranged else 0)
+        ranges = len(self.keys) * (1 + self.stepped) if self.ranged else 0
+        return self.made_words + ranges
 
     @cached_property
     def integral(self) -> bool:
@@ -404,7 +405,7 @@ using namespace gpuagg;
             column += 1
         if self.ranged:
             arguments.append(str(column))
-            column += len(self.keys) + self.stepped
+            column += len(self.keys) * (1 + self.stepped)
         family = "WideRanged" if self.two_words else self.family
         if self.stepped:
             family = "Quotients" if self.keys[0].ctype[0] == "f" else "Stepped"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dask_gpuagg.cuda.call.call import Call
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
-from dask_gpuagg.cuda.keys.words import Numbering, numbered_by_ranges, numbered_by_steps
+from dask_gpuagg.cuda.keys import steps
+from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges
+from dask_gpuagg.cuda.keys.steps import numbered_by_steps
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 # Groups that lie in steps, at least: fewer have one hash table in shared memory either way.
 _STEPPED_GROUPS = 1000
-# And rows: of fewer the sample's keys take longer to look at than slots save.
-_STEPPED_ROWS = 1 << 22
 
 
 def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
@@ -38,7 +38,7 @@ def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | 
             return None
         return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
-    few = call.rows < _STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
+    few = call.rows < steps.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
     if dense or few or estimate.skewed:
         return None
     return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)

@@ -20,7 +20,8 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.words import FLOATS, Numbering, float_word, forget_out_of_range
+from dask_gpuagg.cuda.keys.ranges import FLOATS, Numbering, forget_out_of_range
+from dask_gpuagg.cuda.keys.steps import float_word, forget_steps
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
@@ -215,6 +216,7 @@ def forget() -> None:
     _known.clear()
     _refused.clear()
     forget_out_of_range()
+    forget_steps()
 
 
 @contextmanager

@@ -135,19 +135,20 @@ class Numbering:
         Number of groups.
     pairs : tuple of arrays, optional
         The rows and the numbers of their groups.
-    of_rows : array, optional
-        In their place: the numbers of all rows' groups, -1 for rows of none.
+    of_rows : pylibcudf.Column, optional
+        In their place: the numbers of all rows' groups, int32, -1 for rows of none.
     """
 
     def __init__(
         self,
         n: int,
         pairs: tuple[cp.ndarray, cp.ndarray] | None = None,
-        of_rows: cp.ndarray | None = None,
+        of_rows: plc.Column | None = None,
     ) -> None:
         self.n = n
         self._taken = pairs
-        self._of_rows = of_rows
+        # an array of it only when asked for: the kernels that sort and select take the column
+        self._column = of_rows
         self._sorted: SortedRows | None = None
 
     @classmethod
@@ -169,23 +170,26 @@ class Numbering:
 
     def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
         if self._taken is None:  # only when asked for: a sort needs the codes of all rows
-            assert self._of_rows is not None
-            rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
-            self._taken = (rows, self._of_rows[rows])
+            assert self._column is not None
+            codes = array_of(self._column)
+            rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
+            self._taken = (rows, codes[rows])
         return self._taken
 
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
-            self._sorted = SortedRows(column_of(self.of_rows(rows)), self.n)
+            known = self._column
+            column = column_of(self.of_rows(rows)) if known is None else known
+            self._sorted = SortedRows(column, self.n)
         return self._sorted
 
     def of_rows(self, rows: int) -> cp.ndarray:
         """The numbers of the groups of all rows, this many; -1 for rows of none."""
-        codes = self._of_rows
-        if codes is None:
-            codes = cp.full(rows, -1, dtype=cp.int32)
-            codes[self.rows] = self.codes
+        if self._column is not None:
+            return array_of(self._column)
+        codes = cp.full(rows, -1, dtype=cp.int32)
+        codes[self.rows] = self.codes
         return codes
 
     def where(self, kept: cp.ndarray) -> Numbering:

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.keys import ranges as kept
+from dask_gpuagg.cuda.keys import steps
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
-from dask_gpuagg.cuda.keys.words import (
+from dask_gpuagg.cuda.keys.ranges import (
     Numbering,
-    narrowed,
     numbered_by_ranges,
-    numbered_by_steps,
     packed_ranges,
     range_columns,
     remember_out_of_range,
-    representations_of,
-    slot_words,
     two_word_ranges,
 )
+from dask_gpuagg.cuda.keys.steps import numbered_by_steps
+from dask_gpuagg.cuda.keys.words import narrowed, representations_of, slot_words
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import repeat
@@ -100,9 +100,9 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
-    query, ranges, step = made
+    query, ranges, steps = made
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
-    assert step == 1
+    assert not steps
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
     assert [column.data for column in made.columns] == [2**64 - 10] * 2
@@ -187,10 +187,10 @@ def quotient(whole: float, parts: Any) -> float:
     return fma(fma(-near, parts.offset, whole), inverse, near)
 
 
-@given(st.integers(0, 2**53), st.sampled_from(forms._PARTS))
+@given(st.integers(0, 2**53), st.sampled_from(steps._PARTS))
 def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
     query = Query((KeyPart("f64", False),), False, (), (), (), ranged=True, stepped=True)
-    column, _ = Numbering(query, [(0, 1)], parts).columns
+    column, _ = Numbering(query, [(0, 1)], [parts]).columns
     assert quotient(float(whole), column) == whole / parts
 
 
@@ -258,7 +258,7 @@ def test_floats_whose_nulls_have_a_bit_of_the_word() -> None:
 def test_keys_with_values_between_the_steps_are_taken_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forms, "_out_of_range", Cache(2))
+    monkeypatch.setattr(kept, "_out_of_range", Cache(2))
     keys = np.arange(100) * 1_000
     remember_out_of_range(NUMBER, ("a",))
     assert numbered_by_steps(NUMBER, keys, (0, 99_000), 10**6, ("a",)) is None
@@ -280,7 +280,7 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
 
 def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
-    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
+    monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
@@ -293,11 +293,11 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     assert codes() == [109, 109]
     remember_out_of_range(query, ("a", "b"))
     assert codes() == [512, 512]
-    forms.forget_out_of_range()
+    kept.forget_out_of_range()
     assert codes() == [109, 109]
     for i in range(1_000):
         remember_out_of_range(query, (str(i),))
-    assert len(forms._out_of_range) <= 256
+    assert len(kept._out_of_range) <= 256
 
 
 @given(bounds)
@@ -320,7 +320,7 @@ def test_two_words_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> N
 def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", True),) * 4, True, (), (), ())
     assert query.family == "Hashed"
-    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
+    monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     call: Any = SimpleNamespace(query=query, rows=10**8, about=())
     made, columns, codes = narrowed(call)
@@ -333,7 +333,7 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     remember_out_of_range(query, ())
     assert narrowed(call)[0] == query
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
-    forms.forget_out_of_range()
+    kept.forget_out_of_range()
     assert narrowed(call)[0] == query
 
 
@@ -377,3 +377,76 @@ def test_slots_of_the_index_have_room_for_most_keys() -> None:
     assert words(text, text, mean=[24.0, 8.0]) == 8
     # no room: rows are compared with rows
     assert words(text, mean=[105.0]) == 2
+
+
+DAY = 86_400 * 10**9
+ROWS = 8_000_000
+
+
+def paired(
+    monkeypatch: pytest.MonkeyPatch, days: Any, *, masked: bool = False, rows: int = ROWS
+) -> tuple[Any, list[Any]]:
+    """A call by a column of these values, repeated, and stores; what is read of them."""
+    bounds = [(int(days.min()), int(days.max())), (3, 202)]
+    read: list[int] = []
+
+    def read_back(address: int, into: Any, stream: int) -> None:
+        first = address // 8 - 1_000
+        read.append(first)
+        into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
+
+    monkeypatch.setattr(forms, "_bounds", lambda call: bounds)
+    monkeypatch.setattr(steps, "read_back", read_back)
+    monkeypatch.setattr(kept, "_out_of_range", Cache(8))
+    monkeypatch.setattr(steps, "_steps", Cache(8))
+    query = replace(SUM, keys=(KeyPart("i64", masked), KeyPart("i32", True)))
+    columns = [SimpleNamespace(data=8_000, offset=0), SimpleNamespace(data=0, offset=0)]
+    call: Any = SimpleNamespace(query=query, rows=rows, about=("a", "b"), handle=0, columns=columns)
+    return call, read
+
+
+def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = np.arange(-100, 265) * DAY
+    call, read = paired(monkeypatch, days)
+    query, columns, codes = narrowed(call)
+    assert (query.family, query.ranged, query.stepped, codes) == ("Ranged", True, True, None)
+    assert query.extra_columns == len(columns) == 4
+    assert [column.offset for column in columns[:2]] == [DAY, 1]
+    day, store = [columns[0], columns[2]], [columns[1], columns[3]]
+    assert code_of(int(days[0]), day) == 365 // 192 + 4
+    assert code_of(int(days[-1]), day) == 364 + 365 // 192 + 4
+    assert code_of(3, store) == 200 // 192 + 4
+    for other, of in ((int(days[0]) + 1, day), (int(days[-1]) + 90 * DAY, day), (400, store)):
+        assert code_of(other, of) >= of[1].offset
+    # places all over the rows, once
+    assert len(read) >= 32
+    assert max(read) > 0.9 * ROWS
+    before = len(read)
+    assert narrowed(call)[0].stepped
+    assert len(read) == before
+    # where rows were no such steps, wider ranges follow
+    remember_out_of_range(call.query, call.about)
+    assert not narrowed(call)[0].stepped
+
+
+@pytest.mark.parametrize(
+    ("days", "more"),
+    [
+        (np.arange(365) * DAY + np.arange(365) % 2, {}),
+        (np.arange(10) * DAY, {}),
+        (np.arange(365), {}),
+        (np.arange(365) * DAY, {"masked": True}),
+        (np.arange(365) * DAY, {"rows": 1_000_000}),
+        (np.array([*range(364), 10**6]) * DAY, {}),
+    ],
+)
+def test_pairs_that_steps_do_not_number(
+    days: Any, more: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not narrowed(paired(monkeypatch, days, **more)[0])[0].stepped
+
+
+def test_forced_kernels_without_slots_have_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, read = paired(monkeypatch, np.arange(365) * DAY)
+    assert not narrowed(call, slots=False)[0].stepped
+    assert not read
