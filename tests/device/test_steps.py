@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas, values
+from tests.device.test_pieces import frames, grouped
 
 ROWS = 2_000_000
 DAY = 86_400 * 10**9
@@ -145,6 +146,36 @@ def test_days() -> None:
     assert "apart" in dask_gpuagg.last_runs()[-1].decision.why
     wanted = frame.groupby("day").v.agg(["sum", "max"])
     pd.testing.assert_frame_equal(found.to_pandas().sort_index(), wanted, check_freq=False)
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        lambda rng, n: {"k": rng.integers(0, 30_000, n) * 2**40 - 2**50},
+        lambda rng, n: {"k": rng.integers(0, 30_000, n) / 10},
+    ],
+    ids=["steps", "decimals"],
+)
+def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device.groups import view
+    from dask_gpuagg.engines.device.pieces import Pieces
+
+    parts = frames(keys, nulls)
+    whole = cudf.concat(parts, ignore_index=True)
+    k, v, w = (Pieces([view(part[c]) for part in parts], whole[c].dtype) for c in "kvw")
+    for _ in range(2):
+        made, run = grouped([k], v, w, "auto", False)
+        assert "apart" in run.decision.why or "multiples" in run.decision.why
+        expected = whole.to_pandas().groupby("k").agg({"v": ["count", "max"], "w": ["sum"]})
+        assert made[0].tolist() == expected.index.tolist()
+        assert made[2].tolist() == expected["v", "count"].tolist()
+        np.testing.assert_array_equal(
+            made[3].to_numpy(float, na_value=np.nan), expected["v", "max"]
+        )
+        assert made[6].tolist() == expected["w", "sum"].tolist()
 
 
 @pytest.fixture
