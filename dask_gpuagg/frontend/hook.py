@@ -37,8 +37,8 @@ from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
-from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.readers import token
+from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
