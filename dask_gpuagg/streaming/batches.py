@@ -15,6 +15,8 @@ USUAL_BYTES = 2 << 30
 _REPEATED = 1 / 8
 # Groups that stay: they are held twice while those of a batch are added, and where they leave.
 _SHARE_OF_GROUPS = 4
+# Smaller ones do not pay for their calls, however short memory is: the host takes those rows.
+_FLOOR_BYTES = 1 << 20
 # Rows of one call.
 _MOST_ROWS = 1 << 30
 
@@ -58,7 +60,7 @@ class Sizes:
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:
         """For a device with this much memory, of which two batches take a share each."""
-        most = max(total // share, 1)
+        most = max(total // share, _FLOOR_BYTES)
         return cls(min(LEAST_BYTES, most), most, USUAL_BYTES, total // _SHARE_OF_GROUPS)
 
     def limit(self, most: int) -> None:
@@ -77,7 +79,7 @@ class Sizes:
 
     def refused(self) -> None:
         """Say that device memory did not suffice for a batch."""
-        self.limit(min(self.most, self.nbytes) // 2)
+        self.limit(max(min(self.most, self.nbytes) // 2, _FLOOR_BYTES))
 
 
 def batches(

@@ -78,3 +78,12 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert sizes.nbytes == 100 << 20
     sizes.limit(0)
     assert sizes.nbytes == 1
+
+
+def test_short_memory_leaves_batches_worth_a_call() -> None:
+    """They had 1,250 rows, then one, and thousands of calls took minutes."""
+    sizes = Sizes.of_memory(320_000, 16)
+    assert sizes.most == 1 << 20
+    for _ in range(30):
+        sizes.refused()
+    assert sizes.nbytes == 1 << 20
