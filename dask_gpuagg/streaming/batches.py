@@ -13,6 +13,8 @@ USUAL_BYTES = 2 << 30
 # A batch whose groups are more than this share of its rows is merged again with most of its rows:
 # later ones are larger yet.
 _REPEATED = 1 / 8
+# Smaller ones do not pay for their calls, however short memory is: the host takes those rows.
+_FLOOR_BYTES = 1 << 20
 # Rows of one call.
 _MOST_ROWS = 1 << 30
 
@@ -53,7 +55,7 @@ class Sizes:
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:
         """For a device with this much memory, of which two batches take a share each."""
-        most = max(total // share, 1)
+        most = max(total // share, _FLOOR_BYTES)
         return cls(min(LEAST_BYTES, most), most, USUAL_BYTES)
 
     def limit(self, most: int) -> None:
@@ -68,7 +70,7 @@ class Sizes:
 
     def refused(self) -> None:
         """Say that device memory did not suffice for a batch."""
-        self.limit(min(self.most, self.nbytes) // 2)
+        self.limit(max(min(self.most, self.nbytes) // 2, _FLOOR_BYTES))
 
 
 def batches(

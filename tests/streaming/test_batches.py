@@ -73,6 +73,15 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     assert sizes.nbytes == 1
 
 
+def test_short_memory_leaves_batches_worth_a_call() -> None:
+    """They had 1,250 rows, then one, and thousands of calls took minutes."""
+    sizes = Sizes.of_memory(320_000, 16)
+    assert sizes.most == 1 << 20
+    for _ in range(30):
+        sizes.refused()
+    assert sizes.nbytes == 1 << 20
+
+
 @given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
 def test_copies_in_pieces(lengths: list[int], size: int) -> None:
     memory = np.zeros(1_000, np.uint8)

@@ -18,6 +18,7 @@ import pylibcudf as plc
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device import best
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.categories import complete, occurring
 from dask_gpuagg.engines.device.exact import alike
@@ -71,7 +72,7 @@ from dask_gpuagg.engines.device.stacking import (
 )
 from dask_gpuagg.engines.device.states import finish_rows, is_watched, keeps_values
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.plan import Output, Plan, Sketched
 
 __all__ = [
     "Shape", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
@@ -110,6 +111,8 @@ def partial(
         tables["groups"] = states_of_rows(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
+    for i, kept in enumerate(plan.sketches):
+        tables[f"sketch{i}"] = _entries(keys, columns[kept.column], kept, not dropna)
     if plan.rows:
         whole = {f"k{i}": k for i, k in enumerate(keys)}
         rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
@@ -126,6 +129,9 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
             stacked = merged(stacked, plan)
         elif name.startswith("pairs"):
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
+        elif name.startswith("sketch"):
+            kept = plan.sketches[int(name.removeprefix("sketch"))]
+            stacked = _entries(keys_of(stacked), stacked["v"], kept, True)
         tables[name] = stacked
     return tables
 
@@ -384,3 +390,11 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
+
+
+def _entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
+    """The rows that a sketch keeps of each group."""
+    groups, numbering = numbered(keys, keep_nulls)
+    if numbering is None:
+        numbering = Numbering.of_keys(keys, keys_of(groups))
+    return best.entries(groups, numbering, values, kept)
