@@ -38,6 +38,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.readers import token
+from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
@@ -198,7 +199,7 @@ def _planned(
         _fall_back(expr, reason, cause=error)
         return None
     if not looking.get():
-        tally.plan(expr._name)
+        tally.plan(expr._name, functools.partial(asked, expr, query))
     _seen(expr, Planned(query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 

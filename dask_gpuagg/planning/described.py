@@ -15,14 +15,17 @@ from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
     GroupByChunks,
+    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
+    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
     GroupByPieces,
     GroupBySelect,
     GroupByTree,
+    cuts_first,
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
@@ -120,7 +123,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif GroupByTree in kinds:
+    elif kinds.keys() & {GroupByTree, GroupByCombined}:
         route = Route.TREE
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
@@ -172,14 +175,19 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
+        case GroupByCombined():
+            return [("combine", len(node._layer()))]
+        case GroupByFolded():
+            return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
-            return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]
+            moved = parts * node.outputs + parts * cuts_first(node._meta)
+            return [("exchange", parts + moved), ("finalize", node.outputs)]
         case GroupByChunkExchange():
             parts = len(node.chunks)
             return [
                 ("chunk", parts),
-                ("exchange", parts * node.outputs),
+                ("exchange", parts * node.outputs + parts * cuts_first(node.promised.sent)),
                 ("finalize", node.outputs),
             ]
         case GroupByNarrowed():

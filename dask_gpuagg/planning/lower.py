@@ -24,8 +24,10 @@ from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
     GroupByChunks,
+    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
+    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -109,6 +111,8 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     Routing
     """
     npartitions = query.frame.npartitions
+    if query.finest is not None:
+        return Routing(Route.TREE, 1, "states of the finest groups are folded")
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node
         outputs = expr.npartitions
@@ -150,6 +154,8 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """
     plan, outputs = query.plan, decision.outputs
     partial: Expr
+    if query.finest is not None:
+        return _folded(replace(query, plan=query.finest), query, decision)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
@@ -182,6 +188,15 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if buckets == outputs:
         return exchanged
     return GroupByGather(exchanged, plan, query.meta, outputs)
+
+
+def _folded(finest: GroupByQuery, query: GroupByQuery, decision: Routing) -> Expr:
+    """Groups by some keys from those by all, whose nodes other sets of keys share."""
+    partials = _partials(finest, finest.chunks)
+    whole = GroupByCombined.build(partials, finest.plan, query.split_every)
+    levels = len(finest.plan.keys)
+    level = GroupByFolded(whole, query.plan, levels, query.kept)
+    return GroupByMerge(level, query.plan, query.meta, decision)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:

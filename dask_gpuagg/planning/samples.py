@@ -168,8 +168,8 @@ def _obstacle(query: GroupByQuery) -> str | None:
     problem = cluster_problem()  # such a worker would let the sample hang as well
     if problem is not None:
         return problem
-    worker = sys.modules.get("distributed.worker")
-    if worker is not None and getattr(worker.thread_state, "execution_state", None):
+    state = getattr(sys.modules.get("distributed.worker"), "thread_state", None)
+    if getattr(state, "execution_state", None):
         return "the planner runs inside a task"
     return None
 
@@ -177,10 +177,8 @@ def _obstacle(query: GroupByQuery) -> str | None:
 def holds_data(node: FromGraph) -> bool:
     """Whether a graph is the data of a persisted collection: futures, or values."""
     layer = node.operand("layer")
-    futures = sys.modules.get("distributed.client")
-    kinds: tuple[type, ...] = (DataNode,)
-    if futures is not None:
-        kinds = (DataNode, futures.Future)
+    future = getattr(sys.modules.get("distributed.client"), "Future", None)
+    kinds = (DataNode,) if future is None else (DataNode, future)
     return all(isinstance(v, kinds) or hasattr(type(v), "dtypes") for v in dict(layer).values())
 
 

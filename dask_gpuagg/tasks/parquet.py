@@ -29,6 +29,9 @@ from dask_gpuagg.engines.host.grouping import is_dictionary
 AS_READ = {"split_blocks": True}
 # Text that is written out takes four bytes for its length: below, it is in a dictionary.
 _LENGTH_BYTES = 4
+# Encodings of text that pyarrow reads into a dictionary; of those that take the difference from the
+# text before it does not.
+_READABLE = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 
 _TEXT_KEYS = "gpuagg_text_keys"
 
@@ -120,7 +123,7 @@ def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[s
             name = column.path_in_schema
             if name in found:
                 text = column.total_uncompressed_size >= _LENGTH_BYTES * column.num_values
-                found[name] &= not text
+                found[name] &= not text and _READABLE.issuperset(column.encodings)
     return [name for name, wanted in found.items() if wanted]
 
 
