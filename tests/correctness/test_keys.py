@@ -446,3 +446,15 @@ def test_a_key_in_a_dictionary_of_arrow_stays_in_it(by: Any):
     for dropna in (True, False):
         got = compare(lambda f, dropna=dropna: f.groupby(by, dropna=dropna).y.sum(), data)
         assert got.index.get_level_values("k").dtype == kind
+
+
+@pytest.mark.parametrize("values", ["bool[pyarrow]", "int64[pyarrow]", "string[pyarrow]"])
+def test_lists_of_arrows_values_by_a_key_in_a_dictionary(values: str):
+    """Dask's sample rows have no such key, so metadata of no group has the dtype of the values."""
+    kind = arrow(pa.dictionary(pa.int32(), pa.string()))
+    keys = pd.Series(["a", "b", "a", "b"], dtype=kind)
+    data = pd.DataFrame({"k": keys, "x": pd.Series([1, 0, 1, 1], dtype="int64[pyarrow]")})
+    data["x"] = data["x"].astype(values)
+    got = partitioned(data, 2).groupby("k").agg({"x": [list, "count"]}).compute()
+    wanted = {k: v.tolist() for k, v in data.x.groupby(keys.astype("str"))}
+    assert got[("x", "list")].to_dict() == wanted

@@ -123,8 +123,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         return _narrowed(series, dtype)
     if narrow and series.isna().any() and isinstance(dtype, np.dtype):
         return _with_nan(series)  # a null has no place in the promised dtype
-    if rule == "object" and isinstance(dtype, pd.ArrowDtype):
-        # metadata made by pandas: list<...>[pyarrow]
+    if rule == "object" and isinstance(dtype, pd.ArrowDtype) and _holds_lists(dtype):
+        # metadata made by pandas; made of no group it has the dtype of the values
         return pd.array([_with_none(values) for values in series], dtype=dtype)
     if output.kind is Kind.WHOLE and series.dtype == np.float64 and _is_narrow_float(dtype):
         return series.array  # pandas' medians of float16 are float64, whatever the metadata says
@@ -133,6 +133,11 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
     if isinstance(dtype, pd.CategoricalDtype) and isinstance(series.dtype, pd.CategoricalDtype):
         return series.array  # categories are known only now
     return series.astype(dtype).array
+
+
+def _holds_lists(dtype: pd.ArrowDtype) -> bool:
+    of = dtype.pyarrow_dtype
+    return bool(pa.types.is_list(of) or pa.types.is_large_list(of))
 
 
 def _selects_objects(output: Output, series: pd.Series, dtype: Any) -> bool:
