@@ -215,6 +215,33 @@ def test_partials_are_gone_before_they_are_merged(
         assert ([each == {} for each in tables] == [True] * 3) == (bool(owned) and not short)
 
 
+@pytest.mark.parametrize("way", ["combine", "finalize"])
+def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(("sum", "first", "count"), True, True)
+    pieces = [frame(400, seed) for seed in range(3)]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+
+    class Small(Watching):
+        def _several(self, tables: Any) -> Any:
+            if sum(len(each["groups"]) for each in tables) > 30:
+                raise MemoryError("Requested bytes 1")
+            return super()._several(tables)
+
+    engine = Small(tables)
+    monkeypatch.setattr(merging, "engine_of", lambda _: engine)
+    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
+    if way == "combine":
+        made = host.finalize([merging.combined(tables, plan, owned=True)], plan, whole.iloc[:0])
+    else:
+        made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
+    pd.testing.assert_frame_equal(made.sort_index(), whole)
+    # at once, twice; then parts of which no more is known
+    assert engine.least == [20, 20, *[0] * merging._PARTS]
+
+
 def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(("sum", "nunique"), True, True)
     pieces = [frame(400, seed) for seed in range(3)]
