@@ -24,11 +24,11 @@ def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Pa
         return partials[0]
     engine = engine_of(partials[0])
     tables, together, dtypes = unify(partials, plan, engine)
-    if owned:
-        tables = _in_one(partials, tables, together, engine)
+    least = _least(tables)
+    copied = owned and _in_one(partials, tables, together, engine)
     made = _merged(
-        lambda: engine.combine(tables, together),
-        lambda: combined_in_parts(tables, together, engine, _PARTS),
+        lambda: engine.combine(tables, together, **({"least": least} if copied else {})),
+        lambda: combined_in_parts(tables, together, engine, _PARTS, **_of_parts(copied)),
         tables,
         together,
     )
@@ -57,35 +57,48 @@ def finalized(
     """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
-    if owned:
-        tables = _in_one(partials, tables, together, engine)
+    least = _least(tables)
+    copied = owned and _in_one(partials, tables, together, engine)
+    given = {"least": least} if copied else {}
     return _merged(
-        lambda: engine.finalize(tables, together, meta, bucket, owned),
-        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
+        lambda: engine.finalize(tables, together, meta, bucket, owned, **given),
+        lambda: finalized_in_parts(
+            tables, together, meta, engine, _PARTS, owned, **_of_parts(copied)
+        ),
         tables,
         together,
     )
 
 
-def _in_one(
-    partials: Sequence[Partial], tables: list[Partial], plan: Plan, engine: Any
-) -> list[Partial]:
-    """Partials of a GPU as one, in which a group may have several rows: the others are emptied.
+def _in_one(partials: Sequence[Partial], tables: list[Partial], plan: Plan, engine: Any) -> bool:
+    """Make partials of a GPU one, in which a group may have several rows; the others are emptied.
 
     Merging needs room for what it moves, which that of the partials themselves may be. Where
-    there is none for a copy of them, they stay.
+    there is none for a copy of them, they stay, and the answer is false.
     """
     if plan.tables != ("groups",) or len(tables) == 1 or engine_name(tables[0]) != DEVICE:
-        return tables
+        return False
 
-    def copied() -> list[Partial]:
-        return [{"groups": engine.stack(engine.alike([t["groups"] for t in tables], plan))}]
+    def copied() -> Any:
+        return engine.stack(engine.alike([t["groups"] for t in tables], plan))
 
-    made = first_that_fits([copied, after_free(copied), lambda: tables], MemoryError)
-    if made is not tables:
-        for each in (*partials, *tables):
-            each.clear()
-    return made
+    made = first_that_fits([copied, after_free(copied), lambda: None], MemoryError)
+    if made is None:
+        return False
+    for each in (*partials, *tables):
+        each.clear()
+    tables[:] = [{"groups": made}]
+    return True
+
+
+def _least(tables: Sequence[Partial]) -> int:
+    """How many groups partials have together, at least; 0 where that is not known."""
+    return max(len(each["groups"]) if "groups" in each else 0 for each in tables)
+
+
+def _of_parts(copied: bool) -> dict[str, int]:
+    """What is known of parts of one table that has groups in several rows: nothing."""
+    return {"least": 0} if copied else {}
 
 
 def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
@@ -117,11 +130,13 @@ def bytes_of(partials: Iterable[Any]) -> int:
     return int(sum(e.bytes_of(c) for e, c in zip(engines, columns, strict=True)))
 
 
-def combined_in_parts(tables: Sequence[Partial], plan: Plan, engine: Any, parts: int) -> Partial:
+def combined_in_parts(
+    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, **given: int
+) -> Partial:
     """Partials combined one part of the key hashes after the other, the others on the host."""
     made = []
     for pieces in _parts_on_host(tables, plan, engine, parts):
-        made.append(Spilled.of(engine.combine(pieces(), plan)))
+        made.append(Spilled.of(engine.combine(pieces(), plan, **given)))
     found = [each.restored() for each in made]
     stacked = {name: engine.alike([tables[name] for tables in found], plan) for name in plan.tables}
     return {name: engine.stack(tables) for name, tables in stacked.items()}
@@ -134,11 +149,12 @@ def finalized_in_parts(
     engine: Any,
     parts: int,
     owned: bool = False,
+    **given: int,
 ) -> Any:
     """The output of partials, made one part of the key hashes after the other."""
     made = []
     for pieces in _parts_on_host(tables, plan, engine, parts, owned):
-        made.append(Spilled.of(engine.finalize(pieces(), plan, meta)))
+        made.append(Spilled.of(engine.finalize(pieces(), plan, meta, **given)))
     outputs = [each.restored() for each in made]
     return engine.concatenated_outputs(outputs, plan, meta)
 

@@ -162,18 +162,21 @@ class Watching(Short):
         self.there = [weakref.ref(each["groups"]) for each in tables]
         self.short = short
         self.seen: list[int] = []
+        self.least: list[int | None] = []
 
     def stack(self, tables: Any) -> Any:
         if self.short:
             raise MemoryError("Requested bytes 1")
         return host.stack(tables)
 
-    def combine(self, tables: Any, plan: Any) -> Any:
+    def combine(self, tables: Any, plan: Any, least: int | None = None) -> Any:
         self.seen.append(sum(of() is not None for of in self.there))
+        self.least.append(least)
         return host.combine(self._several(tables), plan)
 
-    def finalize(self, tables: Any, *rest: Any) -> Any:
+    def finalize(self, tables: Any, *rest: Any, least: int | None = None) -> Any:
         self.seen.append(sum(of() is not None for of in self.there))
+        self.least.append(least)
         return host.finalize(self._several(tables), *rest)
 
     def _several(self, tables: Any) -> Any:
@@ -195,7 +198,7 @@ def test_partials_are_gone_before_they_are_merged(
     for way in ("combined", "finalized"):
         inputs = [inputs_of(piece, ["k"], plan) for piece in pieces]
         tables = [partial_of(part, plan, host) for part in inputs]
-        engine = Watching(tables, bool(short))
+        engine, largest = Watching(tables, bool(short)), max(len(t["groups"]) for t in tables)
         whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
         monkeypatch.setattr(merging, "engine_of", lambda _, engine=engine: engine)
         monkeypatch.setattr(merging, "engine_name", lambda _: "device")
@@ -205,9 +208,38 @@ def test_partials_are_gone_before_they_are_merged(
         else:
             result = merging.finalized(tables, plan, whole.iloc[:0], owned=bool(owned))
         pd.testing.assert_frame_equal(result, whole)
+        # the rows of the copy are more than there are groups
+        assert engine.least[0] == (largest if owned and not short else None)
         # what is brought to another dtype is a table of its own
         assert engine.seen[0] == there or found == "float64"
         assert ([each == {} for each in tables] == [True] * 3) == (bool(owned) and not short)
+
+
+@pytest.mark.parametrize("way", ["combine", "finalize"])
+def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(("sum", "first", "count"), True, True)
+    pieces = [frame(400, seed) for seed in range(3)]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+
+    class Small(Watching):
+        def _several(self, tables: Any) -> Any:
+            if sum(len(each["groups"]) for each in tables) > 30:
+                raise MemoryError("Requested bytes 1")
+            return super()._several(tables)
+
+    engine = Small(tables)
+    monkeypatch.setattr(merging, "engine_of", lambda _: engine)
+    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
+    if way == "combine":
+        made = host.finalize([merging.combined(tables, plan, owned=True)], plan, whole.iloc[:0])
+    else:
+        made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
+    pd.testing.assert_frame_equal(made.sort_index(), whole)
+    # at once, twice; then parts of which no more is known
+    assert engine.least == [20, 20, *[0] * merging._PARTS]
 
 
 def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,13 +120,16 @@ def partial(
     return tables
 
 
-def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
-    """Merge partials into one, of the same layout; see ``host.combine``."""
+def combine(partials: Sequence[Partial], plan: Plan, least: int | None = None) -> Partial:
+    """Merge partials into one, of the same layout; see ``host.combine``.
+
+    ``least`` says how many groups there are at least where a partial has several rows of some.
+    """
     tables: Partial = {}
     for name in plan.tables:
         stacked = stack(alike([p[name] for p in partials], plan))
         if name == "groups":
-            stacked = merged(stacked, plan, _least(partials))
+            stacked = merged(stacked, plan, _least(partials) if least is None else least)
         elif name.startswith("pairs"):
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
         elif name.startswith("sketch"):
@@ -142,8 +145,9 @@ def finalize(
     meta: Any,
     bucket: tuple[int, int] | None = None,
     owned: bool = False,
+    least: int | None = None,
 ) -> Any:
-    """Merge partials and make the outputs; see ``host.finalize``.
+    """Merge partials and make the outputs; see ``host.finalize``, and ``combine`` for ``least``.
 
     Unobserved categories are found with all groups at hand, so ``bucket`` is not needed. ``owned``
     changes nothing: the outputs are made anew.
@@ -160,7 +164,9 @@ def finalize(
                 continue
             stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = keys_of(next(iter(stacked.values())))
-    least = 0 if plan.states_from_rows or plan.drops_late else _least(partials)
+    least = _least(partials) if least is None else least
+    if plan.states_from_rows or plan.drops_late:
+        least = 0
     if plan.drops_late:
         stacked = {name: _without_null_keys(t) for name, t in stacked.items()}
     numberings: dict[str, Numbering] = {}
