@@ -188,7 +188,9 @@ def test_no_rows() -> None:
 OWN = dd.Aggregation("mine", lambda s: s.sum(), lambda s: s.sum())
 
 
-@pytest.mark.parametrize("asked", ["first", "last", "idxmin", OWN], ids=str)
+@pytest.mark.parametrize(
+    "asked", ["first", "last", "idxmin", OWN], ids=["first", "last", "idxmin", "own"]
+)
 def test_the_order_of_rows_is_lost(asked: Any) -> None:
     name = asked if isinstance(asked, str) else "mine"
     with pytest.raises(UnsupportedGroupBy, match=f"{name} may depend on the order of rows"):
