@@ -11,9 +11,13 @@ import dask.dataframe as dd
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import FrameBase
+from dask.dataframe.dask_expr._concat import StackPartition
+from dask.dataframe.dask_expr._expr import BlockwiseHead
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
+from dask_gpuagg.frontend.sorted_outputs import PERSIST
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
@@ -27,6 +31,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
+    (FrameBase, PERSIST, ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (
@@ -50,7 +55,16 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         G.SingleAggregation,
         ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
     ),
-    # constructed by position, with one operand of ours after Dask's
+    # constructed by position
+    (
+        StackPartition,
+        [
+            *("join", "ignore_order", "axis", "ignore_unknown_divisions"),
+            *("interleave_partitions", "_kwargs"),
+        ],
+    ),
+    (BlockwiseHead, ["frame", "n", "npartitions", "safe"]),
+    # with one operand of ours after Dask's
     (
         TreeReduce,
         [

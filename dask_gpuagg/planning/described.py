@@ -26,6 +26,7 @@ from dask_gpuagg.planning.nodes import (
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
 from dask_gpuagg.states import STATES
@@ -79,6 +80,9 @@ class Physical:
             return f"none: one task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
+        if self.route is Route.RANGES:
+            outputs = f"{outputs}, by ranges of keys"
+            return f"exchange of {_counted(self.partials, 'partial')} into {outputs}"
         if self.route is Route.EXCHANGE:
             text = f"exchange of {_counted(self.partials, 'partial')} into {self.pieces:,}"
             if self.pieces != self.outputs:
@@ -113,6 +117,8 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     route, pieces, reason = Route.ALIGNED, 0, ""
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
         route, partials = Route.DIRECT, 0
+    elif GroupByRanges in kinds:
+        route = Route.RANGES
     elif exchange is not None:
         route = Route.EXCHANGE
         pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
@@ -122,6 +128,8 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         reason = kinds[GroupByNarrowed].decision.reason
     elif GroupByTree in kinds:
         route = Route.TREE
+    if GroupByDivided in kinds:
+        reason = f"{decision.reason}; {without_ranges(query)}"
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
         for step, number in _tasks(node):
@@ -172,6 +180,11 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
+        case GroupByRanges():
+            parts = node.frame.npartitions
+            return [("exchange", 2 * parts + 1 + parts * node.outputs), ("finalize", node.outputs)]
+        case GroupByDivided():
+            return [("divide", 1 + node.outputs)]
         case GroupByExchange():
             parts = node.frame.npartitions
             return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]

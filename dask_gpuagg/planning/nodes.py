@@ -49,7 +49,7 @@ from dask_gpuagg.tasks.tasks import (
 )
 
 
-class _Quiet(Expr):
+class Quiet(Expr):
     """Leaves the long operands out of ``pprint()``; ``explain()`` prints them."""
 
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
@@ -69,7 +69,7 @@ class _Quiet(Expr):
         return described
 
 
-class _OfRows(_Quiet, Blockwise):
+class _OfRows(Quiet, Blockwise):
     """Shared by the nodes that read the input; their last operands are the keys."""
 
     @property
@@ -99,7 +99,7 @@ class GroupByPartial(_OfRows):
         return pd.DataFrame()
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _broadcast_dep(self, dep: Expr) -> bool:
         return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
@@ -134,7 +134,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return f"gpuagg_direct-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(1)
+        return unknown(1)
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
@@ -142,7 +142,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
-class GroupByChunks(_Quiet):
+class GroupByChunks(Quiet):
     """Chunks reduced to partials."""
 
     _parameters = ["chunks", "plan"]
@@ -156,7 +156,7 @@ class GroupByChunks(_Quiet):
         return f"gpuagg_chunk-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(len(self.chunks))
+        return unknown(len(self.chunks))
 
     def _layer(self) -> dict[Any, Any]:
         layer: dict[Any, Any] = self.chunks.futures()
@@ -166,7 +166,7 @@ class GroupByChunks(_Quiet):
         return layer
 
 
-class _Reduction(NamedByBytes, _Quiet):
+class Reduction(NamedByBytes, Quiet):
     """Shared by the nodes whose output is the user's result."""
 
     @property
@@ -178,7 +178,7 @@ class _Reduction(NamedByBytes, _Quiet):
         return f"{self._prefix}-{self.deterministic_token}"
 
 
-class OfChunks(_Reduction):
+class OfChunks(Reduction):
     """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
@@ -188,7 +188,7 @@ class OfChunks(_Reduction):
         return self.promised.meta
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
 
 class GroupByChunkDirect(OfChunks):
@@ -218,7 +218,7 @@ def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: A
     return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
-class GroupByTree(_Reduction, TreeReduce):
+class GroupByTree(Reduction, TreeReduce):
     """Partials combined ``split_every`` at a time, finalized into one output, by Dask's tree."""
 
     _parameters = [*TreeReduce._parameters, "decision"]
@@ -252,14 +252,14 @@ class GroupByTree(_Reduction, TreeReduce):
         return [" " * indent + line for line in [header, *lines]]
 
 
-class GroupByExchange(_Reduction):
+class GroupByExchange(Reduction):
     """Partials split by key hash; every output merges its pieces in partition order."""
 
     _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
     _prefix = "gpuagg_exchange"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
@@ -270,7 +270,7 @@ class GroupByExchange(_Reduction):
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
         splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
         for j in range(outputs):
-            layer |= _merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
+            layer |= merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
         return layer
 
 
@@ -289,11 +289,11 @@ class GroupByChunkExchange(OfChunks):
         splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
         for j in range(outputs):
             bucket = (j, outputs)
-            layer |= _merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
+            layer |= merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
         return layer
 
 
-def _merged(
+def merged(
     key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
 ) -> dict[Any, Task]:
     """The tasks that select the pieces of one output from all splits, and merge them."""
@@ -306,7 +306,7 @@ def _merged(
     return layer
 
 
-class GroupByPieces(_Quiet, Blockwise):
+class GroupByPieces(Quiet, Blockwise):
     """Every partial as a table of pieces, one for each output, that Dask's shuffles understand."""
 
     _parameters = ["frame", "plan", "buckets"]
@@ -318,14 +318,14 @@ class GroupByPieces(_Quiet, Blockwise):
         return pieces_table(nothing, nothing, [])
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         partial = self._blockwise_arg(self.frame, index)
         return Task(name, gpuagg_pieces, partial, self.plan, self.buckets, index)
 
 
-class GroupByMerge(_Reduction, Blockwise):
+class GroupByMerge(Reduction, Blockwise):
     """One output from each partition of shuffled pieces, or of whole partials."""
 
     _parameters = ["frame", "plan", "_meta", "decision"]
@@ -333,7 +333,7 @@ class GroupByMerge(_Reduction, Blockwise):
     operation = staticmethod(gpuagg_merge)
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         table = self._blockwise_arg(self.frame, index)
@@ -341,7 +341,7 @@ class GroupByMerge(_Reduction, Blockwise):
         return Task(name, gpuagg_merge, table, plan=self.plan, meta=self._meta, bucket=bucket)
 
 
-class GroupByGather(_Reduction):
+class GroupByGather(Reduction):
     """Finished outputs gathered into fewer, sorted if the plan says so.
 
     Each has every so many-th one, and so the groups whose hash gives its number modulo that of the
@@ -352,7 +352,7 @@ class GroupByGather(_Reduction):
     _prefix = "gpuagg_gather"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
@@ -363,14 +363,14 @@ class GroupByGather(_Reduction):
         return layer
 
 
-class GroupBySelect(_Reduction):
+class GroupBySelect(Reduction):
     """A finished output divided by key hash into several."""
 
     _parameters = ["frame", "plan", "_meta", "outputs"]
     _prefix = "gpuagg_select"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         whole = TaskRef((self.frame._name, 0))
@@ -381,7 +381,7 @@ class GroupBySelect(_Reduction):
         return layer
 
 
-def _unknown(npartitions: int) -> tuple[None, ...]:
+def unknown(npartitions: int) -> tuple[None, ...]:
     """Divisions of that many partitions, unknown."""
     return (None,) * (npartitions + 1)
 

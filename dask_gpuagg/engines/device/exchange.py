@@ -74,31 +74,39 @@ def _hash_columns(key: Any) -> list[Any]:
 
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    places = {name: _place_of(whole, plan, buckets, second) for name, whole in tables.items()}
+    return divided_tables(tables, places, buckets)
+
+
+def divided_tables(tables: Partial, places: dict[str, cp.ndarray], buckets: int) -> list[Partial]:
+    """Divide a partial into one per output, by the output of each row of each table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        order, ends = _order_of(whole, plan, buckets, second)
+        order, ends = _order_of(places[name], buckets)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(whole, order[start:end])
+            part[name] = taken(whole, order[start:end])
     return parts
 
 
 def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(whole, plan, buckets)
-    return _taken(whole, order), ends
+    order, ends = _order_of(_place_of(whole, plan, buckets), buckets)
+    return taken(whole, order), ends
 
 
-def _order_of(
-    whole: Any, plan: Plan, buckets: int, second: bool = False
-) -> tuple[cp.ndarray, list[int]]:
+def _place_of(whole: Any, plan: Plan, buckets: int, second: bool = False) -> cp.ndarray:
+    """The output of each row by the hash of its key."""
     keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
-    of_row = bucket_of(keys, buckets, second).values
+    return bucket_of(keys, buckets, second).values
+
+
+def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
 
-def _taken(whole: Any, rows: cp.ndarray) -> Any:
+def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
     names = names_of(whole)
     made = plc.copying.gather(

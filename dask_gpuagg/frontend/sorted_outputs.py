@@ -1,0 +1,271 @@
+"""Sorted results with several outputs: ``groupby(..., sort=True).agg(..., split_out=4)``.
+
+Dask promises one partition of any sorted result. Where the user asks for more, the group-by is
+wrapped in a node that promises these, when the expression is made: every operation on the result
+sees the same number, whoever runs the group-by in the end. Outputs are sorted one after the other,
+and the keys at which they are divided depend on the data, so divisions are unknown.
+
+Dask takes equal numbers of unknown divisions for the same divisions. Two such results have other
+bounds, so what is combined by row labels is gathered, combined, and divided again (``combined``).
+That holds for results that are persisted as well, whose nodes are told by their names.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import FrameBase, new_collection
+from dask.dataframe.dask_expr._concat import Concat, StackPartition
+from dask.dataframe.dask_expr._expr import (
+    AlignAlignPartitions,
+    AlignGetitem,
+    Blockwise,
+    BlockwiseHead,
+    ClearDivisions,
+    Expr,
+    MapAlign,
+    MapOverlapAlign,
+    MapPartitions,
+    MaybeAlignPartitions,
+    OpAlignPartitions,
+    Partitions,
+    Projection,
+    UFuncAlign,
+    are_co_aligned,
+    determine_column_projection,
+)
+from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
+from dask.dataframe.dask_expr.io import FromGraph
+
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.planning.nodes import unknown
+from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
+
+# nodes that combine their inputs by row labels; those that cannot where some divisions are unknown
+_BY_LABELS = (MaybeAlignPartitions, MapOverlapAlign)
+_BY_DIVISIONS = (OpAlignPartitions, UFuncAlign, MapOverlapAlign, Concat)
+# nodes whose partitions are divided where the data says
+_DIVIDED = (GroupByRanges, GroupByDivided, RepartitionToMore)
+# nodes that leave rows in their order and partitions in theirs
+_IN_ORDER = (Blockwise, MaybeAlignPartitions, Repartition, Partitions, Concat)
+# what the names of persisted results begin with
+_PERSISTED = "gpuagg_sorted_"
+
+# functions of collections that are wrapped
+PERSIST = "__dask_postpersist__"
+
+
+class SortedOutputs(Expr):
+    """A sorted result of one partition as several, each with a range of the keys."""
+
+    _parameters = ["frame", "outputs"]
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _divisions(self) -> tuple[None, ...]:
+        return unknown(self.outputs)
+
+    def _simplify_up(self, parent: Any, dependents: Any) -> Any:
+        below = self.frame
+        if not isinstance(parent, Projection) or not _takes_columns(below):
+            return None
+        wanted = determine_column_projection(self, parent, dependents)
+        wanted = wanted if isinstance(wanted, list) else [wanted]
+        read = [c for c in below.frame.columns if c in wanted or c in below._by_columns]
+        if read == list(below.frame.columns):
+            return None
+        fewer = type(below)(below.frame[read], *below.operands[1:])
+        return type(parent)(type(self)(fewer, self.outputs), *parent.operands[1:])
+
+    def _lower(self) -> Any:
+        if acting():
+            return RepartitionToMore(_one(self.frame), self.outputs)
+        # nothing puts results together that are combined
+        return in_first(self.frame, self.outputs)
+
+
+def _takes_columns(node: Any) -> bool:
+    """Whether a group-by gives a column for each that it reads, by the same label."""
+    if not isinstance(node, G.SingleAggregation | G.GroupByReduction) or node.frame.ndim == 1:
+        return False
+    return not isinstance(node, G.Cov) and getattr(node, "_slice", None) is None
+
+
+def with_outputs(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper of ``aggregate`` or of a method that promises the outputs that are asked for.
+
+    Parameters
+    ----------
+    call : callable
+        Of Dask's function, the group-by and the arguments.
+    """
+
+    def wrapper(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = call(original, self, *args, **kwargs)
+        outputs = _asked(original, self, *args, **kwargs)
+        # a median of stock Dask has its outputs, in no order
+        if outputs < 2 or made.npartitions > 1:
+            return made
+        return new_collection(_promised(made.expr, outputs))
+
+    return wrapper
+
+
+def _asked(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> int:
+    """How many outputs of a sorted result were asked for; 0 where none were."""
+    if not self.sort:
+        return 0
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    split_out = given.get("split_out", given.get("kwargs", {}).get("split_out"))
+    if callable(split_out):
+        split_out = split_out(self.obj.npartitions)
+    if split_out is True:
+        return int(self.obj.npartitions)
+    return int(split_out) if isinstance(split_out, Integral) else 0
+
+
+def _promised(expr: Any, outputs: int) -> Expr:
+    """A result with its group-by wrapped; itself wrapped where it is of several."""
+    node = expr
+    while not logical.is_aggregation(node):
+        inputs = node.dependencies()
+        if not isinstance(node, Blockwise) or len(inputs) != 1:
+            return SortedOutputs(expr, outputs)
+        (node,) = inputs
+    one = node.substitute_parameters({"split_out": 1}) if "split_out" in node._parameters else node
+    promised: Expr = expr.substitute(node, SortedOutputs(one, outputs))
+    return promised
+
+
+def in_first(frame: Any, outputs: int) -> Expr:
+    """All rows in the first of several partitions, by nodes of Dask's alone.
+
+    So two such results have equal bounds.
+
+    Parameters
+    ----------
+    frame : Expr
+    outputs : int
+    """
+    whole = _one(frame)
+    nothing = BlockwiseHead(whole, 0, 1, False)
+    given: tuple[Any, ...] = ("outer", False, 0, False, False, {})
+    return StackPartition(*given, whole, *[nothing] * (outputs - 1))
+
+
+def _is_in_first(node: Any) -> bool:
+    if not isinstance(node, StackPartition):
+        return False
+    return all(isinstance(f, BlockwiseHead) and f.n == 0 for f in node._frames[1:])
+
+
+def _one(frame: Any) -> Any:
+    """A frame as one partition."""
+    if isinstance(frame, SortedOutputs):
+        return _one(frame.frame)
+    one = frame if frame.npartitions == 1 else Repartition(frame, new_partitions=1)
+    # some divisions that are known and some that are not would not be the same
+    return ClearDivisions(one) if one.known_divisions else one
+
+
+def has_ranges(expr: Any) -> bool:
+    """Whether partitions of an expression are divided where the data says.
+
+    Parameters
+    ----------
+    expr : Expr
+    """
+    stack: list[Any] = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (SortedOutputs, *_DIVIDED)):
+            return True
+        if isinstance(node, FromGraph) and node.operand("name_prefix").startswith(_PERSISTED):
+            return True
+        if isinstance(node, _IN_ORDER) and not _is_in_first(node):
+            stack += _inputs(node)
+    return False
+
+
+def combined(node: Any) -> Expr | None:
+    """What a node that combines results with several outputs is lowered to.
+
+    Parameters
+    ----------
+    node : Expr
+
+    Returns
+    -------
+    Expr or None
+        With as many partitions as the node; ``None`` where Dask combines its inputs rightly.
+    """
+    if isinstance(node, MapPartitions):
+        return _by_partitions(node)
+    whole: Expr | None
+    if isinstance(node, AlignGetitem) and isinstance(node.frame, AlignAlignPartitions):
+        aligned = _whole(node.frame)
+        whole = None if aligned is None else AlignGetitem(aligned, node.position)
+    elif isinstance(node, MapAlign | AlignAlignPartitions):
+        # the other frame of a map is gathered by Dask, and an alignment has two results
+        return None
+    else:
+        whole = _whole(node)
+    if whole is None or node.npartitions == 1:
+        return whole
+    return SortedOutputs(whole, node.npartitions)
+
+
+def _whole(node: Any) -> Expr | None:
+    """A node on inputs of one partition, where it combines results with several outputs."""
+    concat = type(node) is Concat and node.axis == 1
+    if not (concat or isinstance(node, _BY_LABELS)):
+        return None
+    inputs = _frames(node)
+    if len(inputs) < 2 or (concat and are_co_aligned(*inputs)):
+        return None
+    several = [each for each in inputs if each.npartitions > 1]
+    if not any(map(has_ranges, several)):
+        return None
+    if not isinstance(node, _BY_DIVISIONS) and any(each.known_divisions for each in several):
+        return None  # Dask shuffles all
+    return _with_inputs(node, _one)
+
+
+def _by_partitions(node: Any) -> Expr | None:
+    """Partitions of several results, for a function that gets those of the same number."""
+    several = [each for each in _frames(node) if each.npartitions > 1]
+    if len(several) < 2 or are_co_aligned(*several) or not any(map(has_ranges, several)):
+        return None
+    if any(each.known_divisions for each in several):
+        return None
+    return _with_inputs(node, lambda f: f if f.npartitions == 1 else in_first(f, f.npartitions))
+
+
+def _inputs(node: Any) -> list[Any]:
+    return list(node.dependencies())
+
+
+def _frames(node: Any) -> list[Any]:
+    return [each for each in _inputs(node) if each.ndim > 0]
+
+
+def _with_inputs(node: Any, change: Callable[[Any], Any]) -> Expr:
+    operands = [
+        change(each) if isinstance(each, Expr) and each.ndim > 0 else each for each in node.operands
+    ]
+    changed: Expr = type(node)(*operands)
+    return changed
+
+
+def persisted(original: Callable[[Any], Any], self: FrameBase) -> Any:
+    """How a collection is rebuilt of what was computed: by a name that says what it was."""
+    rebuild, (*state, name) = original(self)
+    return rebuild, (*state, f"{_PERSISTED}{name}" if has_ranges(self.expr) else name)
