@@ -40,7 +40,8 @@ def bounds_of(samples: Sequence[tuple[Any, int]], plan: Plan, outputs: int) -> A
         return None
     stacked = stacked.drop_duplicates(ignore_index=True)
     ordered = stacked.sort_values(names, na_position="last", ignore_index=True)
-    return taken(ordered, cp.arange(1, outputs, dtype=cp.int32) * len(ordered) // outputs)
+    first = np.arange(1, outputs) * len(ordered) // outputs
+    return taken(ordered, cp.asarray(first.astype(np.int32)))
 
 
 def _part(keys: Any, parts: int) -> Any:
