@@ -123,8 +123,10 @@ def _asked(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
     """How many outputs of a sorted result were asked for; 0 where none were."""
     if not self.sort:
         return 0
-    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
-    split_out = given.get("split_out", given.get("kwargs", {}).get("split_out"))
+    given = kwargs
+    if "split_out" not in kwargs:
+        given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    split_out = given.get("split_out")
     if callable(split_out):
         split_out = split_out(self.obj.npartitions)
     if split_out is True:

@@ -122,9 +122,10 @@ class TestRoutes:
     def test_without_a_method_the_exchange_is_ours(self, ddf):
         assert len(nodes(ddf.groupby("k").v.sum(split_out=3), GroupByExchange)) == 1
 
-    def test_sort_gives_one_sorted_output(self, ddf):
+    def test_sort_gives_sorted_outputs(self, ddf):
+        assert ddf.groupby("k", sort=True).v.sum().npartitions == 1
         query = ddf.groupby("k", sort=True).v.sum(split_out=3)
-        assert query.npartitions == 1
+        assert query.npartitions == 3
         same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
 
     def test_sorted_whole_groups_are_gathered(self, ddf):
