@@ -85,6 +85,10 @@ class SortedOutputs(Expr):
         fewer = type(below)(below.frame[read], *below.operands[1:])
         return type(parent)(type(self)(fewer, self.outputs), *parent.operands[1:])
 
+    def __dask_graph__(self) -> dict[Any, Any]:
+        # older releases of Dask ask for it to see that this is one of its expressions
+        return {}
+
     def _lower(self) -> Any:
         if acting():
             return RepartitionToMore(_one(self.frame), self.outputs)
@@ -215,14 +219,18 @@ def combined(node: Any) -> Expr | None:
     if isinstance(node, AlignGetitem) and isinstance(node.frame, AlignAlignPartitions):
         aligned = _whole(node.frame)
         whole = None if aligned is None else AlignGetitem(aligned, node.position)
-    elif isinstance(node, MapAlign | AlignAlignPartitions):
-        # the other frame of a map is gathered by Dask, and an alignment has two results
-        return None
+    elif isinstance(node, AlignAlignPartitions) or _gathers_other(node):
+        return None  # an alignment has two results
     else:
         whole = _whole(node)
     if whole is None or node.npartitions == 1:
         return whole
     return SortedOutputs(whole, node.npartitions)
+
+
+def _gathers_other(node: Any) -> bool:
+    """Whether Dask gathers the other Series of a map; older releases align it by its labels."""
+    return isinstance(node, MapAlign) and type(node)._lower is not MaybeAlignPartitions._lower
 
 
 def _whole(node: Any) -> Expr | None:
