@@ -33,7 +33,6 @@ from dask.dataframe.dask_expr._expr import (
     MapPartitions,
     MaybeAlignPartitions,
     OpAlignPartitions,
-    Partitions,
     Projection,
     UFuncAlign,
     are_co_aligned,
@@ -44,16 +43,12 @@ from dask.dataframe.dask_expr.io import FromGraph
 
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.patches import acting
-from dask_gpuagg.planning.nodes import unknown
+from dask_gpuagg.planning.nodes import Quiet, unknown
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
 
 # nodes that combine their inputs by row labels; those that cannot where some divisions are unknown
 _BY_LABELS = (MaybeAlignPartitions, MapOverlapAlign)
 _BY_DIVISIONS = (OpAlignPartitions, UFuncAlign, MapOverlapAlign, Concat)
-# nodes whose partitions are divided where the data says
-_DIVIDED = (GroupByRanges, GroupByDivided, RepartitionToMore)
-# nodes that leave rows in their order and partitions in theirs
-_IN_ORDER = (Blockwise, MaybeAlignPartitions, Repartition, Partitions, Concat)
 # what the names of persisted results begin with
 _PERSISTED = "gpuagg_sorted_"
 
@@ -183,22 +178,32 @@ def _one(frame: Any) -> Any:
 
 
 def has_ranges(expr: Any) -> bool:
-    """Whether partitions of an expression are divided where the data says.
+    """Whether partitions of an expression may be divided where the data of a result says.
 
     Parameters
     ----------
     expr : Expr
     """
-    stack: list[Any] = [expr]
+    stack, seen = [expr], set()
     while stack:
         node = stack.pop()
-        if isinstance(node, (SortedOutputs, *_DIVIDED)):
+        if node._name in seen:
+            continue
+        seen.add(node._name)
+        if _is_divided(node):
             return True
-        if isinstance(node, FromGraph) and node.operand("name_prefix").startswith(_PERSISTED):
-            return True
-        if isinstance(node, _IN_ORDER) and not _is_in_first(node):
+        # these place rows elsewhere
+        if not (logical.is_aggregation(node) or isinstance(node, Quiet) or _is_in_first(node)):
             stack += _inputs(node)
     return False
+
+
+def _is_divided(node: Any) -> bool:
+    if isinstance(node, FromGraph):
+        return bool(node.operand("name_prefix").startswith(_PERSISTED))
+    if isinstance(node, RepartitionToMore):
+        return bool(node.frame.npartitions == 1)
+    return isinstance(node, SortedOutputs | GroupByRanges | GroupByDivided)
 
 
 def combined(node: Any) -> Expr | None:
@@ -242,7 +247,7 @@ def _whole(node: Any) -> Expr | None:
     if len(inputs) < 2 or (concat and are_co_aligned(*inputs)):
         return None
     several = [each for each in inputs if each.npartitions > 1]
-    if not any(map(has_ranges, several)):
+    if not any(has_ranges(each) and not each.known_divisions for each in several):
         return None
     if not isinstance(node, _BY_DIVISIONS) and any(each.known_divisions for each in several):
         return None  # Dask shuffles all

@@ -87,6 +87,9 @@ IN_ORDER: dict[str, Operation] = {
     "projection": lambda r: r.a["y"],
     "columns of one": lambda r: r.a.x * 2 + r.a.y,
     "cumulative": lambda r: r.a.x + r.a.x.cumsum(),
+    "both cumulative": lambda r: r.a.x.cumsum() + r.b.x.cumsum(),
+    "both joined": lambda r: r.a.join(r.one, rsuffix="_o").y - r.b.join(r.one, rsuffix="_o").y_o,
+    "both shifted": lambda r: r.a.x.shift(1) + r.b.x.shift(1),
     "assign own": lambda r: r.a.assign(z=r.a.x - r.a.y),
     "filter": lambda r: r.a[r.a.x > 300],
     "loc": lambda r: r.a.loc[r.a.y > 100, "x"],
@@ -141,6 +144,7 @@ IN_NO_ORDER: dict[str, Operation] = {
     "nlargest": lambda r: r.a.nlargest(7, "y"),
     "isin": lambda r: r.a.x.isin([10, 200, 300]).sum(),
     "mean": lambda r: r.a.mean(),
+    "other index": lambda r: r.a.set_index("y").x + r.b.set_index("y").x,
     "values": lambda r: r.a.x.value_counts(),
 }
 
@@ -165,7 +169,7 @@ def same(got: Any, want: Any, ordered: bool) -> None:
 # an error, where stock Dask gives an answer; a map by old releases of Dask
 NOT_ALIGNED = {"map values", "concat columns", "add one", "add to one", "other number"}
 # Dask looks for the rows before a partition in the one before it, which is empty here
-BEFORE = {"shift", "diff"}
+BEFORE = {"shift", "diff", "both shifted"}
 # these rely on what is put right while the plugin is on
 MIXED = {"add hashed", "add to hashed", "concat hashed", "map hashed", "persisted and hashed"}
 
