@@ -32,6 +32,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
     (FrameBase, PERSIST, ["self"]),
+    (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (

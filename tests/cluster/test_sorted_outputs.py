@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import dask
 import dask.dataframe as dd
 import pandas as pd
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import dask_gpuagg
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
@@ -47,6 +50,30 @@ def test_workers_without_the_package(small: Client, name: str) -> None:
     ):
         got = small.compute(IN_ORDER[name](Results("k", OUTPUTS))).result(timeout=60)
     same(got, want, ordered=True)
+
+
+def test_a_killed_worker_costs_a_recomputation() -> None:
+    """The bounds are the same when they are made again, for some of the outputs."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+        dask_gpuagg.enabled(),
+    ):
+        pids = list(client.run(os.getpid).values())
+        query = dd.from_pandas(FRAME, npartitions=8).map_partitions(slowly)
+        query = query.groupby("k", sort=True).agg({"x": ["sum", "median"]}, split_out=5)
+        futures = client.compute(query.to_delayed())
+        time.sleep(0.7)
+        assert not all(future.done() for future in futures)
+        os.kill(pids[0], signal.SIGKILL)
+        parts = client.gather(futures)
+    want = FRAME.groupby("k").agg({"x": ["sum", "median"]})
+    pd.testing.assert_frame_equal(pd.concat(parts), want)
+
+
+def slowly(part: pd.DataFrame) -> pd.DataFrame:
+    time.sleep(0.2)
+    return part
 
 
 def test_a_scheduler_without_the_package(tmp_path: Path) -> None:

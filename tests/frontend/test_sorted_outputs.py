@@ -273,6 +273,41 @@ def without_outputs(whole: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+GROUPED: dict[str, Callable[[Any], Any]] = {
+    "series": lambda f: f.x.groupby(f.k, sort=True),
+    "computed": lambda f: f.groupby(f.k % 17, sort=True).x,
+    "function": lambda f: f.groupby(lambda label: label % 13, sort=True).x,
+    "level": lambda f: f.set_index("k").groupby("k", sort=True).x,
+    "index": lambda f: (lambda g: g.groupby(g.index, sort=True).x)(f.set_index("k")),
+    "several": lambda f: f.groupby(["j", f.k % 7], sort=True).x,
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_what_is_grouped_by(name: str) -> None:
+    grouped = GROUPED[name]
+    with dask_gpuagg.enabled():
+        ddf = dd.from_pandas(FRAME, npartitions=7)
+        few = ddf[ddf.x > 60]
+        result, other = grouped(ddf).sum(split_out=4), grouped(few).max(split_out=3)
+        assert (result.npartitions, other.npartitions) == (4, 3)
+        got, together = dask.compute(result, result - other)
+        again = result.reset_index().groupby("x", sort=True).size(split_out=2).compute()
+    want = grouped(FRAME).sum()
+    pd.testing.assert_series_equal(got, want)
+    pd.testing.assert_series_equal(together, want - grouped(FRAME[FRAME.x > 60]).max())
+    pd.testing.assert_series_equal(again, want.reset_index().groupby("x").size())
+
+
+def test_a_large_frame_keeps_its_partitions_beside_a_result(results: Results) -> None:
+    ddf = dd.from_pandas(FRAME, npartitions=7).set_index("k")
+    joined = ddf.assign(z=results.b.x)
+    lowered = joined.optimize(fuse=False).expr
+    assert not any(isinstance(node, GroupByDivided) for node in lowered.walk())
+    sums = FRAME[FRAME.x > 60].groupby("k").x.sum()
+    assert joined.z.sum().compute() == FRAME.k.map(sums).sum()
+
+
 def test_without_sort_nothing_is_promised() -> None:
     with dask_gpuagg.enabled():
         grouped = dd.from_pandas(FRAME, npartitions=7).groupby("k")
