@@ -299,6 +299,16 @@ def test_what_is_grouped_by(name: str) -> None:
     pd.testing.assert_series_equal(again, want.reset_index().groupby("x").size())
 
 
+def test_divisions_can_be_read_from_a_result(results: Results) -> None:
+    known = results.a.persist().reset_index().set_index("k", sorted=True)
+    assert known.known_divisions
+    assert known.npartitions == OUTPUTS
+    want = FRAME.groupby("k")[["x", "y"]].sum()
+    assert (known.divisions[0], known.divisions[-1]) == (want.index[0], want.index[-1])
+    got = known.x.rolling(3).sum().compute()
+    pd.testing.assert_series_equal(got, want.x.rolling(3).sum())
+
+
 def test_a_large_frame_keeps_its_partitions_beside_a_result(results: Results) -> None:
     ddf = dd.from_pandas(FRAME, npartitions=7).set_index("k")
     joined = ddf.assign(z=results.b.x)
