@@ -12,12 +12,11 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import FrameBase
-from dask.dataframe.dask_expr._concat import StackPartition
-from dask.dataframe.dask_expr._expr import BlockwiseHead
+from dask.dataframe.dask_expr._concat import Concat, StackPartition
+from dask.dataframe.dask_expr._expr import BlockwiseHead, MapOverlapAlign, MaybeAlignPartitions
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
-from dask_gpuagg.frontend.sorted_outputs import PERSIST
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
@@ -31,7 +30,8 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
-    (FrameBase, PERSIST, ["self"]),
+    (FrameBase, "__dask_postpersist__", ["self"]),
+    *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
     (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),

@@ -24,7 +24,6 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import FrameBase
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -36,13 +35,7 @@ from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
-from dask_gpuagg.frontend.sorted_outputs import (
-    PERSIST,
-    SortedOutputs,
-    combined,
-    persisted,
-    with_outputs,
-)
+from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
@@ -73,7 +66,6 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
-        (FrameBase, PERSIST, persisted),
         (G.GroupBy, "aggregate", with_outputs(aggregate)),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
@@ -92,13 +84,11 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     root = lowered.setdefault(_ROOT, self)
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
-    made: Expr | None
+    made: Expr | None = None
     if logical.is_aggregation(self):
         made = _planned(self, stock_only, lowered, root)
     elif isinstance(self, SortedOutputs):
         made = _divided(self, lowered, root)
-    else:
-        made = combined(self)
     if made is not None:
         return lowered.setdefault(self._name, made.lower_once(lowered))
     return original(self, lowered)

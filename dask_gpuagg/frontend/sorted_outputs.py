@@ -7,7 +7,8 @@ and the keys at which they are divided depend on the data, so divisions are unkn
 
 Dask takes equal numbers of unknown divisions for the same divisions. Two such results have other
 bounds, so what is combined by row labels is gathered, combined, and divided again (``combined``).
-That holds for results that are persisted as well, whose nodes are told by their names.
+That holds for results that are persisted as well, whose nodes are told by their names. Results
+outlive the plugin: once one was made, Dask's nodes ask for it as long as the process lives.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
 from dask.dataframe.dask_expr.io import FromGraph
 
-from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend import logical, patches
 from dask_gpuagg.planning.nodes import Quiet, unknown
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
 
@@ -52,14 +52,19 @@ _BY_DIVISIONS = (OpAlignPartitions, UFuncAlign, MapOverlapAlign, Concat)
 # what the names of persisted results begin with
 _PERSISTED = "gpuagg_sorted_"
 
-# functions of collections that are wrapped
-PERSIST = "__dask_postpersist__"
+# whether Dask's functions are wrapped: not empty then
+_wrapped: list[bool] = []
 
 
 class SortedOutputs(Expr):
     """A sorted result of one partition as several, each with a range of the keys."""
 
     _parameters = ["frame", "outputs"]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Made by a call, or read from a pickle."""
+        stay_right()
+        return super().__new__(cls, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -85,10 +90,7 @@ class SortedOutputs(Expr):
         return {}
 
     def _lower(self) -> Any:
-        if acting():
-            return RepartitionToMore(_one(self.frame), self.outputs)
-        # nothing puts results together that are combined
-        return in_first(self.frame, self.outputs)
+        return RepartitionToMore(_one(self.frame), self.outputs)
 
 
 def _takes_columns(node: Any) -> bool:
@@ -118,6 +120,37 @@ def with_outputs(call: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def stay_right() -> None:
+    """Wrap how Dask's nodes that combine frames are lowered, and how collections are persisted.
+
+    For good: a result may be combined after the plugin was switched off.
+    """
+    with patches.lock:
+        if _wrapped:
+            return
+        owners: set[Any] = {Concat, MapOverlapAlign, AlignGetitem, MapPartitions}
+        for owner in owners | _kinds(MaybeAlignPartitions):
+            # what is inherited from another of them is wrapped there
+            if owner in owners or "_lower" in vars(owner):
+                owner._lower = _asks_first(owner._lower)
+        frame: Any = FrameBase
+        frame.__dask_postpersist__ = _named(FrameBase.__dask_postpersist__)
+        _wrapped.append(True)
+
+
+def _kinds(owner: type) -> set[Any]:
+    return {owner}.union(*map(_kinds, owner.__subclasses__()))
+
+
+def _asks_first(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def lower(self: Any) -> Any:
+        made = combined(self)
+        return original(self) if made is None else made
+
+    return lower
+
+
 def _asked(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> int:
     """How many outputs of a sorted result were asked for; 0 where none were."""
     if not self.sort:
@@ -139,7 +172,8 @@ def _promised(expr: Any, outputs: int) -> Expr:
     while not logical.is_aggregation(node):
         inputs = node.dependencies()
         if not isinstance(node, Blockwise) or len(inputs) != 1:
-            return SortedOutputs(expr, outputs)
+            whole: Expr = SortedOutputs(expr, outputs)
+            return whole
         (node,) = inputs
     one = node.substitute_parameters({"split_out": 1}) if "split_out" in node._parameters else node
     promised: Expr = expr.substitute(node, SortedOutputs(one, outputs))
@@ -149,7 +183,7 @@ def _promised(expr: Any, outputs: int) -> Expr:
 def in_first(frame: Any, outputs: int) -> Expr:
     """All rows in the first of several partitions, by nodes of Dask's alone.
 
-    So two such results have equal bounds.
+    Partitions of the same number of two such results belong together.
 
     Parameters
     ----------
@@ -200,7 +234,7 @@ def has_ranges(expr: Any) -> bool:
 
 def _is_divided(node: Any) -> bool:
     if isinstance(node, FromGraph):
-        return bool(node.operand("name_prefix").startswith(_PERSISTED))
+        return str(node.operand("name_prefix")).startswith(_PERSISTED)
     if isinstance(node, RepartitionToMore):
         return bool(node.frame.npartitions == 1)
     return isinstance(node, SortedOutputs | GroupByRanges | GroupByDivided)
@@ -228,9 +262,9 @@ def combined(node: Any) -> Expr | None:
         return None  # an alignment has two results
     else:
         whole = _whole(node)
-    if whole is None or node.npartitions == 1:
-        return whole
-    return SortedOutputs(whole, node.npartitions)
+    if whole is not None and node.npartitions > 1:
+        whole = SortedOutputs(whole, node.npartitions)
+    return whole
 
 
 def _gathers_other(node: Any) -> bool:
@@ -244,7 +278,9 @@ def _whole(node: Any) -> Expr | None:
     if not (concat or isinstance(node, _BY_LABELS)):
         return None
     inputs = _frames(node)
-    if len(inputs) < 2 or (concat and are_co_aligned(*inputs)):
+    if len(inputs) < 2 or not any(map(has_ranges, inputs)):
+        return None
+    if concat and are_co_aligned(*inputs):
         return None
     several = [each for each in inputs if each.npartitions > 1]
     if not any(has_ranges(each) and not each.known_divisions for each in several):
@@ -256,8 +292,11 @@ def _whole(node: Any) -> Expr | None:
 
 def _by_partitions(node: Any) -> Expr | None:
     """Partitions of several results, for a function that gets those of the same number."""
-    several = [each for each in _frames(node) if each.npartitions > 1]
-    if len(several) < 2 or are_co_aligned(*several) or not any(map(has_ranges, several)):
+    frames = _frames(node)
+    if len(frames) < 2 or not any(map(has_ranges, frames)):
+        return None
+    several = [each for each in frames if each.npartitions > 1]
+    if len(several) < 2 or are_co_aligned(*several):
         return None
     if any(each.known_divisions for each in several):
         return None
@@ -280,7 +319,10 @@ def _with_inputs(node: Any, change: Callable[[Any], Any]) -> Expr:
     return changed
 
 
-def persisted(original: Callable[[Any], Any], self: FrameBase) -> Any:
-    """How a collection is rebuilt of what was computed: by a name that says what it was."""
-    rebuild, (*state, name) = original(self)
-    return rebuild, (*state, f"{_PERSISTED}{name}" if has_ranges(self.expr) else name)
+def _named(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def postpersist(self: FrameBase) -> Any:
+        rebuild, (*state, name) = original(self)
+        return rebuild, (*state, f"{_PERSISTED}{name}" if has_ranges(self.expr) else name)
+
+    return postpersist

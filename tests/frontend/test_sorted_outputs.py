@@ -17,6 +17,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
+from tests.running import run_python
 
 ROWS, OUTPUTS = 3_000, 4
 KEYS = {"ranges": "k", "divided": "o", "refused": "k", "off": "k"}
@@ -166,20 +167,10 @@ def same(got: Any, want: Any, ordered: bool) -> None:
     check(got, want, check_dtype=False)
 
 
-# an error, where stock Dask gives an answer; a map by old releases of Dask
-NOT_ALIGNED = {"map values", "concat columns", "add one", "add to one", "other number"}
-# Dask looks for the rows before a partition in the one before it, which is empty here
-BEFORE = {"shift", "diff", "both shifted"}
-# these rely on what is put right while the plugin is on
-MIXED = {"add hashed", "add to hashed", "concat hashed", "map hashed", "persisted and hashed"}
-
-
 @pytest.mark.parametrize("mode", KEYS)
 @pytest.mark.parametrize("name", [*IN_ORDER, *IN_NO_ORDER])
 def test_operations_answer_as_of_one_sorted_partition(name: str, mode: str) -> None:
     operation = (IN_ORDER | IN_NO_ORDER)[name]
-    if mode == "off" and name in NOT_ALIGNED | MIXED | BEFORE:
-        pytest.skip("computed with the plugin off, it is not put right")
     want = operation(Results(KEYS[mode], None))
     with dask_gpuagg.enabled():
         results = Results(KEYS[mode], OUTPUTS)
@@ -191,7 +182,7 @@ def test_operations_answer_as_of_one_sorted_partition(name: str, mode: str) -> N
         if getattr(got, "ndim", 0):
             assert len(got.to_delayed()) == promised
         computed = values(got)
-    same(computed, values(want), name in IN_ORDER and mode != "off")
+    same(computed, values(want), name in IN_ORDER)
 
 
 @pytest.fixture
@@ -385,6 +376,37 @@ def test_persisted_results_are_known_by_their_names(results: Results) -> None:
     pd.testing.assert_series_equal(got, want, check_names=False)
     plain = dd.from_pandas(FRAME, npartitions=2).persist()
     assert not plain.expr.operand("name_prefix").startswith("gpuagg")
+
+
+def test_results_outlive_the_plugin(results: Results) -> None:
+    a, b = results.a.x.persist(), (results.b.x + 1).optimize()
+    dask_gpuagg.disable()
+    assert not dask_gpuagg.is_enabled()
+    want = FRAME.groupby("k").x.sum() - FRAME[FRAME.x > 60].groupby("k").x.sum() - 1
+    pd.testing.assert_series_equal((a - b).compute(), want)
+
+
+WRAPPED = """
+import dask.dataframe as dd, pandas as pd, dask_gpuagg
+from dask.dataframe.dask_expr._concat import Concat
+
+before = Concat._lower
+with dask_gpuagg.enabled():
+    frame = dd.from_pandas(pd.DataFrame({"k": range(9), "x": 1}), npartitions=3)
+    grouped = frame.groupby("k", sort=True)
+    grouped.x.sum().compute()
+    assert Concat._lower is before
+    grouped.x.sum(split_out=2)
+    first = Concat._lower
+    assert first is not before
+    grouped.x.sum(split_out=3)
+assert Concat._lower is first
+"""
+
+
+def test_dask_is_changed_for_good_only_where_such_a_result_is_made() -> None:
+    done = run_python("-c", WRAPPED)
+    assert done.returncode == 0, done.stderr
 
 
 def test_explain_says_how_outputs_are_made(results: Results) -> None:
