@@ -3,6 +3,7 @@
 ``python -m benchmarks.deterministic --rows 2e7`` sums a float64 column of host partitions, and with
 ``--engine device`` one of cuDF, by integer keys: dense ones, and the same times a large prime. Both
 settings alternate in one process, on persisted partitions. Answers are compared with each other.
+What is under way is printed, with the seconds that it took.
 """
 
 from __future__ import annotations
@@ -42,18 +43,30 @@ def host_data(rows: int, groups: int, keys: str, values: str, partitions: int) -
 
 
 def device_data(rows: int, groups: int, keys: str, values: str, partitions: int) -> Any:
-    """A collection of cuDF."""
+    """A collection of cuDF, drawn on the device: no row is copied or hashed."""
     import cudf
     import cupy as cp
-    import dask_cudf
+    import dask.dataframe as dd
 
-    # its newer generators are compiled first, which takes longer than all of this
-    cp.random.seed(1)
-    key = cp.random.randint(0, groups, rows, dtype="int64") * KEYS[keys]
-    x = cp.random.standard_normal(rows) if values == "normal" else cp.random.randint(0, 10**6, rows)
-    if values == "cents":
-        x = x / 100
-    return dask_cudf.from_cudf(cudf.DataFrame({"k": key, "x": x}), npartitions=partitions)
+    def draw(part: int) -> Any:
+        # its newer generators are compiled first, which takes longer than all of this
+        cp.random.seed(part + 1)
+        count = rows // partitions
+
+        def below(most: int) -> Any:
+            return (cp.random.random_sample(count) * most).astype("int64")
+
+        key = below(groups) * KEYS[keys]
+        x = cp.random.standard_normal(count) if values == "normal" else below(10**6) / 100
+        return cudf.DataFrame({"k": key, "x": x})
+
+    meta = cudf.DataFrame({"k": cp.empty(0, "int64"), "x": cp.empty(0)})
+    return dd.from_map(draw, range(partitions), meta=meta, enforce_metadata=False).persist()
+
+
+def progress(what: str, seconds: float) -> None:
+    """Print what was done and how long it took."""
+    print(f"  {what}: {seconds:.1f} s", flush=True)
 
 
 def timed(
@@ -76,6 +89,8 @@ def timed(
             results[exact] = made.sort_index().to_numpy()
             if repetition:
                 seconds[exact].append(took)
+            else:
+                progress(f"first {'exact' if exact else 'ordinary'} sum", took)
     return seconds, results
 
 
@@ -133,7 +148,11 @@ def main() -> None:
     for groups in (int(float(g)) for g in args.groups.split(",")):
         for keys in args.keys.split(","):
             for values in args.values.split(","):
+                print(f"{groups:,} groups, {keys} keys, {values}", flush=True)
+                began = time.perf_counter()
                 collection = data(int(args.rows), groups, keys, values, args.partitions)
+                wait()
+                progress("rows", time.perf_counter() - began)
                 seconds, results = timed(collection, args.repeats, wait)
                 error = np.abs(results[True] - results[False]).max()
                 assert error <= 1e-9 * np.abs(results[True]).max() + 1e-6, error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -234,6 +235,7 @@ class Persisted:
         self.session, self.rows = session, rows
         self._frame: Any = None
         self._start = 0
+        self._drawn = 0
 
     def frame(self) -> Any:
         """The collection; drawn again after the cluster was lost."""
@@ -245,7 +247,8 @@ class Persisted:
             self.session.settle()
             numbers = range(self.rows.partitions)
             meta = Rows(2, 1, self.rows.keys, self.rows.engine).draw(0).head(0)
-            frame = dd.from_map(self.rows.draw, numbers, meta=meta).persist()
+            label = f"rows{self._drawn}"
+            frame = dd.from_map(self.rows.draw, numbers, meta=meta, label=label).persist()
             wait(frame, timeout=300)
             self._frame, self._start = frame, self.session.starts
             self.session.rest()
@@ -254,6 +257,11 @@ class Persisted:
     def ready(self) -> None:
         """The rows are there before the clock starts."""
         self.frame()
+
+    def renew(self) -> None:
+        """The same rows, next time, as a collection that nobody has seen."""
+        self.close()
+        self._drawn += 1
 
     def close(self) -> None:
         """Let go of the rows."""
@@ -301,6 +309,11 @@ class Files:
 
     def ready(self) -> None:
         """Reading is timed."""
+
+    def renew(self) -> None:
+        """Files of another time: what is known of the earlier ones is of no use."""
+        for path in self.paths:
+            os.utime(path)
 
     def filesystem(self) -> str:
         """Its type: ``tmpfs`` is memory."""

@@ -92,6 +92,8 @@ def shown(arm: dict[str, Any]) -> str:
     text = "-" if arm.get("median_ms") is None else f"{arm['median_ms']:,.1f} ms"
     if arm.get("first_ms") is not None:
         text += f" ({arm['first_ms']:,.0f})"
+    if "first_warm_ms" in arm:
+        text += f" (new data {arm['first_warm_ms']:,.0f})"
     if "stopped_s" in arm:
         text += f" stopped after {arm['stopped_s']:.0f} s"
     if arm.get("answer") and not arm["answer"]["right"]:

@@ -1,11 +1,11 @@
 """Rows of host memory through the GPU, against the bandwidth of the link that they go through.
 
 ``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
-each number of groups, and streams it (``gpuagg.engine: device``): with RMM's default resource, with
-a pool, with rows of twice the device's memory, and with a pool limited to a part of the frame's
-size. The stream and its peers (our host engine, Polars, DuckDB) group fewer rows too, each peer in
-a process of its own with a time limit. The results are written after every cell. Rates are of the
-median without the first repetition, which may compile; of twice the memory there is one.
+each number of groups, and streams it (``gpuagg.engine: device``): with RMM's default resource and
+with a pool, also rows of twice the device's memory, and with a pool limited to a part of the
+frame's size. The stream and its peers (our host engine, Polars, DuckDB) group fewer rows too, each
+peer in a process of its own with a time limit. The results are written after every cell. Rates are
+of the median without the first repetition, which may compile; of twice the memory there is one.
 
 Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
 as it is named, so the link sees all rows, and the groups are those of the frame with so many times
@@ -285,8 +285,8 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
         rows = Rows(count, groups)
         note(streamed(rows, repeats, pool=False))
         note(streamed(rows, repeats))
-        if args.twice:
-            note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES))))
+        for pool in (False, True) if args.twice else ():
+            note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES)), pool=pool))
         del rows
     for groups in args.groups if args.shares else ():
         rows = Rows(count, groups)

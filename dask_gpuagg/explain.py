@@ -14,6 +14,7 @@ from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
 from dask_gpuagg.frontend.hook import Planned, plans_of
+from dask_gpuagg.frontend.stock import StockPlan, asked, stock_plan
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
@@ -54,6 +55,8 @@ class Explained:
     runs : tuple of Run
         What ran last for the same plan, here and on the workers of the current client, the oldest
         first (see ``last_runs``).
+    stock : StockPlan, optional
+        What stock Dask would do instead.
     """
 
     what: str
@@ -64,6 +67,7 @@ class Explained:
     physical: Physical | None = None
     transfer: str = ""
     runs: tuple[Run, ...] = ()
+    stock: StockPlan | None = None
 
     @property
     def groups(self) -> str:
@@ -90,6 +94,9 @@ class Explained:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
             if self.transfer:
                 found.append(("transfer", self.transfer))
+        if self.stock is not None:
+            found.append(("stock", str(self.stock)))
+            found += [("differs", text) for text in self.stock.differences]
         return found + [("because", str(reason)) for reason in self.reasons]
 
     def ran(self) -> list[str]:
@@ -156,7 +163,7 @@ def explain(query: Any) -> Explanation:
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
         of groups, the way partials are merged and why, the number of tasks and the bytes of
-        partials; and what ran for the same plan.
+        partials; what ran for the same plan; and what stock Dask would do.
         Nothing is computed except the sample that the planner would take.
 
     Raises
@@ -241,7 +248,8 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     physical = described(query, found.decision, found.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
+    stock = stock_plan(asked(node, query))
+    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs, stock)
 
 
 def explained_as_planned(node: Any, found: Planned | str) -> Explained:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster.gather import Gathered, gather
+from dask_gpuagg.frontend.stock import StockPlan, stock_plan
 from dask_gpuagg.markup import (
     bar,
     escaped,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # the order in which a query goes through its steps
 _STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
     *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
 )
 
@@ -172,6 +173,8 @@ class profile:
     planned : int
         Queries planned inside.
     fallbacks : tuple of (Fallback, int)
+    stock : tuple of (str, StockPlan)
+        What stock Dask would have done, by the queries planned in this process.
     notes : tuple of str
         What could not be measured.
 
@@ -187,6 +190,7 @@ class profile:
         self.kernels: tuple[Step, ...] = ()
         self.planned = 0
         self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
+        self.stock: tuple[tuple[str, StockPlan], ...] = ()
         self.notes: tuple[str, ...] = ()
         self._done = False
 
@@ -217,6 +221,10 @@ class profile:
         )
         self.steps = tuple(step for step in made if not step.kernel)
         self.kernels = tuple(step for step in made if step.kernel)
+        known = [about for about in self._watch.planned.values() if about is not None]
+        self.stock = tuple(dict.fromkeys((about.query, stock_plan(about)) for about in known))
+        # nothing of a query outlives the block but its description
+        del self._watch
         self._done = True
 
     def _older(self, gathered: Gathered) -> list[str]:
@@ -231,9 +239,11 @@ class profile:
         if not self._done:
             return "profile: the block has not ended"
         lines = [self._head()]
-        for query, steps in _by_query(self.steps).items():
+        for query, steps in self._by_query().items():
             lines += ["", query]
-            lines += ["  " + line for line in text_table(_HEAD, [_cells(step) for step in steps])]
+            table = text_table(_HEAD, [_cells(step) for step in steps]) if steps else []
+            lines += ["  " + line for line in table]
+            lines += ["  " + text for text in self._beside(query)]
         if self.kernels:
             head = ("kernel", *_HEAD[1:])
             lines += ["", "calls of the kernels"]
@@ -244,6 +254,25 @@ class profile:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _by_query(self) -> dict[str, list[Step]]:
+        """The steps of each query; a query that was planned and did not run here has none."""
+        found: dict[str, list[Step]] = {}
+        for step in self.steps:
+            found.setdefault(step.query, []).append(step)
+        return found | {query: [] for query, _ in self.stock if query not in found}
+
+    def _beside(self, query: str) -> list[str]:
+        """What stock Dask would have done with a query."""
+        plans = [plan for named, plan in self.stock if named == query]
+        return [
+            text
+            for plan in plans
+            for text in (
+                f"stock Dask: {plan}",
+                *(f"  its answer may differ: {text}" for text in plan.differences),
+            )
+        ]
 
     def _head(self) -> str:
         inside = sum(step.seconds for step in self.steps)
@@ -258,13 +287,14 @@ class profile:
             return page(f"<p>{self}</p>")
         longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
         parts = [f"<p>{escaped(self._head())}</p>"]
-        for query, steps in _by_query(self.steps).items():
+        for query, steps in self._by_query().items():
             rows = [list(map(escaped, _cells(step))) for step in steps]
             for step, row in zip(steps, rows, strict=True):
                 row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
             head = [*_HEAD]
             head.insert(_HEAD.index("longest"), "")
-            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
+            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows) if rows else ""]
+            parts += [f"<p>{escaped(text)}</p>" for text in self._beside(query)]
         if self.kernels:
             rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
             parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
@@ -281,6 +311,10 @@ class profile:
             "steps": [_plain(step) for step in self.steps],
             "kernels": [_plain(kernel) for kernel in self.kernels],
             "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.fallbacks],
+            "stock": [
+                {"query": query, **asdict(plan), "differences": list(plan.differences)}
+                for query, plan in self.stock
+            ],
             "notes": list(self.notes),
         }
 
@@ -339,13 +373,6 @@ def _steps(found: list[dict[What, Total]]) -> list[Step]:
     ]
     place = {name: i for i, name in enumerate(_STEPS)}
     return sorted(made, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
-
-
-def _by_query(steps: tuple[Step, ...]) -> dict[str, list[Step]]:
-    found: dict[str, list[Step]] = {}
-    for step in steps:
-        found.setdefault(step.query, []).append(step)
-    return found
 
 
 def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:

@@ -99,10 +99,17 @@ def table(rows: int, gpu: bool) -> dd.DataFrame:
 
 def top_two(x: dd.DataFrame) -> Any:
     """The two largest v3 of each id6, a row for each."""
-    if hasattr(x._meta, "to_pandas"):  # whole groups, as lists of cuDF's
+    return x.groupby("id6").v3.agg("nlargest", n=2).explode().astype("float64").to_frame()
+
+
+def top_two_stock(x: dd.DataFrame) -> Any:
+    """Stock Dask calls Python once for each group of pandas; of cuDF it has lists."""
+    if hasattr(x._meta, "to_pandas"):
         meta = x._meta[["id6", "v3"]].set_index("id6")
         return x.groupby("id6").agg({"v3": list}).map_partitions(_first_two, meta=meta)
-    return x.groupby("id6").v3.agg("nlargest", n=2).explode().astype("float64").to_frame()
+    meta = {"v3": "float64"}
+    largest = x[["id6", "v3"]].groupby("id6").apply(lambda g: g.nlargest(2, "v3"), meta=meta)
+    return largest[["v3"]]
 
 
 def _first_two(groups: Any) -> Any:
@@ -112,15 +119,6 @@ def _first_two(groups: Any) -> Any:
     return cudf.concat(
         [groups["v3"].list.get(i).to_frame("v3").dropna() for i in range(2)],
     )
-
-
-def top_two_stock(x: dd.DataFrame) -> Any:
-    """Stock Dask calls Python once for each group of pandas."""
-    if hasattr(x._meta, "to_pandas"):
-        return top_two(x)
-    meta = {"v3": "float64"}
-    largest = x[["id6", "v3"]].groupby("id6").apply(lambda g: g.nlargest(2, "v3"), meta=meta)
-    return largest[["v3"]]
 
 
 def regression(x: dd.DataFrame) -> Any:

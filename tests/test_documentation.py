@@ -94,3 +94,16 @@ def test_the_figures_of_the_readme_are_those_of_the_results(
     from result_tables import highlight_table
 
     assert f"\n{highlight_table()}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_badges_say_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    from badges import FOLDER, badges
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = badges()
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(made)
+    for name, svg in made.items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg
+        assert f"({(FOLDER / name).relative_to(ROOT)}.svg)" in readme
+    assert ">test-oldest · docs · test<" in made["ci"]

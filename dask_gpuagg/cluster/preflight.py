@@ -32,11 +32,12 @@ _SILENT_FOR = 60.0
 
 def current_client() -> Any | None:
     """The ``distributed`` client that a computation would use, if any."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:  # without the import there is no client
+    # before it is imported there is no client, nor while another thread imports it
+    default_client = getattr(sys.modules.get("distributed"), "default_client", None)
+    if default_client is None:
         return None
     try:
-        return distributed.default_client()
+        return default_client()
     except ValueError:
         return None
 

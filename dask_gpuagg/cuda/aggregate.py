@@ -68,6 +68,7 @@ def aggregate(
     stopwatch: Stopwatch | None = None,
     encoded: bool = False,
     about: tuple[str, ...] = (),
+    least: int = 0,
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -86,6 +87,8 @@ def aggregate(
         Whether ``Aggregated.encode`` will be called.
     about : tuple of str
         Names of what is grouped by: their previous partition's decision may be reused.
+    least : int
+        How many groups there are at least, which a sample may not show.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def aggregate(
     asked, _ = prepared(query, device)
     rows = sum(part.rows for part in parts)
     timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
-    columns = Columns(parts, device, stream, stopwatch or timed, about)
+    columns = Columns(parts, device, stream, stopwatch or timed, about, least)
     if timed is None:
         return _aggregated(columns, asked, forced, encoded, started)[0]
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
@@ -38,8 +37,8 @@ def engine_of(data: Any) -> ModuleType:
 
 def _device(name: str) -> ModuleType:
     """A module of the device engine. It imports cuDF, which only users of cuDF have."""
-    path = f"dask_gpuagg.engines.device.{name}"
-    return sys.modules.get(path) or importlib.import_module(path)
+    # not from sys.modules: a module is there while another thread still imports it
+    return importlib.import_module(f"dask_gpuagg.engines.device.{name}")
 
 
 def narrowing_of(data: Any) -> ModuleType:

@@ -7,7 +7,6 @@ accepts; it keeps Dask's collection for the same call where there is one.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -51,12 +50,14 @@ def aggregate_cudf(
     flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
     flags |= {name: kwargs[name] for name in names if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
-    stock = None
+    stock = error = None
     if arg is not None and self.observed:
-        with contextlib.suppress(Exception):  # what dask_cudf refuses may still be ours
+        try:
             stock = original(self, arg, **kwargs)
+        except Exception as refused_by_stock:  # it may still be ours
+            error = refused_by_stock
     try:
-        extended = extend(self, _as_list(arg), flags, functions, stock)
+        extended = extend(self, _as_list(arg), flags, functions, stock, error)
         refused = logical.refusals(extended)
     except Unsupported as refusal:
         refused = [refusal]
@@ -76,6 +77,9 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
     """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
     device = engine_name(self.obj._meta) == DEVICE
+    if name == "nunique" and _leaves_outputs_open(args, kwargs):
+        # Dask's default is an output for each input partition, into which pairs are exchanged
+        kwargs = kwargs | {"split_out": None}
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
@@ -98,7 +102,10 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
             return stock
     try:
-        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
+        refused = error if stock is None else None
+        return new_collection(
+            _extended_method(name, original, (stock, refused), self, *args, **kwargs)
+        )
     except Unsupported as refusal:
         if stock is not None:
             return stock  # lowering will say why
@@ -112,7 +119,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
 
 
 def _leaves_outputs_open(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a median is left its default ``split_out``, an output for each input partition."""
+    """Whether a call is left its default ``split_out``, an output for each input partition."""
     return "split_out" not in kwargs and len(args) < 2
 
 
@@ -128,8 +135,14 @@ def _arguments(
 
 
 def _extended_method(
-    name: str, original: Callable[..., Any], stock: Any, self: Any, *args: Any, **kwargs: Any
+    name: str,
+    original: Callable[..., Any],
+    otherwise: tuple[Any, Exception | None],
+    self: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
+    """Our node for a method; ``otherwise`` is Dask's collection, or its error."""
     given = _arguments(original, self, *args, **kwargs)
     if given.get("min_count"):
         raise Unsupported(f"{name} with min_count", name)
@@ -139,7 +152,7 @@ def _extended_method(
     flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
     parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
     numeric_only = bool(given.get("numeric_only"))
-    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
+    extended = extend_method(self, name, parameters, flags, numeric_only, *otherwise)
     for refusal in logical.refusals(extended):
         raise refusal
     return extended
@@ -167,6 +180,7 @@ def aggregate(
     self = on_own_labels(self)
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
     stock: Any = None
+    refused: Any = None
     try:
         stock = original(self, arg, **flags, **kwargs)
     except Exception as error:
@@ -175,7 +189,7 @@ def aggregate(
     if stock is not None and not needs_extension(self, arg, kwargs):
         return stock
     try:
-        extended = extend(self, arg, flags, kwargs, stock)
+        extended = extend(self, arg, flags, kwargs, stock, refused)
         if stock is None:
             for refusal in logical.refusals(extended):
                 raise refusal

@@ -15,6 +15,7 @@ from dask.dataframe.dask_expr._collection import FrameBase
 from dask.dataframe.dask_expr._concat import Concat, StackPartition
 from dask.dataframe.dask_expr._expr import BlockwiseHead, MapOverlapAlign, MaybeAlignPartitions
 from dask.dataframe.dask_expr._reductions import TreeReduce
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
@@ -33,6 +34,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     (FrameBase, "__dask_postpersist__", ["self"]),
     *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
     (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
+    (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (

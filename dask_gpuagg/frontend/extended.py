@@ -14,8 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
-from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase
+from dask.dataframe.dask_expr._collection import new_collection
+from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr, ResetIndex
+from dask.dataframe.dask_expr._groupby import (
+    GroupByApplyConcatApply,
+    GroupByBase,
+    SeriesGroupBy,
+)
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.aggregations import REGISTRY
@@ -41,7 +46,8 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
     flags of Dask's own node, Dask's own expression for the same result if there is one, the
-    guards and the empty outputs that they are applied to, then the keys.
+    guards and the empty outputs that they are applied to, the error with which Dask refuses the
+    same if it does, then the keys.
     """
 
     _parameters = [
@@ -58,6 +64,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         "stock",
         "guards",
         "guarded_meta",
+        "refusal",
     ]
     _defaults = {
         "observed": None,
@@ -70,6 +77,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         "stock": None,
         "guards": (),
         "guarded_meta": None,
+        "refusal": None,
     }
 
     @functools.cached_property
@@ -106,7 +114,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
         # empty results, functions and Dask's own expression are long
         name = self._parameters[i] if i < len(self._parameters) else ""
-        if name in ("result_meta", "stock", "guards", "guarded_meta"):
+        if name in ("result_meta", "stock", "guards", "guarded_meta", "refusal"):
             return header
         if name == "requested":
             return f"{header} {self._asked()}"
@@ -121,6 +129,41 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
             "run it: enable the plugin again, or write the aggregation in Dask's own terms"
         )
+
+
+class GroupingSet(ExtendedAggregation):
+    """Groups by some of the keys, made of the states of those by all; see ``grouping_sets.py``.
+
+    ``kept`` are the positions of its keys; without any, all rows are one group.
+    """
+
+    _parameters = [*ExtendedAggregation._parameters, "kept"]
+    _defaults = ExtendedAggregation._defaults
+
+    def completed(self, planned: Expr) -> Expr:
+        """The result; that of all rows has no key."""
+        made = super().completed(planned)
+        return made if self.kept else ResetIndex(made, drop=True)
+
+
+class Refusal:
+    """The error with which stock Dask refuses a specification; no part of what is asked.
+
+    Parameters
+    ----------
+    error : Exception
+    """
+
+    def __init__(self, error: Exception) -> None:
+        # not the error itself, which keeps the frames that it passed
+        lines = str(error).splitlines()
+        self.text = ": ".join([type(error).__name__, *(short(line) for line in lines[:1])])
+
+    def __dask_tokenize__(self) -> Any:
+        return "dask_gpuagg.Refusal"
+
+    def __repr__(self) -> str:
+        return f"Refusal({self.text})"
 
 
 class Stock:
@@ -218,6 +261,7 @@ def extend(
     flags: dict[str, Any],
     named: dict[str, Any],
     stock: Any | None = None,
+    refused: Exception | None = None,
 ) -> Any:
     """Expression for an ``.agg`` call.
 
@@ -231,6 +275,8 @@ def extend(
         Named aggregations when ``arg`` is ``None``, else arguments of the functions.
     stock : collection, optional
         The same result by other means, for when the planner cannot be used after all.
+    refused : Exception, optional
+        What the other means raise, if there are none.
 
     Returns
     -------
@@ -252,11 +298,11 @@ def extend(
         raise Unsupported("cuDF has no two columns of one label")
     if device:
         spec = replace(spec, requested=tuple(exact_of(request) for request in spec.requested))
-    return _node(groupby, spec, flags, stock)
+    return _node(groupby, spec, flags, stock, refused)
 
 
 def exact_of(request: Requested) -> Requested:
-    """The exact aggregation for an approximate one: the device engine has no sketches."""
+    """The exact aggregation for an approximate one, which the device engine does not make."""
     record = REGISTRY.get(request.aggregation)
     exact = record.exact if record is not None else ""
     return replace(request, aggregation=exact) if exact else request
@@ -269,6 +315,7 @@ def extend_method(
     flags: dict[str, Any],
     numeric_only: bool = False,
     stock: Any | None = None,
+    refused: Exception | None = None,
 ) -> ExtendedAggregation:
     """Expression for a method of a group-by whose metadata stock Dask cannot make.
 
@@ -284,6 +331,8 @@ def extend_method(
     numeric_only : bool
     stock : collection, optional
         The same result by other means.
+    refused : Exception, optional
+        What the other means raise, if there are none.
 
     Returns
     -------
@@ -309,7 +358,7 @@ def extend_method(
     levels = meta.columns.nlevels if meta.ndim == 2 else 1
     spec = Specification(requested, scalar=scalar, levels=levels)
     result = matrix_meta(groupby, labels) if name in ("cov", "corr") else None
-    return _node(groupby, spec, flags, stock, result)
+    return _node(groupby, spec, flags, stock, refused, result)
 
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
@@ -328,7 +377,12 @@ def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
 
 
 def _node(
-    groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any, result: Any = None
+    groupby: Any,
+    spec: Specification,
+    flags: dict[str, Any],
+    stock: Any,
+    refused: Exception | None,
+    result: Any = None,
 ) -> ExtendedAggregation:
     requested = spec.requested + spec.counted
     outputs = None
@@ -336,6 +390,9 @@ def _node(
         outputs, result = _metadata(groupby, spec)
     if stock is not None and stock.ndim > result.ndim:
         stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
+    elif stock is not None and result.ndim == 2 and isinstance(groupby, SeriesGroupBy):
+        # beside others it has one level more, which Dask's metadata may not say
+        stock = new_collection(ColumnsSetter(stock.expr, list(result.columns)))
     return ExtendedAggregation(
         groupby.obj.expr,
         requested,
@@ -350,5 +407,6 @@ def _node(
         None if stock is None else Stock(stock.expr),
         spec.guards,
         outputs if spec.guards else None,
+        None if refused is None else Refusal(refused),
         *groupby.by,
     )

@@ -21,7 +21,7 @@ from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.specification import on_own_labels
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.first_rows import rows_of_groups
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 
 
 class RowsOfGroups(Expr, G.GroupByBase):
@@ -64,6 +64,8 @@ class RowsOfGroups(Expr, G.GroupByBase):
             if acting():
                 note_fallback(self._name, what, refusal.reason)
             return self.stock.lowered(1, 1)
+        if not looking.get():
+            tally.plan(self._name)
         return rows_of_groups(
             self.frame,
             self.by,

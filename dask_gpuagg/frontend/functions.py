@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -140,5 +141,5 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
 def _owners() -> list[Any]:
     """Modules whose functions are named like the aggregation they stand for."""
     owners = [builtins, np, pd.Series, pd.DataFrame, SeriesGroupBy, DataFrameGroupBy]
-    cudf = sys.modules.get("cudf")
+    cudf = importlib.import_module("cudf") if "cudf" in sys.modules else None
     return owners if cudf is None else [*owners, cudf.Series, cudf.DataFrame]

@@ -7,7 +7,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose the same;
-* their metadata, which is cached (``planning/metadata_cache.py``);
+* their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
+  Parquet (``readers.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -24,6 +25,7 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -35,12 +37,14 @@ from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
+from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
+from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.ranges import GroupByDivided, asked
+from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
@@ -66,6 +70,7 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
+        (ReadParquetFSSpec, "__dask_tokenize__", token),
         (G.GroupBy, "aggregate", with_outputs(aggregate)),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
@@ -195,7 +200,7 @@ def _planned(
                 "it is combined with a group-by that stock Dask runs"
             )
         query = _with_objects(logical.read(expr))
-        decision = asked(outputs) if outputs else route(query, expr)
+        decision = ranges_for(outputs) if outputs else route(query, expr)
         query = _on_lowered(query, lowered)
         if _is_shared(expr, root):
             query = replace(query, shared=True)
@@ -215,7 +220,7 @@ def _planned(
         _fall_back(expr, reason, cause=error)
         return None
     if not looking.get():
-        tally.plan(expr._name)
+        tally.plan(expr._name, functools.partial(asked, expr, query))
     _seen(expr, Planned(query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 

@@ -106,6 +106,10 @@ class Chunks:
             for i, key in enumerate(node.operand("keys"))
         }
 
+    @cached_property
+    def _made(self) -> dict[int, Parts]:
+        return {}
+
     def divided(self, number: int) -> Chunks:
         """The same partitions in up to ``number`` times as many tasks."""
         buckets = []
@@ -143,6 +147,12 @@ class Chunks:
         keys : tuple
             Keys of the inputs that other tasks provide.
         """
+        # a scheduler in the client's process finds the same object, and asks again
+        if bucket not in self._made:
+            self._made[bucket] = self._parts_of(bucket)
+        return self._made[bucket]
+
+    def _parts_of(self, bucket: int) -> Parts:
         roots, alias = (self.frame, *self.by), self._alias
         nodes = {node._name: node for node in self.region[0]}
         parts = []

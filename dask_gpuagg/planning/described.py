@@ -15,14 +15,17 @@ from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
     GroupByChunks,
+    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
+    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
     GroupByPieces,
     GroupBySelect,
     GroupByTree,
+    cuts_first,
 )
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
@@ -126,7 +129,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif GroupByTree in kinds:
+    elif kinds.keys() & {GroupByTree, GroupByCombined}:
         route = Route.TREE
     if GroupByDivided in kinds:
         reason = f"{decision.reason}; {without_ranges(query)}"
@@ -182,17 +185,23 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
         case GroupByRanges():
             parts = node.frame.npartitions
-            return [("exchange", 2 * parts + 1 + parts * node.outputs), ("finalize", node.outputs)]
+            moved = parts * node.outputs + parts * cuts_first(node._meta)
+            return [("exchange", 2 * parts + 1 + moved), ("finalize", node.outputs)]
         case GroupByDivided():
             return [("divide", 1 + node.outputs)]
+        case GroupByCombined():
+            return [("combine", len(node._layer()))]
+        case GroupByFolded():
+            return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
-            return [("exchange", parts + parts * node.outputs), ("finalize", node.outputs)]
+            moved = parts * node.outputs + parts * cuts_first(node._meta)
+            return [("exchange", parts + moved), ("finalize", node.outputs)]
         case GroupByChunkExchange():
             parts = len(node.chunks)
             return [
                 ("chunk", parts),
-                ("exchange", parts * node.outputs),
+                ("exchange", parts * node.outputs + parts * cuts_first(node.promised.sent)),
                 ("finalize", node.outputs),
             ]
         case GroupByNarrowed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from dask.dataframe.dask_expr.io.parquet import (
 )
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
+from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines import dtypes_of
 
 Buckets = tuple[tuple[int, ...], ...]
@@ -33,9 +34,14 @@ _TEXT_BYTES = 16
 # dtypes of which the metadata of pandas in a file says no more than the file itself
 _PLAIN = (*NUMERIC, *TEMPORAL, "string")
 _WITH_LABELS = (E.Index, E.ResetIndex)
+# nodes whose columns have no other values than those of their input
+_KEEP_VALUES = (E.Projection, E.Filter)
 
 # rows of the first file, by the checksum of all files
 _rows: Cache[str, int] = Cache(64)
+# values that a key may have, by the checksum of all files and the key
+_spans: Cache[tuple[str, Any], int] = Cache(64)
+_UNKNOWN = sys.maxsize
 
 
 class SomeFiles(FusedIO):
@@ -174,6 +180,48 @@ def by_file(
     ends = accumulate(map(len, source._fusion_buckets), initial=0)
     buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
     return *_read_by(reader, source, frame, by), buckets
+
+
+def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
+    """How many values an integer key of Parquet files may have, by statistics of three files.
+
+    Parameters
+    ----------
+    frame : Expr
+        The input, lowered or not.
+    by : sequence
+        Labels, callables, or expressions.
+
+    Returns
+    -------
+    int or None
+        ``None`` where the key is anything but one column of a reader, or its files tell nothing.
+    """
+    while isinstance(frame, _KEEP_VALUES) or type(frame).__name__ == "NoOp":  # of dask-cudf
+        frame = frame.frame
+    reader = frame.operand("_expr") if isinstance(frame, FusedIO) else frame
+    if not isinstance(reader, ReadParquetFSSpec) or len(by) != 1 or reader.ndim != 2:
+        return None
+    (label,) = by
+    integral = [name for name, dtype in dtypes_of(reader._meta) if dtype_class(dtype) in INTEGRAL]
+    if not isinstance(label, str) or label not in integral:
+        return None
+    span = _spans.of((reader.checksum, label), lambda: _span(reader, label))
+    return None if span == _UNKNOWN else span
+
+
+def _span(reader: Any, label: str) -> int:
+    files = list(reader._dataset_info["ds"].get_fragments())
+    low, high = _UNKNOWN, -_UNKNOWN
+    for i in sorted({0, len(files) // 2, len(files) - 1} if files else ()):
+        groups = [files[i].metadata.row_group(g) for g in range(files[i].metadata.num_row_groups)]
+        for group in groups:
+            columns = map(group.column, range(group.num_columns))
+            found = next((c.statistics for c in columns if c.path_in_schema == label), None)
+            if found is None or not found.has_min_max:
+                return _UNKNOWN
+            low, high = min(low, found.min), max(high, found.max)
+    return high - low + 1 if low <= high else _UNKNOWN
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:

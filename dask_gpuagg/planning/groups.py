@@ -30,12 +30,15 @@ class GroupEstimate:
         Where the number comes from, in words.
     rows : int, optional
         Rows of groups, about, where a sample of rows tells.
+    pair_bytes : int, optional
+        Bytes of the distinct pairs of key and value, about, of the column that has most.
     """
 
     groups: int | None
     bound: bool
     how: str
     rows: int | None = None
+    pair_bytes: int | None = None
 
 
 def dtype_bound(dtype: Any) -> int | None:

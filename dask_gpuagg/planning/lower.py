@@ -11,7 +11,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
-from dask.utils import get_default_shuffle_method
+from dask.utils import format_bytes, get_default_shuffle_method
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
@@ -24,8 +24,10 @@ from dask_gpuagg.planning.nodes import (
     GroupByChunkDirect,
     GroupByChunkExchange,
     GroupByChunks,
+    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
+    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -33,7 +35,12 @@ from dask_gpuagg.planning.nodes import (
     GroupBySelect,
     GroupByTree,
 )
-from dask_gpuagg.planning.output_size import OUTPUTS_OF_A_GPU, bytes_of_a_group, output_size
+from dask_gpuagg.planning.output_size import (
+    BYTES_ON_HOST,
+    OUTPUTS_OF_A_GPU,
+    bytes_of_a_group,
+    output_size,
+)
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
@@ -77,7 +84,11 @@ def choose_outputs(query: GroupByQuery) -> Routing:
             estimate = estimate_groups(query, size.groups, chunks)
         if estimate.groups is None:
             return _of_gpus(chunks.workers, estimate.how)
-    return decide(estimate, query.frame.npartitions, size)
+    decision = decide(estimate, query.frame.npartitions, size)
+    if estimate.pair_bytes is None:
+        return decision
+    reason = f"{decision.reason}; about {format_bytes(estimate.pair_bytes)} of distinct pairs"
+    return replace(decision, reason=reason, pair_bytes=estimate.pair_bytes)
 
 
 def _of_gpus(number: int, how: str) -> Routing:
@@ -101,6 +112,8 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     Routing
     """
     npartitions = query.frame.npartitions
+    if query.finest is not None:
+        return Routing(Route.TREE, 1, "states of the finest groups are folded")
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node
         outputs = expr.npartitions
@@ -148,6 +161,8 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         one = physical(query, replace(decision, route=Route.TREE, outputs=1))
         return GroupByDivided(one, outputs)
     partial: Expr
+    if query.finest is not None:
+        return _folded(replace(query, plan=query.finest), query, decision)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
@@ -164,12 +179,12 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         partial = _partials(query, chunks)
         whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
-    spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query))
+    spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
     if decision.route is Route.TREE and not spread:
         partial = _partials(query, chunks)
         return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
-    buckets = max(outputs, _pieces_of_rows(query, chunks)) if spread else outputs
+    buckets = max(outputs, _pieces_of_rows(query, decision, chunks)) if spread else outputs
     if plan.sort and outputs == 1:
         gathered = replace(query, plan=replace(plan, gathered=True))
         exchanged = _exchange(gathered, decision, chunks, buckets)
@@ -180,6 +195,15 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if buckets == outputs:
         return exchanged
     return GroupByGather(exchanged, plan, query.meta, outputs)
+
+
+def _folded(finest: GroupByQuery, query: GroupByQuery, decision: Routing) -> Expr:
+    """Groups by some keys from those by all, whose nodes other sets of keys share."""
+    partials = _partials(finest, finest.chunks)
+    whole = GroupByCombined.build(partials, finest.plan, query.split_every)
+    levels = len(finest.plan.keys)
+    level = GroupByFolded(whole, query.plan, levels, query.kept)
+    return GroupByMerge(level, query.plan, query.meta, decision)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
@@ -217,23 +241,27 @@ def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
     return GroupByChunks(chunks, query.plan)
 
 
-def _spreads_pairs(query: GroupByQuery) -> bool:
+def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:
     """Whether distinct pairs are exchanged, though few groups make a tree: no task merges all.
 
-    Threads of one process exchange them without a copy. Other processes get each pair once.
+    Threads of one process exchange them without a copy. To other processes each pair is sent once
+    either way, and a tree costs less as long as all fit one output.
     """
-    if not query.plan.pairs or engine_name(query.meta) == DEVICE:
+    if not query.plan.pairs or engine_name(query.meta) == DEVICE or query.shuffle_method:
         return False
-    return query.shuffle_method is None and get_default_shuffle_method() != "p2p"
+    return get_default_shuffle_method() != "p2p" or (decision.pair_bytes or 0) > BYTES_ON_HOST
 
 
-def _pieces_of_rows(query: GroupByQuery, chunks: Chunks | None) -> int:
-    """The number of outputs of whole rows: sorting one takes several times its memory."""
+def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | None) -> int:
+    """The number of outputs of whole rows or pairs: sorting one takes several times its memory."""
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
-    return pieces if query.plan.rows else min(pieces, _PIECES_OF_PAIRS)
+    if query.plan.rows:
+        return pieces
+    fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
+    return min(pieces, max(_PIECES_OF_PAIRS, fit_outputs))
 
 
 def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:

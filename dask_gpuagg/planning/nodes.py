@@ -25,7 +25,7 @@ from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
-from dask_gpuagg.engines import engine_of
+from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, Sent
 from dask_gpuagg.planning.metadata_cache import NamedByBytes
@@ -37,8 +37,10 @@ from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk_outputs,
     gpuagg_chunk_split,
     gpuagg_combine,
+    gpuagg_cut,
     gpuagg_direct,
     gpuagg_finalize,
+    gpuagg_fold,
     gpuagg_gather,
     gpuagg_merge,
     gpuagg_partial,
@@ -252,6 +254,36 @@ class GroupByTree(Reduction, TreeReduce):
         return [" " * indent + line for line in [header, *lines]]
 
 
+class GroupByCombined(Quiet, TreeReduce):
+    """Partials combined into one, by the same tree."""
+
+    @classmethod
+    def build(cls, partial: Expr, plan: Plan, split_every: Any) -> GroupByCombined:
+        """The tree over the partials of a plan."""
+        given = {"plan": plan}
+        steps = (gpuagg_combine, gpuagg_combine, given, given)
+        return cls(partial, cls, partial._meta, *steps, split_every)
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_combine-{self.deterministic_token}"
+
+
+class GroupByFolded(Quiet, Blockwise):
+    """The partial of the groups by some of the keys of another one."""
+
+    _parameters = ["frame", "plan", "levels", "kept"]
+    operation = staticmethod(gpuagg_fold)
+
+    @functools.cached_property
+    def _meta(self) -> pd.DataFrame:
+        return pd.DataFrame()
+
+    def _task(self, name: Any, index: int) -> Task:
+        partial = self._blockwise_arg(self.frame, index)
+        return Task(name, gpuagg_fold, partial, self.plan, self.levels, self.kept)
+
+
 class GroupByExchange(Reduction):
     """Partials split by key hash; every output merges its pieces in partition order."""
 
@@ -269,9 +301,7 @@ class GroupByExchange(Reduction):
             partial = TaskRef((self.frame._name, i))
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
         splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
-        for j in range(outputs):
-            layer |= merged((self._name, j), splits, self.plan, self._meta, (j, outputs))
-        return layer
+        return layer | merged(self._name, splits, self.plan, self._meta, outputs)
 
 
 class GroupByChunkExchange(OfChunks):
@@ -287,23 +317,38 @@ class GroupByChunkExchange(OfChunks):
             key = (f"gpuagg_split-{token}", i)
             layer[key] = chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
         splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
-        for j in range(outputs):
-            bucket = (j, outputs)
-            layer |= merged((self._name, j), splits, self.plan, self.promised.sent, bucket)
-        return layer
+        return layer | merged(self._name, splits, self.plan, self.promised.sent, outputs)
 
 
 def merged(
-    key: Any, splits: Sequence[Any], plan: Plan, meta: Any, bucket: tuple[int, int]
+    name: str, splits: Sequence[Any], plan: Plan, meta: Any, outputs: int
 ) -> dict[Any, Task]:
-    """The tasks that select the pieces of one output from all splits, and merge them."""
+    """The tasks that take the pieces out of all splits, and merge those of each output."""
     layer: dict[Any, Task] = {}
-    name = key[0].replace("exchange", "piece")
-    pieces = [(name, bucket[0], i) for i in range(len(splits))]
-    for piece, split in zip(pieces, splits, strict=True):
-        layer[piece] = Task(piece, operator.getitem, TaskRef(split), bucket[0])
-    layer[key] = Task(key, gpuagg_finalize, _refs(pieces), plan, meta, bucket)
+    piece, cut = (name.replace("exchange", to) for to in ("piece", "cut"))
+    cuts = []
+    for i, split in enumerate(splits):
+        pieces = [(piece, j, i) for j in range(outputs)]
+        for j, key in enumerate(pieces):
+            layer[key] = Task(key, operator.getitem, TaskRef(split), j)
+        if cuts_first(meta):
+            layer[cut, i] = Task((cut, i), gpuagg_cut, _refs(pieces))
+            cuts.append((cut, i))
+    for j in range(outputs):
+        refs = _refs([(piece, j, i) for i in range(len(splits))])
+        after: dict[str, Any] = {"after": _refs(cuts)} if cuts else {}
+        bucket = (j, outputs)
+        layer[name, j] = Task((name, j), gpuagg_finalize, refs, plan, meta, bucket, **after)
     return layer
+
+
+def cuts_first(meta: Any) -> bool:
+    """Whether all pieces are taken out of their splits before the first output is made.
+
+    A split holds the pieces of all outputs until the last is taken. On a device its memory is
+    needed: the pieces of an output are to be gone when it is made.
+    """
+    return engine_name(meta) != HOST
 
 
 class GroupByPieces(Quiet, Blockwise):

@@ -26,7 +26,7 @@ from dask_gpuagg.tasks.ranges import (
 )
 
 
-def asked(outputs: int) -> Routing:
+def ranges_for(outputs: int) -> Routing:
     """The decision for a sorted result of which several outputs were asked for.
 
     Parameters
@@ -80,9 +80,7 @@ class GroupByRanges(Reduction):
             samples.append(TaskRef(sample))
             splits.append(split)
         layer[bounds] = Task(bounds, gpuagg_range_bounds, List(*samples), plan, outputs)
-        for j in range(outputs):
-            layer |= merged((self._name, j), splits, plan, self._meta, (j, outputs))
-        return layer
+        return layer | merged(self._name, splits, plan, self._meta, outputs)
 
 
 class GroupByDivided(Quiet):

@@ -46,6 +46,8 @@ class Routing:
         Expected number of groups, where anything is known about it.
     bound : bool
         Whether there are at most that many.
+    pair_bytes : int, optional
+        Bytes of the distinct pairs that are merged, where a sample tells.
     """
 
     route: Route
@@ -53,6 +55,7 @@ class Routing:
     reason: str
     groups: int | None = None
     bound: bool = False
+    pair_bytes: int | None = None
 
     def __call__(self, npartitions: int) -> int:
         """The number of outputs, as Dask asks a callable ``split_out`` for it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +20,17 @@ from dask.base import get_scheduler, tokenize
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
+from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
-from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.plan import Column, Plan, StateUse
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
+from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
 from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled, chunk_task
+from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS
 from dask_gpuagg.reporting.fallbacks import note_fallback
@@ -58,33 +63,48 @@ def estimate_groups(
     -------
     GroupEstimate
     """
-    estimate = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
-    npartitions = query.frame.npartitions
-    if estimate.groups is not None and estimate.groups <= enough:
-        return estimate
+    bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
+    pairs = _pairs_to_count(query)
+    if bound.groups is None:
+        span = span_of_key(query.frame, query.by)
+        if span is not None and span <= enough:
+            bound = GroupEstimate(span, False, "by the statistics of three files")
     # a bound beyond the limit says nothing about how many groups there are
+    if bound.groups is None or bound.groups > enough:
+        return _of_sample(query, chunks, pairs, bound.how)
+    if not pairs:
+        return bound
+    return replace(bound, pair_bytes=_of_sample(query, chunks, pairs, bound.how).pair_bytes)
+
+
+def _of_sample(
+    query: GroupByQuery, chunks: Chunks | None, pairs: Sequence[int], how: str
+) -> GroupEstimate:
+    """What a sample tells, where one is taken; ``how`` says what is known without one."""
+    npartitions = query.frame.npartitions
     few = npartitions <= FEW_PARTITIONS and chunks is None
     if few and not (npartitions > 1 and _is_here(query)):
-        return GroupEstimate(None, False, estimate.how)
+        return GroupEstimate(None, False, how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
-    obstacle = _obstacle(query)
     if chunks is not None and chunks.readers:
-        obstacle = "reading keys costs more than an exchange"
-    if obstacle is not None:
-        return GroupEstimate(None, False, obstacle)
+        return GroupEstimate(None, False, "reading keys costs more than an exchange")
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "rows" if few or chunks is not None else "partitions"
     plan = query.plan
     keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *map(_identity, query.by))
-    name = (kind, query.frame._name, *keys)
+    name = (kind, query.frame._name, *keys, *(repr(plan.columns[c].label) for c in pairs))
     known = _recent.get(name)
     if known is None:
+        # it asks the scheduler, which an estimate that is there needs not
+        obstacle = _obstacle(query)
+        if obstacle is not None:
+            return GroupEstimate(None, False, obstacle)
         try:
             if chunks is not None:
                 known = _sample_rows(query, chunks)
             else:
-                known = _sample_rows_here(query) if few else _sample(query)
+                known = _sample_rows_here(query) if few else _sample(query, pairs)
         except _InputFailed as failure:
             # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
@@ -148,8 +168,8 @@ def _obstacle(query: GroupByQuery) -> str | None:
     problem = cluster_problem()  # such a worker would let the sample hang as well
     if problem is not None:
         return problem
-    worker = sys.modules.get("distributed.worker")
-    if worker is not None and getattr(worker.thread_state, "execution_state", None):
+    state = getattr(sys.modules.get("distributed.worker"), "thread_state", None)
+    if getattr(state, "execution_state", None):
         return "the planner runs inside a task"
     return None
 
@@ -157,28 +177,44 @@ def _obstacle(query: GroupByQuery) -> str | None:
 def holds_data(node: FromGraph) -> bool:
     """Whether a graph is the data of a persisted collection: futures, or values."""
     layer = node.operand("layer")
-    futures = sys.modules.get("distributed.client")
-    kinds: tuple[type, ...] = (DataNode,)
-    if futures is not None:
-        kinds = (DataNode, futures.Future)
+    future = getattr(sys.modules.get("distributed.client"), "Future", None)
+    kinds = (DataNode,) if future is None else (DataNode, future)
     return all(isinstance(v, kinds) or hasattr(type(v), "dtypes") for v in dict(layer).values())
 
 
-def _sample(query: GroupByQuery) -> GroupEstimate:
-    frame = query.frame
-    labels = [b for b in query.by if not isinstance(b, Expr)]
+def _pairs_to_count(query: GroupByQuery) -> tuple[int, ...]:
+    """Columns whose distinct pairs decide whether one task merges them, or several."""
+    host = engine_name(query.meta) != DEVICE and query.frame.ndim == 2
+    sent = query.shuffle_method is None and get_default_shuffle_method() == "p2p"
+    return query.plan.pairs if host and sent else ()
+
+
+def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
+    frame, plan = query.frame, query.plan
+    values = [plan.columns[c] for c in pairs]
+    labels = [b for b in query.by if not isinstance(b, Expr)] + [c.label for c in values]
     if frame.ndim == 2:
         columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
         frame = Projection(frame, columns)
     npartitions = frame.npartitions
-    partials = Partitions(GroupByPartial(frame, _keys_only(query), *query.by), _three(npartitions))
+    wanted = [GroupByPartial(frame, _keys_only(query), *query.by)]
+    for value in values:
+        wanted.append(GroupBySampled(frame, _keys_only(query, value), *query.by, value.label))
     # not tuned: that would fuse the chosen partitions with their neighbours
-    lowered = partials.simplify().lower_completely()
+    chosen = [Partitions(node, _three(npartitions)) for node in wanted]
+    lowered = [node.simplify().lower_completely() for node in chosen]
+    graph = {key: task for node in lowered for key, task in node.__dask_graph__().items()}
+    made = _made(graph, [key for node in lowered for key in node.__dask_keys__()])
+    taken = len(made) // len(wanted)
     samples = [
-        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(query.plan.keys))]
-        for partial in _made(lowered.__dask_graph__(), lowered.__dask_keys__())
+        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
+        for partial in made[:taken]
     ]
-    return from_samples(samples, npartitions)
+    nbytes = []
+    for i, value in enumerate(values, 1):
+        counted = from_key_samples(made[i * taken : (i + 1) * taken], npartitions).groups or 0
+        nbytes.append(counted * sum(size_of(c.dtype) for c in (*plan.keys, value)))
+    return replace(from_samples(samples, npartitions), pair_bytes=max(nbytes, default=None))
 
 
 def _sample_rows_here(query: GroupByQuery) -> GroupEstimate:
@@ -204,9 +240,9 @@ def _three(npartitions: int) -> list[int]:
     return sorted({0, npartitions // 2, npartitions - 1})
 
 
-def _keys_only(query: GroupByQuery) -> Plan:
+def _keys_only(query: GroupByQuery, *further: Column) -> Plan:
     size = (StateUse("size", ()),)
-    return Plan(query.plan.keys, (), size, (), dropna=query.plan.dropna)
+    return Plan((*query.plan.keys, *further), (), size, (), dropna=query.plan.dropna)
 
 
 def _made(graph: Any, keys: list[Any]) -> list[Any]:

@@ -82,9 +82,12 @@ class Fallback(NamedTuple):
 
 @dataclass(eq=False)
 class Watch:
-    """What is planned and what falls back while somebody looks, by the names of the queries."""
+    """What is planned and what falls back while somebody looks, by the names of the queries.
 
-    planned: set[str] = field(default_factory=set)
+    ``planned`` has what else is known of a query.
+    """
+
+    planned: dict[str, Any] = field(default_factory=dict)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
 
 
@@ -135,11 +138,18 @@ class Tally:
             self._seen.clear()
             self._queries = 0
 
-    def plan(self, name: str) -> None:
-        """Count a query that is planned."""
+    def plan(self, name: str, about: Callable[[], Any] = lambda: None) -> None:
+        """Count a query that is planned; where somebody looks, ``about`` tells more of it."""
+        watches = [watch for watch in self._watches if name not in watch.planned]
+        known = None
+        if watches:
+            try:
+                known = about()
+            except Exception:  # the query runs all the same
+                _log.exception("a planned query could not be described")
         with self._lock:
-            for watch in self._watches:
-                watch.planned.add(name)
+            for watch in watches:
+                watch.planned[name] = known
             if name not in self.planned:
                 self._queries += 1
                 self.planned[name] = None

@@ -13,6 +13,10 @@ USUAL_BYTES = 2 << 30
 # A batch whose groups are more than this share of its rows is merged again with most of its rows:
 # later ones are larger yet.
 _REPEATED = 1 / 8
+# Smaller ones do not pay for their calls, however short memory is: the host takes those rows.
+_FLOOR_BYTES = 1 << 20
+# Groups that stay: they are held twice while those of a batch are added, and where they leave.
+_SHARE_OF_GROUPS = 4
 # Rows of one call.
 _MOST_ROWS = 1 << 30
 
@@ -44,31 +48,38 @@ class Sizes:
         Of any batch.
     usual : int
         To which batches grow, whatever their groups.
+    kept : int
+        Of groups that stay on the device where they are more than those of a batch; 0: none.
     """
 
     nbytes: int
     most: int
     usual: int = 0
+    kept: int = 0
 
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:
         """For a device with this much memory, of which two batches take a share each."""
-        most = max(total // share, 1)
-        return cls(min(LEAST_BYTES, most), most, USUAL_BYTES)
+        most = max(total // share, _FLOOR_BYTES)
+        return cls(min(LEAST_BYTES, most), most, USUAL_BYTES, total // _SHARE_OF_GROUPS)
 
     def limit(self, most: int) -> None:
         """Let no batch be larger than so many bytes."""
         self.most = max(min(self.most, most), 1)
         self.nbytes = min(self.nbytes, self.most)
 
-    def grouped(self, rows: int, groups: int) -> None:
-        """Say how many groups the rows of a batch had."""
-        if groups > _REPEATED * rows or self.nbytes < self.usual:
+    def grouped(self, rows: int, groups: int, nbytes: float) -> None:
+        """Say how many groups the rows of a batch had, and how large it was.
+
+        Those that are on their way are larger already, and have more rows.
+        """
+        next_rows = rows * max(self.nbytes / max(nbytes, 1.0), 1.0)
+        if groups > _REPEATED * next_rows or self.nbytes < self.usual:
             self.nbytes = min(2 * self.nbytes, self.most)
 
     def refused(self) -> None:
         """Say that device memory did not suffice for a batch."""
-        self.limit(min(self.most, self.nbytes) // 2)
+        self.limit(max(min(self.most, self.nbytes) // 2, _FLOOR_BYTES))
 
 
 def batches(

@@ -78,7 +78,8 @@ class Gpu:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._copying = RmmStream()
+        # RMM's own streams and the legacy default stream, on which kernels run, wait for each other
+        self._copying = RmmStream(cp.cuda.Stream(non_blocking=True))
         self._handle = self._copying.__cuda_stream__()[1]
         self._pinned = Pinned(self._handle, self.begin)
 
@@ -105,10 +106,10 @@ class Gpu:
             [_image((*each.part.keys, *each.part.columns)[c], each) for each in batch]
             for c in columns
         ]
-        return self._started(images)
+        return self._started(images, self._copying)
 
-    def _started(self, images: list[list[Image]]) -> Loaded:
-        """The images of columns, whose copies have begun, and their buffers."""
+    def _started(self, images: list[list[Image]], owner: Any) -> Loaded:
+        """The images of columns, whose copies have begun, and their buffers, of a stream."""
         buffers: list[Any] = []
         copies: list[Copy] = []
         for pieces in images:
@@ -116,10 +117,12 @@ class Gpu:
                 buffers.append(None)
                 continue
             sources = [piece.values.view(np.uint8) for piece in pieces if len(piece)]
-            buffer = rmm.DeviceBuffer(size=sum(map(len, sources)), stream=self._copying)
+            buffer = rmm.DeviceBuffer(size=sum(map(len, sources)), stream=owner)
             ends = itertools.accumulate(map(len, sources), initial=0)
             copies += [Copy(source, buffer.ptr + at) for source, at in zip(sources, ends)]  # noqa: B905
             buffers.append(buffer)
+        if owner is not self._copying:
+            wait_for(self._handle, owner.__cuda_stream__()[1])
         self._pinned.copy(copies)
         return images, buffers
 
@@ -139,8 +142,12 @@ class Gpu:
             wait_for(self._handle, stream)
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
-        """The groups of several tables."""
-        return merged(stack(alike(tables, plan)), plan)
+        """The groups of several tables, which become slices of one: none is held twice."""
+        rows = [len(table) for table in tables]
+        whole = stack(alike(tables, plan))
+        ends = list(itertools.accumulate(rows))
+        tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
+        return merged(whole, plan)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
@@ -200,15 +207,15 @@ class Gpu:
             plain = found.kind == FLOAT and name not in nullable
             return replace(found, kind=PLAIN) if plain else found
 
-        names = list(groups.columns)
-        loaded = self._started([[image(each, name) for each in partials] for name in names])
-        stream = _get_stream().__cuda_stream__()[1]
-        wait_for(stream, self._handle)
+        names, stream = list(groups.columns), _get_stream()
         try:
-            columns = [_column(*pair) for pair in zip(*loaded, strict=True)]
-            return table(dict(zip(names, columns, strict=True)))
+            # buffers of the kernels' stream are released behind the kernels that read them
+            images = [[image(each, name) for each in partials] for name in names]
+            loaded = self._started(images, stream)
         finally:
-            wait_for(self._handle, stream)
+            wait_for(stream.__cuda_stream__()[1], self._handle)
+        columns = [_column(*pair) for pair in zip(*loaded, strict=True)]
+        return table(dict(zip(names, columns, strict=True)))
 
     def release(self) -> None:
         """Give back what is cached."""

@@ -49,7 +49,10 @@ class Device(Protocol):
         """The groups of loaded rows, in device memory."""
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
-        """The groups of several tables, in the order of their rows."""
+        """The groups of several tables, in the order of their rows.
+
+        The list may get slices of one table in place of the tables, also where memory lacks.
+        """
 
     def rows(self, table: Any) -> int:
         """Groups of a table."""
@@ -111,18 +114,27 @@ class Stream:
             self.device.release()
             self._step_down(batch)
             return
-        self._add(batch, table)
+        self._hold(batch, table)
+        # a merge releases its tables, which nothing else may keep
+        del table
+        self._merge_what_has_grown()
 
-    def _add(self, batch: Batch, table: Any) -> None:
+    def _hold(self, batch: Batch, table: Any) -> None:
         if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
             self.spill()
-        rows, groups = sum(map(len, batch)), self.device.rows(table)
-        self.sizes.grouped(rows, groups)
+        self.sizes.grouped(sum(map(len, batch)), self.device.rows(table), _bytes_of_batch(batch))
         self.tables.append(table)
         self.like = batch[:1]
+
+    def _merge_what_has_grown(self) -> None:
         held = sum(map(self.device.rows, self.tables))
-        if len(self.tables) > 1 and held > max(_FEW_ROWS, 2 * self.merged_rows):
+        many = held > max(_FEW_ROWS, 2 * self.merged_rows)
+        large = 0 < self.sizes.kept < self._held_bytes()
+        if len(self.tables) > 1 and (many or large):
             self.merge()
+
+    def _held_bytes(self) -> int:
+        return sum(map(self.device.nbytes, self.tables))
 
     def merge(self, last: bool = False) -> None:
         """Merge the tables of the device into one; where that does not fit, they leave.
@@ -136,7 +148,8 @@ class Stream:
             self.leave()
             return
         self.tables, self.merged_rows = [made], self.device.rows(made)
-        if self.device.nbytes(made) > self.sizes.most and not last:
+        room = max(self.sizes.kept, self.sizes.most)
+        if self.device.nbytes(made) > room and not last:
             self.leave()
 
     def spill(self) -> None:
@@ -177,7 +190,7 @@ class Stream:
     def capacity(self) -> int:
         """Groups that a table of the device may have, by the bytes of those it has."""
         rows = sum(map(self.device.rows, self.tables))
-        row_bytes = sum(map(self.device.nbytes, self.tables)) / max(rows, 1)
+        row_bytes = self._held_bytes() / max(rows, 1)
         return max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
 
     def finish(self) -> list[Any]:
@@ -198,9 +211,14 @@ class Stream:
             made += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
-        groups = pd.concat([piece["groups"] for piece in made], ignore_index=True)
-        self.finished.append({"groups": groups})
         self.parts = []
+        tables = [piece["groups"] for piece in made]
+        # column by column: what is concatenated is released before the next
+        groups = {
+            name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
+            for name in list(tables[0].columns)
+        }
+        self.finished.append({"groups": pd.DataFrame(groups, copy=False)})
 
     def _merged_part(self, pieces: list[Any]) -> Any:
         """The groups of some partials of the host, by the device if they fit there."""
@@ -235,7 +253,9 @@ class Stream:
             self.leave()
         table = self._grouped(lambda: self.device.load(batch))
         if table is not None:
-            self._add(batch, table)
+            self._hold(batch, table)
+            del table
+            self._merge_what_has_grown()
             return
         if sum(map(len, batch)) > _LEAST_ROWS:
             for half in halves(batch):
@@ -287,7 +307,8 @@ def partials_of(
             last[:] = [part]
             yield part
 
-    with ThreadPoolExecutor(1, "gpuagg-copy", device.begin) as copier:
+    # two: the copies of a batch begin while the last ones of the batch before are under way
+    with ThreadPoolExecutor(2, "gpuagg-copy", device.begin) as copier:
         for batch in batches(seen(), sizes, _bytes_of, _are_alike):
             waiting.append((batch, copier.submit(device.load, batch)))
             if len(waiting) > 1:
@@ -305,6 +326,10 @@ def partials_of(
 
 def _bytes_of(part: Any) -> int:
     return host.bytes_of((*part.keys, *part.columns))
+
+
+def _bytes_of_batch(batch: Batch) -> float:
+    return sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
 
 
 def _are_alike(part: Any, other: Any) -> bool:

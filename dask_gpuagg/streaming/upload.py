@@ -5,11 +5,10 @@ Threads fill and empty the buffers: one core copies slower than the link to the 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_gpuagg.cuda.runtime.driver import DriverError, bindings, checked
+from dask_gpuagg.streaming import staging
 
 # Bytes of a pinned buffer, and threads: on a host of 16 cores 8 MiB and 8 threads reached the most,
-# 48 GB/s of the link's 55. Smaller buffers wait for Python, more threads for each other.
+# 48 GB/s of the link's 55.
 _BUFFER_BYTES = 8 << 20
 _THREADS = 8
 # Buffers for each thread: one is filled while another is copied.
@@ -33,25 +33,21 @@ class Copy(NamedTuple):
     target: int
 
 
-def pieces_of(copies: Sequence[Copy], size: int) -> list[Copy]:
-    """The same copies, none of more than ``size`` bytes."""
-    return [
-        Copy(copy.source[start : start + size], copy.target + start)
-        for copy in copies
-        for start in range(0, len(copy.source), size)
-    ]
-
-
-class _Buffer(NamedTuple):
-    """Pinned memory, and the event behind its last copy."""
-
-    address: int
-    array: npt.NDArray[np.uint8]
-    event: Any
+def pieces_of(copies: Sequence[Copy], size: int) -> staging.Pieces:
+    """Copies in pieces of at most ``size`` bytes: addresses of host and device, and bytes."""
+    made = []
+    for source, target in copies:
+        starts = np.arange(0, len(source), size)
+        sizes = np.minimum(len(source) - starts, size)
+        made.append(np.column_stack([source.ctypes.data + starts, target + starts, sizes]))
+    return np.concatenate(made or [np.empty((0, 3))]).astype(np.uint64)
 
 
 class Pinned:
     """Pinned buffers, and threads that copy through them.
+
+    Several threads may call it: copies that are asked for next begin as soon as a thread has
+    nothing left to do of those before.
 
     Parameters
     ----------
@@ -67,72 +63,48 @@ class Pinned:
     """
 
     def __init__(self, stream: int, begin: Callable[[], None]) -> None:
-        self._stream = stream
+        self._stream, self._begin = stream, begin
+        self._calls = staging.calls()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         threads = max(1, min(_THREADS, cores or 1))
         memory, number = _pinned(threads * _BUFFERS_OF_A_THREAD)
         self._threads = min(threads, number)
-        self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
-        for address in range(memory, memory + number * _BUFFER_BYTES, _BUFFER_BYTES):
-            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
-            array = np.ctypeslib.as_array(pointer, (_BUFFER_BYTES,))
-            self._free.put(_Buffer(address, array, _event()))
-        self._pool = ThreadPoolExecutor(self._threads, "gpuagg-pin", begin)
+        places = range(memory, memory + number * _BUFFER_BYTES, _BUFFER_BYTES)
+        buffers = np.array([(place, int(_event())) for place in places], np.uint64)
+        # each thread has its own
+        self._buffers: queue.SimpleQueue[staging.Buffers] = queue.SimpleQueue()
+        for own in np.array_split(buffers, self._threads):
+            self._buffers.put(own)
+        self._own = threading.local()
+        self._pool = ThreadPoolExecutor(self._threads, "gpuagg-pin", self._start)
+
+    def _start(self) -> None:
+        self._begin()
+        self._own.buffers = self._buffers.get()
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Start copies on the stream; when this returns, the host memory is read."""
-        driver = bindings()
-
-        def one(piece: Copy) -> None:
-            size, buffer = len(piece.source), self._free.get()
-            try:
-                # the copy before, out of this buffer
-                checked(driver.cuEventSynchronize(buffer.event))
-                np.copyto(buffer.array[:size], piece.source)
-                start, stream = buffer.address, self._stream
-                checked(driver.cuMemcpyHtoDAsync(piece.target, start, size, stream))
-                checked(driver.cuEventRecord(buffer.event, stream))
-            finally:
-                self._free.put(buffer)
-
-        self._run(one, pieces_of(copies, _BUFFER_BYTES))
+        self._run(staging.upload, copies)
 
     def fetch(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """Bytes of the device, behind what is on the stream."""
-        driver, made = bindings(), np.empty(size, np.uint8)
-
-        def one(start: int) -> None:
-            piece, buffer = made[start : start + _BUFFER_BYTES], self._free.get()
-            try:
-                checked(driver.cuEventSynchronize(buffer.event))
-                source, stream = address + start, self._stream
-                checked(driver.cuMemcpyDtoHAsync(buffer.address, source, len(piece), stream))
-                checked(driver.cuEventRecord(buffer.event, stream))
-                checked(driver.cuEventSynchronize(buffer.event))
-                np.copyto(piece, buffer.array[: len(piece)])
-            finally:
-                self._free.put(buffer)
-
-        self._run(one, range(0, size, _BUFFER_BYTES))
+        made = np.empty(size, np.uint8)
+        self._run(staging.download, [Copy(made, address)])
         return made
 
-    def _run(self, task: Callable[[Any], None], of: Iterable[Any]) -> None:
-        """Run a task for each of some things by the threads, and wait for all of them."""
-        left = deque(of)
+    def _run(self, loop: Callable[..., int], copies: Sequence[Copy]) -> None:
+        """Run a loop over the pieces by the threads, and wait for all of them."""
+        pieces = pieces_of(copies, _BUFFER_BYTES)
+        shares = [pieces[first :: self._threads].copy() for first in range(self._threads)]
 
-        def drain() -> None:
-            while left:
-                try:
-                    each = left.popleft()
-                except IndexError:  # another thread was faster
-                    return
-                task(each)
+        def run(share: staging.Pieces) -> int:
+            return loop(self._calls, share, self._own.buffers, self._stream)
 
-        started = [self._pool.submit(drain) for _ in range(min(self._threads, len(left)))]
+        started = [self._pool.submit(run, share) for share in shares if len(share)]
         # also where one has failed: the others write to memory that would be released
         wait(started)
         for each in started:
-            each.result()
+            checked((bindings().CUresult(each.result()),))
 
 
 def _pinned(number: int) -> tuple[int, int]:

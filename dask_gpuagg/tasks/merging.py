@@ -18,12 +18,14 @@ Partial = dict[str, Any]
 _PARTS = 16
 
 
-def combined(partials: Sequence[Partial], plan: Plan) -> Partial:
-    """Several partials as one."""
+def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
+    """Several partials as one; ``owned`` as for ``finalized``."""
     if len(partials) == 1:
         return partials[0]
     engine = engine_of(partials[0])
     tables, together, dtypes = unify(partials, plan, engine)
+    if owned:
+        tables = _in_one(partials, tables, together, engine)
     made = _merged(
         lambda: engine.combine(tables, together),
         lambda: combined_in_parts(tables, together, engine, _PARTS),
@@ -55,12 +57,35 @@ def finalized(
     """
     engine = engine_of(partials[0])
     tables, together, _ = unify(partials, plan, engine)
+    if owned:
+        tables = _in_one(partials, tables, together, engine)
     return _merged(
         lambda: engine.finalize(tables, together, meta, bucket, owned),
         lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned),
         tables,
         together,
     )
+
+
+def _in_one(
+    partials: Sequence[Partial], tables: list[Partial], plan: Plan, engine: Any
+) -> list[Partial]:
+    """Partials of a GPU as one, in which a group may have several rows: the others are emptied.
+
+    Merging needs room for what it moves, which that of the partials themselves may be. Where
+    there is none for a copy of them, they stay.
+    """
+    if plan.tables != ("groups",) or len(tables) == 1 or engine_name(tables[0]) != DEVICE:
+        return tables
+
+    def copied() -> list[Partial]:
+        return [{"groups": engine.stack(engine.alike([t["groups"] for t in tables], plan))}]
+
+    made = first_that_fits([copied, after_free(copied), lambda: tables], MemoryError)
+    if made is not tables:
+        for each in (*partials, *tables):
+            each.clear()
+    return made
 
 
 def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:

@@ -22,14 +22,21 @@ from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from dask.dataframe.io.utils import _is_local_fs
 
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.engines.host.grouping import is_dictionary
 
 # an argument of pyarrow's to_pandas: columns that need no conversion are views of what was read
 AS_READ = {"split_blocks": True}
 # Text that is written out takes four bytes for its length: below, it is in a dictionary.
 _LENGTH_BYTES = 4
+# Encodings of text that pyarrow reads into a dictionary; of those that take the difference from the
+# text before it does not.
+_READABLE = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 
 _TEXT_KEYS = "gpuagg_text_keys"
+
+# all tasks of a collection have the same metadata
+_labels: OfObjects[pd.DataFrame] = OfObjects(8)
 
 
 class ColumnsAsRead(ArrowDatasetEngine):
@@ -116,7 +123,7 @@ def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[s
             name = column.path_in_schema
             if name in found:
                 text = column.total_uncompressed_size >= _LENGTH_BYTES * column.num_values
-                found[name] &= not text
+                found[name] &= not text and _READABLE.issuperset(column.encodings)
     return [name for name, wanted in found.items() if wanted]
 
 
@@ -144,6 +151,7 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
         reader = copy.copy(task.func)
         # imports cuDF, which only users of cuDF have
         reader.engine = importlib.import_module("dask_gpuagg.engines.device.files").ReadOnStreams
+        reader.meta = _labels.of(reader.meta, lambda: _without_columns(reader.meta))
         return _of(task, reader, task.args, task.kwargs)
     if type(task.func) is ParquetFunctionWrapper and _is_dasks(task.func):
         reader = copy.copy(task.func)
@@ -154,6 +162,15 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
             reader.common_kwargs = reader.common_kwargs | {_TEXT_KEYS: tuple(text_keys)}
         return _of(task, reader, task.args, task.kwargs)
     return task
+
+
+def _without_columns(meta: Any) -> pd.DataFrame:
+    """What a reader asks of metadata: how the labels are named.
+
+    cuDF would copy its metadata from the device and back on the way to the scheduler, and again to
+    a worker.
+    """
+    return pd.DataFrame(columns=pd.Index([], name=meta.columns.name))
 
 
 def _is_of_dask_cudf(engine: type) -> bool:

@@ -153,7 +153,7 @@ def partials_of_stream(
         size = 0
         rows = sum(map(_rows, made))
         if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
-            made = [combined(made, plan)]
+            made = [combined(made, plan, owned=True)]
             left = _rows(made[0])
     return [*made, *(partials_of(waiting, plan) if waiting else [])]
 

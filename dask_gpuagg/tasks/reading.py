@@ -134,8 +134,7 @@ def _read_again(part: Any) -> Frame:
 
 def show_progress() -> None:
     """Let the worker of this task report what is done, by heartbeats and to Prometheus."""
-    module = sys.modules.get("distributed.worker")
-    state = getattr(module.thread_state, "execution_state", None) if module is not None else None
+    state = _state_of_task().get("execution_state")
     if state is not None:
         worker = state["worker"]
         if ACTIVITY not in worker.metrics:
@@ -163,8 +162,9 @@ def this_task() -> tuple[Any, Any]:
 
 def _state_of_task() -> dict[str, Any]:
     """The state of this thread's task, which ``get_worker`` and others read."""
-    module = sys.modules.get("distributed.worker")
-    return dict(module.thread_state.__dict__) if module is not None else {}
+    # which another thread may be importing
+    state = getattr(sys.modules.get("distributed.worker"), "thread_state", None)
+    return {} if state is None else dict(state.__dict__)
 
 
 def _take_state(state: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from dask_gpuagg.tasks.partials import (
     rows_of,
 )
 from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
-from dask_gpuagg.tasks.unify import DTYPES
+from dask_gpuagg.tasks.unify import DTYPES, unify
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
@@ -54,7 +54,7 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = combined(partials_of([part], plan), plan)
+        made = combined(partials_of([part], plan), plan, owned=True)
         read(done, [part], plan)
         done.groups = rows_of(made)
         return made
@@ -91,11 +91,11 @@ def gpuagg_chunk(
     with task(plan, "chunk") as done:
         if not readers:
             found = inputs_there(parts, keys, values, plan)
-            made = combined(partials_of(found, plan), plan)
+            made = combined(partials_of(found, plan), plan, owned=True)
             read(done, found, plan)
         else:
             with reading(parts, readers) as frames:
-                made = combined(partials_of_stream(frames, plan, done.saw), plan)
+                made = combined(partials_of_stream(frames, plan, done.saw), plan, owned=True)
         done.groups = rows_of(made)
         return made
 
@@ -168,13 +168,49 @@ def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
         return made
 
 
+def gpuagg_fold(partial: Partial, plan: Plan, levels: int, kept: Sequence[int]) -> Partial:
+    """Task: one partial to that of the groups by some of its keys.
+
+    Parameters
+    ----------
+    partial : dict
+        In which null keys have groups.
+    plan : Plan
+        Of the groups that are made.
+    levels : int
+        How many keys the partial has.
+    kept : sequence of int
+        Which of them are the plan's, in their order; without any, all rows are one group.
+    """
+    with task(plan, "fold") as done:
+        engine = engine_of(partial)
+        (tables,), together, dtypes = unify([partial], plan, engine)
+        coarse = {name: _by_keys(t, plan, levels, kept) for name, t in tables.items()}
+        made = tried(partial, "folding a partial", lambda: engine.combine([coarse], together))
+        done.saw(engine_name(partial), rows_of(partial), rows_of(made))
+        return labelled(made, dtypes)
+
+
+def _by_keys(table: Any, plan: Plan, levels: int, kept: Sequence[int]) -> Any:
+    """A table of a partial with some of its keys."""
+    keys = [f"k{i}" for i in range(levels)]
+    fields = [name for name in table.columns if name not in keys]
+    labels = [f"k{i}" for i in range(len(kept))]
+    found = table[[*(keys[i] for i in kept), *fields]]
+    found.columns = [*labels, *fields]
+    if not kept:
+        return found.assign(k0=np.int8(0))
+    return found.dropna(subset=labels, ignore_index=True) if plan.dropna else found
+
+
 def gpuagg_finalize(
     partials: Sequence[Partial],
     plan: Plan,
     meta: Any,
     bucket: tuple[int, int] | None = None,
+    after: Sequence[None] = (),
 ) -> Any:
-    """Task: the last partials to an output."""
+    """Task: the last partials to an output, ``after`` others that give nothing."""
     with task(plan, "finalize") as done:
         made = finalized(partials, plan, meta, bucket)
         done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
@@ -191,6 +227,10 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
         rows = rows_of(partial)
         done.saw(engine_name(partial), rows, rows, bytes_of([tables]))
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
+
+
+def gpuagg_cut(pieces: Sequence[Partial]) -> None:
+    """Task: nothing, once all pieces of a partial are there."""
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:

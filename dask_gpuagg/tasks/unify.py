@@ -168,6 +168,9 @@ def replanned(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, An
             fields = rescaled(fields["hi"], fields["lo"], ratio)
         elif use.state == "xsum" and own.states[i].state == "isum":
             fields = _exact(fields["sum"])
+        elif use.state == "isum" and own.states[i].state == "xsum":
+            assert not len(groups), "of floats with rows the common dtype is no integer"
+            fields = {"sum": fields[exact_sums.COUNT]}
         elif use.state in ("isum", "iprod"):
             fields = {name: _signed(values, use, together) for name, values in fields.items()}
         columns |= {f"s{j}.{name}": values for name, values in fields.items()}
@@ -207,7 +210,7 @@ def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateU
         return
     column, other = own.columns[mine.columns[0]], together.columns[theirs.columns[0]]
     alike = STATES[mine.state].fields == STATES[theirs.state].fields
-    if (mine.state, theirs.state) == ("isum", "xsum"):
+    if {mine.state, theirs.state} == {"isum", "xsum"}:
         return
     if mine.state == "limbs":
         alike = alike and dtype_class(column.dtype) == dtype_class(other.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,9 @@ class GpuWorker(WorkerPlugin):
     The worker's metrics hold what was found: versions, device, memory resource, or why kernels
     cannot run there; whether kernels were made ready; and the most device memory that was in use,
     where it is counted, as of the pool, and how much is spilled, in bytes.
+
+    Python's garbage collector leaves out what the process has loaded by then (``gc.freeze``): with
+    cuDF each full collection, in the middle of some query, would take a tenth of a second or two.
     """
 
     name = "dask_gpuagg"
@@ -61,7 +65,11 @@ class GpuWorker(WorkerPlugin):
         measured = (lambda _: report) if "device" not in report else lambda w: report | usage(w)
         # in a new mapping: a heartbeat may be reading this one
         worker.metrics = {**worker.metrics, "dask_gpuagg": measured}
-        if "device" in report and self.examples:
+        if "device" not in report:
+            return
+        if not self.examples:
+            leave_out_what_is_loaded()
+        else:
             report["kernels"] = "being made ready"
             # in the background: queries that arrive earlier compile what they need themselves
             self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
@@ -76,7 +84,15 @@ class GpuWorker(WorkerPlugin):
 
     def _warm(self, report: dict[str, Any]) -> None:
         closing = self._closing
-        report["kernels"] = warm(self.examples, lambda: closing is None or not closing.is_set())
+        done = warm(self.examples, lambda: closing is None or not closing.is_set())
+        leave_out_what_is_loaded()
+        report["kernels"] = done
+
+
+def leave_out_what_is_loaded() -> None:
+    """Let full collections of garbage leave out all objects that there are now."""
+    gc.collect()
+    gc.freeze()
 
 
 def setup_device(pool: str | int | None) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def test_runs_and_writes_what_it_measured(tmp_path: Path):
             assert len(arm["times_ms"]) == 1
             assert sum(arm["steps_ms"].values()) == pytest.approx(arm["median_ms"])
             assert arm["peak_bytes"] >= 0
+            assert ("first_warm_ms" in arm) == (name == "ours")
         assert len(cell["arms"]["stock-tuned"]["candidates"]) == len(CANDIDATES)
         assert cell["arms"]["floor"]["median_ms"] > 0
         assert cell["plan"][0].startswith("group-by")
@@ -214,6 +215,22 @@ def test_files_that_are_there_are_used(session: Session, tmp_path: Path):
     (files.folder / "complete").unlink()
     Files(session, ROWS, tmp_path).remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [Persisted, Files])
+def test_renewed_data_are_another_collection_of_the_same_rows(
+    session: Session, tmp_path: Path, kind: Any
+):
+    source = Persisted(session, ROWS) if kind is Persisted else Files(session, ROWS, tmp_path)
+    before = source.frame()
+    name, rows = before.expr._name, before.compute()
+    del before
+    source.renew()
+    after = source.frame()
+    assert after.expr._name != name
+    pd.testing.assert_frame_equal(after.compute(), rows)
+    del after
+    source.close() if isinstance(source, Persisted) else source.remove()
 
 
 def test_files_in_memory_are_told(

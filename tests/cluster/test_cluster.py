@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
 from dask_gpuagg.cluster.preflight import cluster_problem
-from dask_gpuagg.planning import narrowing
+from dask_gpuagg.planning import lower, narrowing
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
 
@@ -371,3 +371,14 @@ def test_medians_by_brackets(client, monkeypatch):
     pdf, some = frame(), 1e9 + 0.5
     again = held[held.v > some].groupby("c", observed=False).v.median()
     same(again.compute(), pdf[pdf.v > some].groupby("c", observed=False).v.median())
+
+
+@pytest.mark.parametrize("most", [100_000_000, 1_000], ids=["tree", "exchange"])
+@pytest.mark.parametrize("value", ["v", "s", "c", "i", "t"])
+def test_distinct_values_by_few_groups(client, ddf, monkeypatch, most, value):
+    monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
+    query = ddf.groupby("k")[value].nunique()
+    assert query.optimize().npartitions == 1
+    exchanged = any(isinstance(node, P2PShuffle) for node in query.optimize().expr.walk())
+    assert exchanged == (most == 1_000)
+    same(query.compute().sort_index(), frame().groupby("k")[value].nunique())

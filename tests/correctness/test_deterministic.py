@@ -200,3 +200,12 @@ def test_explain_names_the_states() -> None:
     assert "states   exact sum of x\n" in str(dask_gpuagg.explain(query))
     with dask.config.set({"gpuagg.deterministic": False}):
         assert "exact" not in str(dask_gpuagg.explain(query))
+
+
+@pytest.mark.parametrize("promised", ["int64", "float64"])
+def test_the_dtype_of_a_partition_without_rows_does_not_count(promised: str) -> None:
+    rows = pd.DataFrame({"k": [1, 2, 1], "x": [1, 2, 3]})
+    none = rows.iloc[:0].astype({"x": "float64"})
+    meta = rows.iloc[:0].astype({"x": promised})
+    made = in_pieces([none, rows, none], meta).groupby("k").agg({"x": ["sum", "mean"]}).compute()
+    assert made["x"].sort_index().to_dict("list") == {"sum": [4, 2], "mean": [2.0, 2.0]}

@@ -419,3 +419,13 @@ def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
     with dask_gpuagg.enabled():
         made = frame.groupby("k").c.value_counts(split_out=split_out).compute()
     assert len(made) == len(empty.groupby("k").c.value_counts()) == 0
+
+
+@pytest.mark.parametrize("by", ["k", ["k", "x"], ["x", "k"]], ids=str)
+def test_a_key_in_a_dictionary_of_arrow_stays_in_it(by: Any):
+    kind = arrow(pa.dictionary(pa.int32(), pa.string()))
+    keys = pd.Series(["a", "b", None, "a"] * 3, dtype=kind)
+    data = partitioned(pd.DataFrame({"k": keys, "x": [1, 2, 3, 1] * 3, "y": range(12)}), 3)
+    for dropna in (True, False):
+        got = compare(lambda f, dropna=dropna: f.groupby(by, dropna=dropna).y.sum(), data)
+        assert got.index.get_level_values("k").dtype == kind

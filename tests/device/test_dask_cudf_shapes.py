@@ -168,6 +168,18 @@ def test_methods_with_unobserved_categories(name: str) -> None:
     assert_equal(made(ours), theirs, rtol=1e-9)
 
 
+@pytest.mark.parametrize("npartitions", [1, 5])
+def test_whole_groups_of_unobserved_categories(npartitions: int) -> None:
+    """Of values without nulls: a group is empty because no row has its category."""
+    grouped = collection(npartitions).groupby("c", observed=False)
+    ours = grouped.agg({"i": ["median", "nunique", "list"]}).compute()
+    groups = groups_of(rows(), ["s"], "i") | {("never",): []}
+    assert_equal(made(ours["i", "median"]), expected(groups, lambda v: float(np.median(v))))
+    assert_equal(made(ours["i", "nunique"]), {k: len(set(v)) for k, v in groups.items()})
+    lists = made(ours["i", "list"])
+    assert {k: v or [] for k, v in lists.items()} == groups
+
+
 def test_unobserved_categories_have_no_label() -> None:
     with pytest.raises(ValueError, match="all NA"):
         collection(2).groupby("c", observed=False).i.idxmin().compute()

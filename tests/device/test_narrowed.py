@@ -138,7 +138,7 @@ def test_a_partition_of_another_dtype(what: str, monkeypatch: pytest.MonkeyPatch
     pieces[1]["i"] = pieces[1].i.abs().astype(what)
 
     def grouped() -> Any:
-        made = in_pieces([cudf.DataFrame.from_pandas(each) for each in pieces])
+        made = in_pieces([cudf.from_pandas(each) for each in pieces])
         return made.persist(scheduler="sync").groupby("k").agg({"i": ["median", "sum"]})
 
     query = grouped()

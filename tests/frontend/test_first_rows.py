@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
+import dask_gpuagg
 from dask_gpuagg.frontend.first_rows import RowsOfGroups
 from dask_gpuagg.planning.first_rows import GroupByRows
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
@@ -96,6 +97,18 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Any):
 def test_what_partitions_do_not_know_is_left_to_dask(arguments: dict[str, int]):
     query = collection().groupby("k").head(**arguments)
     assert not any(isinstance(node, RowsOfGroups) for node in query.expr.walk())
+
+
+@pytest.mark.parametrize("call", ["head", "tail"])
+def test_it_is_counted_as_planned(call: str):
+    query = CALLS[call](collection().groupby("k"))
+    with dask_gpuagg.profile() as ran:
+        dask_gpuagg.explain(query)  # counts nothing
+    assert ran.planned == 0
+    with dask_gpuagg.profile() as ran:
+        query.compute()
+    assert ran.planned == 1
+    assert {step.step for step in ran.steps} == {"partial", "combine"}
 
 
 class TestFallback:

@@ -13,9 +13,12 @@ import pytest
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import ReadParquet
 from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
+from dask_gpuagg.planning import described
+from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
     GroupByExchange,
@@ -121,6 +124,27 @@ class TestRoutes:
 
     def test_without_a_method_the_exchange_is_ours(self, ddf):
         assert len(nodes(ddf.groupby("k").v.sum(split_out=3), GroupByExchange)) == 1
+
+    def test_on_a_device_splits_are_gone_before_outputs_are_made(self, ddf, monkeypatch):
+        query = ddf.groupby("k").agg({"v": ["sum", "mean"]}, split_out=3)
+        expected = query.compute().sort_index()
+        for on_device in (False, True):
+            monkeypatch.setattr(planned_nodes, "cuts_first", lambda meta, on=on_device: on)
+            monkeypatch.setattr(described, "cuts_first", lambda meta, on=on_device: on)
+            lowered = query.optimize(fuse=False)
+            same(lowered.compute().sort_index(), expected)
+            graph = lowered.__dask_graph__()
+            place = order(graph, list(lowered.__dask_keys__()))
+            of = {name: [] for name in ("gpuagg_piece", "gpuagg_exchange", "gpuagg_cut")}
+            for key, at in place.items():
+                of.setdefault(key_split(key), []).append(at)
+            assert len(of["gpuagg_piece"]) == 3 * 40
+            assert len(of["gpuagg_cut"]) == (40 if on_device else 0)
+            first = min(of["gpuagg_exchange"])
+            # a split is released when the last piece is taken out of it
+            assert (max(of["gpuagg_piece"]) < first) == on_device
+            (found,) = dask_gpuagg.explain(query).groupbys
+            assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_cut"])
 
     def test_sort_gives_sorted_outputs(self, ddf):
         assert ddf.groupby("k", sort=True).v.sum().npartitions == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import dask
@@ -411,3 +413,13 @@ class TestFewPartitionsThatAreHere:
         with dask.config.set({"gpuagg.output-bytes": 1_000}):
             decision = decision_of(ddf.groupby("k").v.sum())
         assert (decision.route, decision.groups) == (Route.TREE, None)
+
+
+def test_a_query_while_another_thread_imports_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask imports it when it plans an exchange; until that is done, the modules have no names."""
+    for name in ("distributed", "distributed.client", "distributed.worker"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    data = dd.from_map(few, range(MANY))
+    assert decision_of(data.groupby("k").v.count()).groups == 7
+    for held in (data, data.persist()):
+        assert held.groupby("k").v.count().compute().sum() == 300 * MANY

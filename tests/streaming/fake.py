@@ -26,9 +26,10 @@ class FakeDevice:
         self._sizes = sizes
         self.limit = limit
         self.log: list[str] = []
-        self.held = 0
+        self.held = self.streams = 0
 
     def sizes(self) -> Sizes:
+        self.streams += 1
         return self._sizes
 
     def begin(self) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.streaming.batches import Sizes, Slice, batches, halves
-from dask_gpuagg.streaming.upload import Copy, pieces_of
 
 PARTS = st.lists(st.lists(st.integers(), max_size=50), min_size=1, max_size=8)
 
@@ -48,42 +46,44 @@ def test_halves(lengths: list[int]) -> None:
 
 def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
     sizes = Sizes.of_memory(120 << 30, 12)
-    assert (sizes.nbytes, sizes.most) == (256 << 20, 10 << 30)
+    assert (sizes.nbytes, sizes.most, sizes.kept) == (256 << 20, 10 << 30, 30 << 30)
     for gibibytes in (0.5, 1, 2, 2, 2):
-        sizes.grouped(rows=1_000, groups=10)
+        sizes.grouped(rows=1_000, groups=10, nbytes=sizes.nbytes)
         assert sizes.nbytes == gibibytes * (1 << 30)
     for _ in range(9):
-        sizes.grouped(rows=1_000, groups=900)
+        sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == sizes.most
     sizes.refused()
     assert sizes.nbytes == sizes.most == 5 << 30
-    sizes.grouped(rows=1_000, groups=900)
+    sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == 5 << 30
+
+
+def test_groups_are_compared_with_the_rows_of_the_next_batch() -> None:
+    """Batches that are on their way have been made larger already."""
+    sizes = Sizes(4_000, 1 << 20)
+    sizes.grouped(rows=100, groups=40, nbytes=1_000)
+    assert sizes.nbytes == 4_000
+    sizes.grouped(rows=100, groups=60, nbytes=1_000)
+    assert sizes.nbytes == 8_000
 
 
 def test_batches_are_as_large_as_they_may_be() -> None:
     sizes = Sizes.of_memory(12 << 30, 12)
     for _ in range(4):
-        sizes.grouped(rows=1_000, groups=10)
+        sizes.grouped(rows=1_000, groups=10, nbytes=sizes.nbytes)
     assert sizes.nbytes == 1 << 30
     sizes.limit(100 << 20)
-    sizes.grouped(rows=1_000, groups=900)
+    sizes.grouped(rows=1_000, groups=900, nbytes=sizes.nbytes)
     assert sizes.nbytes == 100 << 20
     sizes.limit(0)
     assert sizes.nbytes == 1
 
 
-@given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
-def test_copies_in_pieces(lengths: list[int], size: int) -> None:
-    memory = np.zeros(1_000, np.uint8)
-    copies, at = [], 0
-    for i, n in enumerate(lengths):
-        copies.append(Copy(np.full(n, i + 1, np.uint8), at))
-        at += n + 3
-    expected = memory.copy()
-    for copy in copies:
-        expected[copy.target : copy.target + len(copy.source)] = copy.source
-    for piece in pieces_of(copies, size):
-        assert 0 < len(piece.source) <= size
-        memory[piece.target : piece.target + len(piece.source)] = piece.source
-    assert np.array_equal(memory, expected)
+def test_short_memory_leaves_batches_worth_a_call() -> None:
+    """They had 1,250 rows, then one, and thousands of calls took minutes."""
+    sizes = Sizes.of_memory(320_000, 16)
+    assert sizes.most == 1 << 20
+    for _ in range(30):
+        sizes.refused()
+    assert sizes.nbytes == 1 << 20

@@ -108,6 +108,40 @@ def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are merged with each batch then; otherwise they leave in parts."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 2)
+    pieces = [frame(1_000, 3_000, seed) for seed in range(8)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, ("sum", "min"))
+    device = FakeDevice(Sizes(16_000, 16_000, kept=kept))
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert any(line.startswith("split") for line in device.log) == (not kept)
+    assert device.log.count("leave") == 1 or not kept
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+
+
+def test_groups_that_would_outgrow_the_device_are_merged_first() -> None:
+    pieces = [frame(1_000, 3_000, 1)] * 6
+    plan = plan_of(pieces[0], ("sum", "min"))
+    row_bytes = 24
+    groups = pieces[0].k.nunique()
+    device = FakeDevice(Sizes(16_000, 16_000, kept=3 * groups * row_bytes - 1))
+    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert len(made["groups"]) == groups
+    # of few rows, which would be merged at the end only
+    assert [line for line in device.log if line.startswith("merge")] == [
+        "merge 3",
+        "merge 3",
+        "merge 2",
+    ]
+
+
 def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the device merges them at the end; each load has as many pieces as fit."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 2_000)

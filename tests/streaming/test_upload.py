@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,22 +12,28 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numba import types
 
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.streaming import upload
-from dask_gpuagg.streaming.upload import Copy, Pinned
+from dask_gpuagg.streaming import staging, upload
+from dask_gpuagg.streaming.upload import Copy, Pinned, pieces_of
+
+STREAM = 7
 
 
 class Driver:
     """Copies at once, and fails from some copy on."""
 
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2, CU_EVENT_BLOCKING_SYNC=1)
+    CUresult = int
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
         self.pinned, self.refusal = 1 << 40, "CUDA_ERROR_OUT_OF_MEMORY"
-        self.copies = self.running = 0
+        self.copies = 0
         self.memory: list[Any] = []
+        self.events: list[int] = []
+        self.recorded: set[int] = set()
         self.lock = threading.Lock()
 
     def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
@@ -35,36 +42,53 @@ class Driver:
         self.memory.append(np.zeros(size, np.uint8))
         return 0, self.memory[-1].ctypes.data
 
-    def cuEventCreate(self, flags: int) -> tuple[int, object]:
-        return 0, object()
+    def cuEventCreate(self, flags: int) -> tuple[int, int]:
+        self.events.append(len(self.events) + 1)
+        return 0, self.events[-1]
 
-    def cuEventSynchronize(self, event: object) -> tuple[int]:
-        return (0,)
+    def calls(self) -> staging.Calls:
+        """What the compiled loops call."""
+        u64 = ctypes.c_uint64
 
-    def cuEventRecord(self, event: object, stream: int) -> tuple[int]:
-        return (0,)
+        def function(made: Any, arguments: int) -> staging.Function:
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, *[u64] * arguments)
+            return staging.Function(kind(made), arguments)
 
-    def cuMemcpyHtoDAsync(self, *given: int) -> tuple[int]:
-        return self._copy(*given)
+        copy = function(self._copy, 4)
+        memory = staging.Function(ctypes.CDLL(None).memcpy, 3, types.uint64)
+        return staging.Calls(
+            function(lambda event: 0, 1), function(self._record, 2), copy, copy, memory
+        )
 
-    def cuMemcpyDtoHAsync(self, *given: int) -> tuple[int]:
-        return self._copy(*given)
+    def _record(self, event: int, stream: int) -> int:
+        assert stream == STREAM
+        self.recorded.add(event)
+        return 0
 
-    def _copy(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+    def _copy(self, target: int, source: int, size: int, stream: int) -> int:
+        assert stream == STREAM
         with self.lock:
             self.copies += 1
             if self.fails_at is not None and self.copies > self.fails_at:
-                raise driver.DriverError("CUDA driver: CUDA_ERROR_UNKNOWN")
+                return 999
         ctypes.memmove(target, source, size)
-        return (0,)
+        return 0
+
+
+def checked(returned: tuple[Any, ...]) -> Any:
+    """As the driver's module has it, without the bindings."""
+    if returned[0]:
+        raise driver.DriverError(f"CUDA driver: {returned[0]}")
+    return returned[1] if returned[1:] else None
 
 
 def pinned(monkeypatch: pytest.MonkeyPatch, made: Driver, begun: list[int]) -> Pinned:
     monkeypatch.setattr(upload, "bindings", lambda: made)
-    monkeypatch.setattr(upload, "checked", lambda returned: returned[-1] if returned[1:] else None)
+    monkeypatch.setattr(upload, "checked", checked)
+    monkeypatch.setattr(staging, "calls", made.calls)
     monkeypatch.setattr(upload, "_BUFFER_BYTES", 64)
     monkeypatch.setattr(upload, "_THREADS", 3)
-    return Pinned(0, lambda: begun.append(threading.get_ident()))
+    return Pinned(STREAM, lambda: begun.append(threading.get_ident()))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
@@ -93,7 +117,6 @@ def test_an_error_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.Monke
         made.copy([Copy(source, device.ctypes.data)])
     # each thread ends with its first failure
     assert fake.copies == 5 + made._threads
-    # all buffers are free again
     fake.fails_at = None
     made.copy([Copy(source, device.ctypes.data)])
     assert device.all()
@@ -121,3 +144,41 @@ def test_no_pinned_memory_is_an_error_of_memory(monkeypatch: pytest.MonkeyPatch)
     fake.refusal = "CUDA_ERROR_NOT_INITIALIZED"
     with pytest.raises(driver.DriverError):
         pinned(monkeypatch, fake, [])
+
+
+@given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
+def test_copies_in_pieces(lengths: list[int], size: int) -> None:
+    memory = np.zeros(1_000, np.uint8)
+    copies, at = [], 0
+    for i, n in enumerate(lengths):
+        copies.append(Copy(np.full(n, i + 1, np.uint8), at))
+        at += n + 3
+    expected = memory.copy()
+    for copy in copies:
+        expected[copy.target : copy.target + len(copy.source)] = copy.source
+    for host, device, n in pieces_of(copies, size).tolist():
+        assert 0 < n <= size
+        ctypes.memmove(memory.ctypes.data + device, host, n)
+    assert np.array_equal(memory, expected)
+
+
+def test_copies_of_several_threads_keep_their_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Driver()
+    made = pinned(monkeypatch, fake, [])
+    rng = np.random.default_rng(2)
+    sources = [rng.integers(0, 256, 64 * 100, dtype=np.uint8) for _ in range(4)]
+    targets = [np.zeros_like(source) for source in sources]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda s, t: made.copy([Copy(s, t.ctypes.data)]), sources, targets))
+    for source, target in zip(sources, targets, strict=True):
+        assert np.array_equal(source, target)
+    assert fake.recorded == set(fake.events)
+
+
+def test_loops_run_where_numba_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("upload", "download"):
+        monkeypatch.setattr(staging, name, getattr(staging, name).py_func)
+    made = pinned(monkeypatch, Driver(), [])
+    source, device = np.arange(900).astype(np.uint8), np.zeros(900, np.uint8)
+    made.copy([Copy(source, device.ctypes.data)])
+    assert np.array_equal(made.fetch(device.ctypes.data, 900), source)

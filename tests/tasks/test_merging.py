@@ -154,6 +154,73 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
     assert len(tried) == 2 + merging._PARTS
 
 
+class Watching(Short):
+    """The host engine as a device: merging sees which of some tables are still there."""
+
+    def __init__(self, tables: list[Any], short: bool = False) -> None:
+        super().__init__(0)
+        self.there = [weakref.ref(each["groups"]) for each in tables]
+        self.short = short
+        self.seen: list[int] = []
+
+    def stack(self, tables: Any) -> Any:
+        if self.short:
+            raise MemoryError("Requested bytes 1")
+        return host.stack(tables)
+
+    def combine(self, tables: Any, plan: Any) -> Any:
+        self.seen.append(sum(of() is not None for of in self.there))
+        return host.combine(self._several(tables), plan)
+
+    def finalize(self, tables: Any, *rest: Any) -> Any:
+        self.seen.append(sum(of() is not None for of in self.there))
+        return host.finalize(self._several(tables), *rest)
+
+    def _several(self, tables: Any) -> Any:
+        """The host takes the groups of a single partial for distinct, the device merges them."""
+        if len(tables) > 1 or set(tables[0]) != {"groups"}:
+            return tables
+        groups = tables[0]["groups"]
+        return [{"groups": groups.iloc[:1]}, {"groups": groups.iloc[1:]}]
+
+
+@pytest.mark.parametrize("found", ["int64", "float64"], ids=["as promised", "another dtype"])
+@pytest.mark.parametrize(("short", "owned", "there"), [(0, 1, 0), (1, 1, 3), (0, 0, 3)])
+def test_partials_are_gone_before_they_are_merged(
+    short: int, owned: int, there: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(("sum", "first", "count"), True, True)
+    pieces = [frame(400, seed) for seed in range(3)]
+    pieces[1] = pieces[1].astype({"x": found})
+    for way in ("combined", "finalized"):
+        inputs = [inputs_of(piece, ["k"], plan) for piece in pieces]
+        tables = [partial_of(part, plan, host) for part in inputs]
+        engine = Watching(tables, bool(short))
+        whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
+        monkeypatch.setattr(merging, "engine_of", lambda _, engine=engine: engine)
+        monkeypatch.setattr(merging, "engine_name", lambda _: "device")
+        if way == "combined":
+            made = merging.combined(tables, plan, owned=bool(owned))
+            result = merging.finalized([made], plan, whole.iloc[:0])
+        else:
+            result = merging.finalized(tables, plan, whole.iloc[:0], owned=bool(owned))
+        pd.testing.assert_frame_equal(result, whole)
+        # what is brought to another dtype is a table of its own
+        assert engine.seen[0] == there or found == "float64"
+        assert ([each == {} for each in tables] == [True] * 3) == (bool(owned) and not short)
+
+
+def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(("sum", "nunique"), True, True)
+    pieces = [frame(400, seed) for seed in range(3)]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    monkeypatch.setattr(merging, "engine_of", lambda _: Watching(tables))
+    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
+    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "nunique"])
+    made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
+    pd.testing.assert_frame_equal(made, whole)
+
+
 @pytest.mark.parametrize("outputs", [2, 3, 8, 16, 17, 32, 100])
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:

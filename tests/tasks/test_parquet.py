@@ -139,6 +139,30 @@ def test_only_columns_that_a_file_has_in_a_dictionary(tmp_path: Path) -> None:
     assert _in_dictionaries(metadata, ["few", "own", "late"]) == ["few"]
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_text_of_which_a_file_has_the_differences(tmp_path: Path, encoding: str) -> None:
+    """It is as short as a dictionary, but pyarrow does not read it into one."""
+    table = pa.table({"s": ["a", "b"] * 1000, "x": np.arange(2000)})
+    for i in range(2):
+        path = tmp_path / f"{i}.parquet"
+        pq.write_table(table, path, use_dictionary=False, column_encoding={"s": encoding})
+    with dask_gpuagg.enabled():
+        made = dd.read_parquet(tmp_path).groupby("s").x.sum().compute()
+    assert made.to_dict() == {"a": 2 * 999_000, "b": 2 * 1_000_000}
+
+
+@pytest.mark.parametrize("files", [[0], [0, 1], [1, 0, 0, 1]])
+def test_files_without_row_groups(tmp_path: Path, files: list[int]) -> None:
+    table = pa.table({"s": ["a", "b"] * 1000, "x": np.arange(2000)})
+    for i, row_groups in enumerate(files):
+        with pq.ParquetWriter(tmp_path / f"{i}.parquet", table.schema) as writer:
+            for _ in range(row_groups):
+                writer.write_table(table)
+    with dask_gpuagg.enabled():
+        made = dd.read_parquet(tmp_path).groupby("s").x.count().compute()
+    assert made.to_dict() == {s: 1000 * sum(files) for s in "ab" if any(files)}
+
+
 @pytest.mark.parametrize("options", [{"split_row_groups": 2}, {"blocksize": "250KB"}])
 def test_files_with_and_without_dictionaries_in_one_partition(
     options: dict[str, Any], tmp_path: Path
@@ -185,7 +209,7 @@ def test_files_of_cudf_are_read_by_the_engine_of_the_device(
     ours = ModuleType("files")
     ours.ReadOnStreams = ReadOnStreams  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.files", ours)
-    of_every_kind().to_parquet(tmp_path / "0.parquet")
+    of_every_kind().rename_axis(columns="column").to_parquet(tmp_path / "0.parquet")
     read = dd.read_parquet(tmp_path, engine=CudfEngine)[columns]
     (node,) = read.expr.simplify().find_operations(ReadParquet)
     task = node._task((node._name, 0), 0)
@@ -195,6 +219,8 @@ def test_files_of_cudf_are_read_by_the_engine_of_the_device(
     assert made.key == task.key
     check = pd.testing.assert_series_equal if task({}).ndim == 1 else pd.testing.assert_frame_equal
     check(made({}), task({}))
+    (ours_reads,) = [part.func for part in readers_in(made)]
+    assert not len(ours_reads.meta.columns), "cuDF's metadata would travel to the worker"
 
 
 def readers_in(task: Any) -> list[Any]:

@@ -219,9 +219,9 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     counts: list[int] = []
     combined = module.combined
 
-    def counted(partials: Any, plan: Any) -> Any:
+    def counted(partials: Any, plan: Any, owned: bool) -> Any:
         counts.append(len(partials))
-        return combined(partials, plan)
+        return combined(partials, plan, owned)
 
     monkeypatch.setattr(module, "combined", counted)
     columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import sys
@@ -79,6 +80,22 @@ def test_a_failure_to_warm_is_a_message(
     assert message.startswith("failed after 0 of 10 group-bys: ModuleNotFoundError")
     assert message in caplog.text
     plugin.teardown(fake)
+
+
+@pytest.mark.parametrize("examples", [None, []])
+def test_garbage_collections_leave_out_what_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, examples: list[object] | None
+) -> None:
+    monkeypatch.setattr(worker, "setup_device", lambda pool: {"device": "some GPU"})
+    monkeypatch.setattr(worker, "warm", lambda examples, go_on: "ready")
+    plugin, fake = dask_gpuagg.GpuWorker(examples=examples), SimpleNamespace(metrics={})
+    gc.unfreeze()
+    try:
+        plugin.setup(fake)
+        plugin.teardown(fake)
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
 
 
 def test_a_setup_that_failed_can_be_torn_down(monkeypatch: pytest.MonkeyPatch) -> None:

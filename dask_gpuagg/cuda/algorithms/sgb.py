@@ -153,7 +153,7 @@ def sort_values(
         on.launch(f"words_{ctype}", blocks, SMALL_BLOCK, column, address, *counts, *targets)
     words, of_row = radix_sort(on, words, of_row, rows, 8 * TYPE_BYTES[ctype])
     of_row, words = radix_sort(on, of_row, words, rows, groups.bit_length())
-    return segmented(on, words, of_row, rows, groups, emptied=column.mask is not None)
+    return segmented(on, words, of_row, rows, groups)
 
 
 def sort_rows(on: Launcher, codes: int, rows: int, groups: int) -> Segments:
@@ -165,7 +165,7 @@ def sort_rows(on: Launcher, codes: int, rows: int, groups: int) -> Segments:
     if rows:
         on.launch("numbers", blocks, SMALL_BLOCK, ctypes.c_void_p(codes), *counts, *targets)
     of_row, words = radix_sort(on, of_row, words, rows, groups.bit_length())
-    return segmented(on, words, of_row, rows, groups, emptied=False)
+    return segmented(on, words, of_row, rows, groups)
 
 
 def radix_sort(
@@ -315,9 +315,7 @@ def array_of(on: Launcher, items: int, width: int) -> Words:
     return Words(rmm.DeviceBuffer(size=max(items * width, 1), stream=on.stream), width)
 
 
-def segmented(
-    on: Launcher, words: Words, of_row: Words, rows: int, groups: int, emptied: bool = True
-) -> Segments:
+def segmented(on: Launcher, words: Words, of_row: Words, rows: int, groups: int) -> Segments:
     """Where each group begins among rows that are sorted by group.
 
     Parameters
@@ -326,8 +324,7 @@ def segmented(
     words, of_row : Words
         Of ``rows`` rows.
     rows, groups : int
-    emptied : bool
-        Whether some groups may have no rows.
+        Groups may have no rows: they are of categories that no row has, or of nulls alone.
 
     Returns
     -------
@@ -338,6 +335,6 @@ def segmented(
     counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
     arguments = (of_row.pointer, *counts, starts.pointer)
     on.launch("mark_starts", on.spread(rows + 1, SMALL_BLOCK), SMALL_BLOCK, *arguments)
-    if emptied and groups:
+    if groups:
         on.launch("fill_starts", on.spread(groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     return Segments(words, of_row, starts.buffer, rows, groups)

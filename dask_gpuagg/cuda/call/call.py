@@ -220,7 +220,8 @@ class Call(Launcher):
     """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
 
     ``query`` has its keys in one representation. ``values`` is the mean number of values of a row
-    that are not null, ``about`` the names of what is grouped by.
+    that are not null, ``about`` the names of what is grouped by, and
+    ``least`` how many groups there are at least.
 
     Kernels that read rows one after another are launched for each piece. They add to the same
     table, so that all else is done once.
@@ -236,6 +237,7 @@ class Call(Launcher):
     # of keys that are numbers of strings: where these are
     dictionary: Any = None
     about: tuple[str, ...] = ()
+    least: int = 0
     # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing

@@ -61,6 +61,8 @@ class Columns:
     ----------
     parts : sequence of Part
         One behind the other, the rows.
+    least : int
+        How many groups there are at least.
     """
 
     parts: Sequence[Part]
@@ -68,6 +70,7 @@ class Columns:
     stream: Any
     stopwatch: Stopwatch | None
     about: tuple[str, ...] = ()
+    least: int = 0
 
     @cached_property
     def rows(self) -> int:
@@ -110,6 +113,7 @@ class Columns:
             stopwatch=self.stopwatch,
             codes=codes,
             about=self.about,
+            least=self.least,
         )
 
 

@@ -189,6 +189,10 @@ def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
     sample : Sample
     """
     estimate = sample.estimate()
+    if estimate.groups < call.least:
+        # tables of groups may be in one order, and then segments of two have the same keys
+        most = max(estimate.most, call.least)
+        estimate = replace(estimate, groups=call.least, most=most, skewed=False, hot=())
     many = estimate.most > choose.shared_capacity(call.query, call.device)
     if estimate.skewed and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         groups = max(estimate.groups, _counted(call))

@@ -70,15 +70,17 @@ class Aggregator:
     keys : sequence of pylibcudf.Column or of Pieces
     keep_nulls : bool
         Whether null keys (NaN is one) form groups.
+    least : int
+        How many groups there are at least.
 
     Notes
     -----
     Inputs are read once and states kept once, however many outputs need them.
     """
 
-    def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool) -> None:
+    def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool, least: int = 0) -> None:
         self.keys = list(keys)
-        self.keep_nulls = keep_nulls
+        self.keep_nulls, self._least = keep_nulls, least
         # each with whether only its validity is read
         self._inputs: list[tuple[plc.Column, bool]] = []
         # where they are, by the columns themselves and by the memory that they are views of
@@ -406,7 +408,7 @@ class Aggregator:
             unless they were to be encoded in order
         run : Run
         """
-        how = How(forced, stopwatch, self._encoded, about)
+        how = How(forced, stopwatch, self._encoded, about, self._least)
         made = grouped(self.query, self.keys, [c for c, _ in self._inputs], how)
         run = made.run
         if isinstance(made, Served):

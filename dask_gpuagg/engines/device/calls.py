@@ -41,6 +41,7 @@ class How(NamedTuple):
     stopwatch: Stopwatch | None = None
     encoded: bool = False
     about: tuple[str, ...] = ()
+    least: int = 0
 
 
 class Served(NamedTuple):

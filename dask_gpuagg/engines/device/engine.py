@@ -17,6 +17,7 @@ import pylibcudf as plc
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device import best
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.categories import complete, occurring
 from dask_gpuagg.engines.device.exact import alike
@@ -68,7 +69,7 @@ from dask_gpuagg.engines.device.stacking import (
     stacked,
 )
 from dask_gpuagg.engines.device.states import finish_rows, keeps_values
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.plan import Output, Plan, Sketched
 
 __all__ = [
     "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype",
@@ -107,6 +108,8 @@ def partial(
         tables["groups"] = states_of_rows(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
+    for i, kept in enumerate(plan.sketches):
+        tables[f"sketch{i}"] = _entries(keys, columns[kept.column], kept, not dropna)
     if plan.rows:
         whole = {f"k{i}": k for i, k in enumerate(keys)}
         rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
@@ -120,9 +123,12 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     for name in plan.tables:
         stacked = stack(alike([p[name] for p in partials], plan))
         if name == "groups":
-            stacked = merged(stacked, plan)
+            stacked = merged(stacked, plan, _least(partials))
         elif name.startswith("pairs"):
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
+        elif name.startswith("sketch"):
+            kept = plan.sketches[int(name.removeprefix("sketch"))]
+            stacked = _entries(keys_of(stacked), stacked["v"], kept, True)
         tables[name] = stacked
     return tables
 
@@ -151,11 +157,12 @@ def finalize(
                 continue
             stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = keys_of(next(iter(stacked.values())))
+    least = 0 if plan.states_from_rows or plan.drops_late else _least(partials)
     if plan.drops_late:
         stacked = {name: _without_null_keys(t) for name, t in stacked.items()}
     numberings: dict[str, Numbering] = {}
     if "groups" in stacked:
-        groups = finished(stacked["groups"], plan)
+        groups = finished(stacked["groups"], plan, least)
     else:
         name = next(iter(stacked))
         groups, numbering = numbered(keys_of(stacked[name]))
@@ -170,6 +177,11 @@ def finalize(
     shape = of_plan(shape_of(meta), plan)
     made = with_outputs(groups, stacked, plan, shape.index, numberings)
     return shaped(made, plan, shape)
+
+
+def _least(partials: Sequence[Partial]) -> int:
+    """How many groups several partials have together, at least."""
+    return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
@@ -318,3 +330,11 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
+
+
+def _entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
+    """The rows that a sketch keeps of each group."""
+    groups, numbering = numbered(keys, keep_nulls)
+    if numbering is None:
+        numbering = Numbering.of_keys(keys, keys_of(groups))
+    return best.entries(groups, numbering, values, kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cudf
@@ -12,7 +12,7 @@ import pylibcudf as plc
 from cudf.core.column import ColumnBase
 from dask.dataframe.dispatch import hash_object_dispatch
 
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, ticks_of
+from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class, ticks_of
 from dask_gpuagg.engines.device.groups import (
     column_at,
     column_of,
@@ -33,6 +33,8 @@ _NANOSECONDS = 10**9
 # see the host's
 _SECOND = 0x9E3779B97F4A7C15
 _INT64 = plc.DataType(plc.TypeId.INT64)
+# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
+_FEW_BUCKETS = 8
 
 
 def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
@@ -41,15 +43,19 @@ def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
     Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
     instants in all units, values as categories.
     """
+    return cudf.Series(_buckets(keys, buckets, second).astype(cp.int64))
+
+
+def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
+    """The same as an array of the hashes' dtype, which is narrower."""
     columns: list[Any] = []
     for key in keys:
         columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
-    hashes = hash_object_dispatch(frame, index=False).astype("uint64")
+    hashes = hash_object_dispatch(frame, index=False).values
     if second:
-        found = (hashes.values * cp.uint64(_SECOND)) >> cp.uint64(32)
-        return cudf.Series((found % cp.uint64(buckets)).astype(cp.int64))
-    return (hashes % buckets).astype("int64")
+        hashes = (hashes.astype(cp.uint64) * cp.uint64(_SECOND)) >> cp.uint64(32)
+    return hashes % hashes.dtype.type(buckets)
 
 
 def _hash_columns(key: Any) -> list[Any]:
@@ -61,6 +67,8 @@ def _hash_columns(key: Any) -> list[Any]:
     if cls in NUMERIC:
         # large integers that are equal as floats share an output, which is correct
         key = key.astype("float64")
+        if cls in INTEGRAL:
+            return [key]
         # NaN and null are one key, and so are -0.0 and 0.0
         return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
     if cls not in TEMPORAL:
@@ -74,15 +82,21 @@ def _hash_columns(key: Any) -> list[Any]:
 
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
-    places = {name: _place_of(whole, plan, buckets, second) for name, whole in tables.items()}
-    return divided_tables(tables, places, buckets)
+    return divided_tables(tables, lambda whole: _buckets_of(whole, plan, buckets, second), buckets)
 
 
-def divided_tables(tables: Partial, places: dict[str, cp.ndarray], buckets: int) -> list[Partial]:
-    """Divide a partial into one per output, by the output of each row of each table."""
+def divided_tables(
+    tables: Partial, place_of: Callable[[Any], cp.ndarray], buckets: int
+) -> list[Partial]:
+    """Divide a partial into one per output, by the output of each row of a table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        order, ends = _order_of(places[name], buckets)
+        of_row = place_of(whole)
+        if buckets <= _FEW_BUCKETS:
+            for j, part in enumerate(parts):
+                part[name] = _where(whole, of_row == j)
+            continue
+        order, ends = _order_of(of_row, buckets)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
             part[name] = taken(whole, order[start:end])
@@ -91,19 +105,28 @@ def divided_tables(tables: Partial, places: dict[str, cp.ndarray], buckets: int)
 
 def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(_place_of(whole, plan, buckets), buckets)
+    order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
     return taken(whole, order), ends
 
 
-def _place_of(whole: Any, plan: Plan, buckets: int, second: bool = False) -> cp.ndarray:
-    """The output of each row by the hash of its key."""
-    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
-    return bucket_of(keys, buckets, second).values
-
-
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
+    # sorted by as few bits as number the buckets
+    of_row = of_row.astype(np.min_scalar_type(buckets - 1))
     ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
+
+
+def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
+    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
+    return _buckets(keys, buckets, second)
+
+
+def _where(whole: Any, rows: cp.ndarray) -> Any:
+    """Rows of a table for which a condition holds, in their order."""
+    names = names_of(whole)
+    columns = plc.Table([view_at(whole, name) for name in names])
+    made = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
+    return _like(whole, names, made)
 
 
 def taken(whole: Any, rows: cp.ndarray) -> Any:
@@ -114,6 +137,11 @@ def taken(whole: Any, rows: cp.ndarray) -> Any:
         column_of(rows),
         plc.copying.OutOfBoundsPolicy.DONT_CHECK,
     )
+    return _like(whole, names, made)
+
+
+def _like(whole: Any, names: Sequence[str], made: plc.Table) -> Any:
+    """A table of columns that libcudf has made of another's."""
     pairs = zip(names, made.columns(), strict=True)
     return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
@@ -158,13 +186,13 @@ def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
     """The groups of a finished output that belong to one of several; see the host's."""
     # not by level: the number of a level may be the name of another one
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    return whole[(bucket_of(keys, bucket[1]) == bucket[0]).values]
+    return whole[_buckets(keys, bucket[1]) == bucket[0]]
 
 
 def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    of_row = bucket_of(keys, outputs).values
+    of_row = _buckets(keys, outputs)
     ordered = whole.take(cp.argsort(of_row, kind="stable"))
     ends = cp.cumsum(cp.bincount(of_row, minlength=outputs)).get().tolist()
     pairs = zip([0, *ends[:-1]], ends, strict=True)

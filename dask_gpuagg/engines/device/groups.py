@@ -49,6 +49,8 @@ class Grouping:
     keys : sequence of Series
     keep_nulls : bool
         Whether null keys form groups.
+    least : int
+        How many groups there are at least: of partials the rows of the largest one.
 
     Notes
     -----
@@ -56,11 +58,11 @@ class Grouping:
     keys; the groups of the first one are the result's, and those of the others are found by key.
     """
 
-    def __init__(self, keys: Sequence[Any], keep_nulls: bool) -> None:
+    def __init__(self, keys: Sequence[Any], keep_nulls: bool, least: int = 0) -> None:
         self._keys = list(keys)
         self.views = [view(k) for k in keys]
-        self._keep_nulls = keep_nulls
-        self._passes = [Aggregator(self.views, keep_nulls)]
+        self._keep_nulls, self._least = keep_nulls, least
+        self._passes = [Aggregator(self.views, keep_nulls, least)]
 
     @property
     def aggregator(self) -> Aggregator:
@@ -69,7 +71,7 @@ class Grouping:
 
     def another(self) -> Aggregator:
         """A new pass: kernels of few states compile faster, and equal passes share them."""
-        self._passes.append(Aggregator(self.views, self._keep_nulls))
+        self._passes.append(Aggregator(self.views, self._keep_nulls, self._least))
         return self._passes[-1]
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
@@ -103,7 +105,7 @@ class Grouping:
         wanted = dtypes or {}
         # libcudf has no categories and no time zones, but what they are stored as
         columns = {
-            f"k{i}": wrapped(key) if is_own(known.dtype) else ColumnBase.create(key, known.dtype)
+            f"k{i}": as_column(key, known.dtype)
             for i, (key, known) in enumerate(zip(keys, self._keys, strict=True))
         }
         for label, made in zip(labels, outputs, strict=True):
@@ -286,6 +288,11 @@ def wrapped(column: plc.Column) -> ColumnBase:
         validate=False,
     )
     return ColumnBase.create(made, dtype, validate=False)
+
+
+def as_column(column: plc.Column, dtype: Any) -> ColumnBase:
+    """A column as cuDF has it, of a dtype that is stored in its type."""
+    return wrapped(column) if is_own(dtype) else ColumnBase.create(column, dtype)
 
 
 def table(columns: Mapping[str, Any]) -> Any:

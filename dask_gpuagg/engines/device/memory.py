@@ -15,6 +15,7 @@ last step.
 from __future__ import annotations
 
 import gc
+import importlib
 import pickle
 import re
 import sys
@@ -94,7 +95,7 @@ def asked_bytes(message: str) -> int | None:
 
 def free_and_total() -> tuple[int | None, int | None]:
     """Bytes of the device that are free, and all; None without a device."""
-    cupy = sys.modules.get("cupy")
+    cupy = importlib.import_module("cupy") if "cupy" in sys.modules else None
     if cupy is None:
         return None, None
     free, total = cupy.cuda.Device().mem_info
@@ -103,7 +104,7 @@ def free_and_total() -> tuple[int | None, int | None]:
 
 def resources() -> Iterator[Any]:
     """RMM's current memory resource and those that it takes its memory from, outermost first."""
-    rmm = sys.modules.get("rmm")
+    rmm = importlib.import_module("rmm") if "rmm" in sys.modules else None
     resource = None if rmm is None else rmm.mr.get_current_device_resource()
     while resource is not None:
         yield resource
@@ -137,7 +138,7 @@ def free_cached() -> None:
     """Give back device memory that is kept for later: by cycles, by CuPy, by cuDF."""
     # cycles keep what their objects have allocated
     gc.collect()
-    cupy = sys.modules.get("cupy")
+    cupy = importlib.import_module("cupy") if "cupy" in sys.modules else None
     if cupy is not None:
         cupy.get_default_memory_pool().free_all_blocks()
     manager = spill_manager()

@@ -9,10 +9,7 @@ import cudf
 import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
-from dask_gpuagg.engines.device import libcudf, library_states
-from dask_gpuagg.engines.device.calls import waits
+from dask_gpuagg.engines.device import best, library_states
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
@@ -26,7 +23,7 @@ from dask_gpuagg.engines.device.groups import (
 )
 from dask_gpuagg.engines.device.passes import keys_of
 from dask_gpuagg.engines.device.results import index_of
-from dask_gpuagg.engines.device.whole_groups import can_sort, counts, is_chrono, serves
+from dask_gpuagg.engines.device.whole_groups import by_kernels, counts, is_chrono, serves
 from dask_gpuagg.plan import Output, Plan
 
 
@@ -61,7 +58,7 @@ def with_outputs(
             fields = {n.removeprefix(prefix): groups[n] for n in labels if n.startswith(prefix)}
             values = library_states.finish(output, fields, index_of(keys, names))
         else:
-            name = f"pairs{output.column}" if output.kind is Kind.DISTINCT else "rows"
+            name = plan.table_of(output)
             paired = name in tables and name != "rows"
             name = name if paired else "rows"
             if name not in numberings:
@@ -70,6 +67,8 @@ def with_outputs(
                 numbering = numberings[name]
                 column = numbering.take(tables[name][label])
                 values = plain(numbering.spread(numbering.codes, column))
+            elif output.kind is Kind.SKETCH:
+                values = best.lists(output, numberings[name], tables[name]["v"])
             else:
                 column = tables[name]["v" if paired else f"v{output.column}"]
                 values = _of_rows(output, numberings[name], column, paired)
@@ -80,29 +79,12 @@ def with_outputs(
     return table(made)
 
 
-def _by_kernels(output: Output, numbering: Numbering, column: Any) -> plc.Column | None:
-    """What the kernels that sort and select make; None while, or where, they cannot run."""
-    with waiting(waits()):
-        if not can_sort():
-            return None
-        rows = numbering.sorted(len(column))
-        try:
-            if output.aggregation == "nunique":
-                return rows.nunique(view(column))
-            return rows.output(output, view(column))
-        except KernelsCompiling:
-            return None
-        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
-            libcudf.cause_of(error)
-    return None
-
-
 def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
     """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
     counted = output.aggregation == "nunique"
     rows = len(column)
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    made = _by_kernels(output, numbering, column) if sorts else None
+    made = by_kernels(lambda: _sorted(output, numbering, column)) if sorts else None
     if made is None:
         return library_states.whole(output, numbering, column, paired)
     if counted:
@@ -110,3 +92,10 @@ def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) ->
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
     return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
+
+
+def _sorted(output: Output, numbering: Numbering, column: Any) -> plc.Column:
+    rows = numbering.sorted(len(column))
+    if output.aggregation == "nunique":
+        return rows.nunique(view(column))
+    return rows.output(output, view(column))

@@ -82,9 +82,12 @@ def states_of_rows(
     return groups
 
 
-def merged(stacked: Any, plan: Plan) -> Any:
-    """One row per group of several partials: the keys, then the fields of every state."""
-    grouping = Grouping(keys_of(stacked), keep_nulls=True)
+def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
+    """One row per group of several partials: the keys, then the fields of every state.
+
+    ``least`` is the rows of the largest of them.
+    """
+    grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
     labels: list[str] = []
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
@@ -103,7 +106,7 @@ def merged(stacked: Any, plan: Plan) -> Any:
     return _with_library_states(groups, stacked, plan)
 
 
-def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
+def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> Any:
     """Outputs that the kernels finish, and the merged states of all others.
 
     Parameters
@@ -111,10 +114,12 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     stacked : DataFrame
         The rows of partials.
     plan : Plan
+    least : int
+        Rows of the largest of the partials, each of a group of its own.
     merges : bool
         Whether partials are merged first where moments lost digits.
     """
-    grouping = Grouping(keys_of(stacked), keep_nulls=True)
+    grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
     if plan.shape == "values":
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
@@ -136,7 +141,7 @@ def finished(stacked: Any, plan: Plan, merges: bool = True) -> Any:
     groups = exact.with_sums(grouping.table(labels, dtypes), plan)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
-        return finished(merged(stacked, plan), plan, merges=False)
+        return finished(merged(stacked, plan, least), plan, merges=False)
     return _with_library_states(without_losses(groups), stacked, plan)
 
 

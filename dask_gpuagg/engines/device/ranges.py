@@ -54,13 +54,13 @@ def _part(keys: Any, parts: int) -> Any:
 
 def split_in_ranges(tables: Partial, plan: Plan, bounds: Any, outputs: int) -> list[Partial]:
     """Divide a partial by ranges of keys into one partial per output; see the host's."""
-    places = {
-        name: cp.zeros(len(whole), cp.int64)
-        if bounds is None
-        else _ranges_of(_keys(whole, plan), bounds)
-        for name, whole in tables.items()
-    }
-    return divided_tables(tables, places, outputs)
+
+    def place_of(whole: Any) -> cp.ndarray:
+        if bounds is None:
+            return cp.zeros(len(whole), cp.int64)
+        return _ranges_of(_keys(whole, plan), bounds)
+
+    return divided_tables(tables, place_of, outputs)
 
 
 def _ranges_of(keys: Any, bounds: Any) -> cp.ndarray:

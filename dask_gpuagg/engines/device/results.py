@@ -22,11 +22,11 @@ from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
+    as_column,
     column_at,
     column_of,
     floats_of,
     gather,
-    is_own,
     like,
     matches,
     plain,
@@ -166,10 +166,7 @@ def from_libcudf(
     dtypes : sequence of dtypes
         Of the keys; categories and times in a zone are what libcudf stores them as.
     """
-    own = [
-        wrapped(key) if is_own(dtype) else ColumnBase.create(key, dtype)
-        for key, dtype in zip(keys, dtypes, strict=True)
-    ]
+    own = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
     index = _index_of(own, shape.index)
     columns = [wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:

@@ -87,7 +87,7 @@ def _has_unobserved(plan: Plan) -> bool:
 def _classes(name: str) -> tuple[str, ...]:
     """The dtype classes of which the device engine makes an aggregation."""
     record = REGISTRY[name]
-    if record.kind is Kind.SKETCH:  # an exact aggregation runs in the place of an approximate one
+    if record.exact:  # an exact aggregation runs in the place of an approximate one
         return ()
     if record.kind is not Kind.MERGEABLE:
         return tuple(c for c in DEVICE_CLASSES if c in record.accepts)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
@@ -16,10 +18,12 @@ from dask_gpuagg.cuda.call.call import ColumnStruct
 from dask_gpuagg.cuda.choice import selection_costs
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.calls import waits
 from dask_gpuagg.engines.device.layout import (
     FLOAT64,
     INT32,
@@ -40,6 +44,8 @@ _TICKS = (
     *(TypeId.DURATION_MICROSECONDS, TypeId.DURATION_NANOSECONDS),
 )
 HOW = ("auto", "sort", "select")
+
+_Made = TypeVar("_Made")
 
 
 def _parameters(output: Output, ticks: bool = False) -> dict[str, Any]:
@@ -101,6 +107,20 @@ def can_sort() -> bool:
         libcudf.cause_of(error)
         return False
     return True
+
+
+def by_kernels(make: Callable[[], _Made]) -> _Made | None:
+    """What the kernels that sort and select make; None while, or where, they cannot run."""
+    with waiting(waits()):
+        if not can_sort():
+            return None
+        try:
+            return make()
+        except KernelsCompiling:
+            return None
+        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+            libcudf.cause_of(error)
+    return None
 
 
 class SortedRows:
@@ -182,6 +202,26 @@ class SortedRows:
         ).columns()
         return plc.Column(DataType(TypeId.LIST), self._groups, None, None, 0, 0, [offsets, child])
 
+    def ascending(self, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
+        """The values of each group in ascending order, as words; nulls take no part.
+
+        Parameters
+        ----------
+        column : pylibcudf.Column
+            Of numbers.
+
+        Returns
+        -------
+        words : ndarray of uint32 or uint64, shape (rows,)
+            Of ``values_of``, group by group.
+        starts : ndarray of uint32, shape (groups + 1,)
+            Where each group begins.
+        """
+        segments = self._values(column)
+        width = segments.words.width
+        words = cp.asarray(segments.words.buffer)[: self._rows * width].view(f"u{width}")
+        return words, cp.asarray(segments.starts).view("u4")
+
     def output(self, output: Output, column: plc.Column) -> plc.Column:
         """An output that ``serves`` admits."""
         if output.aggregation == "list":
@@ -229,6 +269,17 @@ def sortable(column: plc.Column) -> str:
     if column.type().id() is TypeId.DECIMAL128 or ctype_of(column) not in _SORTED:
         raise UnsupportedType(f"sorting values of type {column.type().id().name}")
     return ctype_of(column)
+
+
+def values_of(words: cp.ndarray, dtype: Any) -> cp.ndarray:
+    """The numbers that words stand for (``Sortable`` of kernels/sgb/order.cuh)."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "u":
+        return words.astype(dtype)
+    sign = words.dtype.type(1 << (8 * dtype.itemsize - 1))
+    if dtype.kind == "f":
+        return cp.where(words & sign, words ^ sign, ~words).view(dtype)
+    return (words ^ sign).astype(dtype)
 
 
 def column_struct(column: plc.Column) -> ColumnStruct:

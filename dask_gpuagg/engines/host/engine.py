@@ -373,7 +373,8 @@ def _as_text(key: Any, promised: Column) -> Any:
     """A key of the groups that was read as a dictionary of text, which was promised as text."""
     if not (is_dictionary(key.dtype) and isinstance(promised.dtype, pd.StringDtype)):
         return key
-    return pd.array(pa.array(key).dictionary_decode(), dtype=promised.dtype)
+    texts = pa.array(key)  # of no rows a chunked array, which only a cast decodes
+    return pd.array(texts.cast(texts.type.value_type), dtype=promised.dtype)
 
 
 def _as_promised(key: Any, promised: Column, level: Any) -> Any:

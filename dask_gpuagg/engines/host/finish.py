@@ -24,7 +24,7 @@ from dask_gpuagg.engines.host.conform import (
     series_of,
 )
 from dask_gpuagg.engines.host.found_dtypes import complex_objects
-from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.grouping import group, is_dictionary
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.plan import Output, Plan
 
@@ -165,7 +165,17 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
     """Index of the groups; a MultiIndex for several keys. Nothing writes to the keys any more."""
     if len(keys) == 1:
         return pd.Index(keys[0], name=names[0], copy=False)
-    return pd.MultiIndex.from_arrays(keys, names=names)
+    # pandas writes out the text of a dictionary of Arrow's, and fails where it is null
+    coded = {i: key.dtype for i, key in enumerate(keys) if is_dictionary(key.dtype)}
+    texts = [k.astype(_text_of(k.dtype)) if i in coded else k for i, k in enumerate(keys)]
+    index = pd.MultiIndex.from_arrays(texts, names=names)
+    for i, dtype in coded.items():
+        index = index.set_levels(index.levels[i].astype(dtype), level=i)
+    return index
+
+
+def _text_of(dictionary: pd.ArrowDtype) -> pd.ArrowDtype:
+    return pd.ArrowDtype(dictionary.pyarrow_dtype.value_type)
 
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:

@@ -134,3 +134,20 @@ def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) 
     assert sample._hot_keys(4096, 3, call) == told
     assert sample._hot_keys(4096, 0, call) == []
     assert len(sample._hot_keys(4096, 2 * HOT_TOLD, call)) == HOT_TOLD
+
+
+@pytest.mark.parametrize("least", [0, 400, 9_000])
+def test_partials_have_at_least_the_groups_of_the_largest(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables of groups in one order: segments of a sample have the same keys."""
+    monkeypatch.setattr(sample.choose, "shared_capacity", lambda query, device: 1_000)
+    found = KeySummary(500, 600, 0.0, 0.1, skewed=True, hot=((7, 0.2),), bounds=(3, 9))
+    taken: Any = SimpleNamespace(estimate=lambda: found)
+    call: Any = SimpleNamespace(least=least, query=None, device=None, rows=10_000)
+    made = sample.estimated(call, "lphga", taken)
+    if least <= 500:
+        assert made is found
+    else:
+        assert (made.groups, made.most, made.skewed, made.hot) == (9_000, 9_000, False, ())
+        assert made.bounds == (3, 9)

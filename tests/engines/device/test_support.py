@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.dtypes import DEVICE_CLASSES
 from dask_gpuagg.engines.device import support
@@ -81,7 +81,7 @@ def test_the_device_takes_what_the_registry_takes() -> None:
         # cuDF has no index of decimals
         missing = {"decimal"} if record.name == "value_counts" else set()
         # an exact aggregation runs in the place of an approximate one
-        classes = set() if record.kind is Kind.SKETCH else set(DEVICE_CLASSES)
+        classes = set() if record.exact else set(DEVICE_CLASSES)
         taken = record.accepts & classes
         assert set(support._classes(record.name)) == taken - missing, record.name
 
@@ -190,4 +190,4 @@ def test_without_a_device_the_reason_is_the_drivers(monkeypatch: pytest.MonkeyPa
 def test_the_table_names_registered_aggregations_only() -> None:
     rows = support.device_table().splitlines()[2:]
     names = [row.split("`")[1] for row in rows]
-    assert names == [n for n, record in REGISTRY.items() if record.kind is not Kind.SKETCH]
+    assert names == [n for n, record in REGISTRY.items() if not record.exact]

@@ -1,0 +1,114 @@
+"""Groups by several sets of keys in one pass over the rows, as SQL's ``GROUPING SETS`` has them.
+
+Rows are grouped once, by all keys; the states of those groups are merged to the groups by fewer.
+The operators are those of Gray et al. 1997 (docs/how-it-works.md#sources).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from dask.dataframe.dask_expr._collection import new_collection
+
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.extended import GroupingSet, Refusal, extend
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
+
+_FLAGS = {"split_every": 8, "split_out": 1, "shuffle_method": None}
+
+
+def grouping_sets(
+    frame: Any,
+    sets: Sequence[Sequence[Hashable]],
+    aggregations: Any = None,
+    *,
+    dropna: bool = True,
+    sort: bool = False,
+    **named: Any,
+) -> dict[tuple[Hashable, ...], Any]:
+    """Aggregate by several sets of keys in one pass over the rows.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+        Of pandas or cuDF.
+    sets : sequence of sequence of labels
+        Columns to group by, a sequence for each result; an empty one takes all rows as one group.
+    aggregations : str, callable, list or dict, optional
+        As ``.agg`` takes them. Without labels of columns, all are aggregated that are in no set.
+    dropna : bool
+        Whether rows with a null key have no group; they have one by their other keys.
+    sort : bool
+        Whether results are sorted by key.
+    **named
+        Named aggregations, as ``.agg`` takes them.
+
+    Returns
+    -------
+    dict of tuple to DataFrame
+        For each set what ``frame.groupby(keys).agg(...)`` gives, lazy and in one partition; of
+        all rows one row. Computed together, by ``dask.compute``, they read the input once.
+
+    Raises
+    ------
+    UnsupportedGroupBy
+        For aggregations that cannot be merged from groups: ``first``, ``last``, ``idxmin`` and
+        ``idxmax``, which depend on the order of rows, and those that the plugin does not run.
+
+    Notes
+    -----
+    The plugin has to be on where the results are computed. The groups by all keys are in one
+    partition while they are merged.
+    """
+    keys = list(dict.fromkeys(key for one in sets for key in one))
+    if not keys:
+        raise ValueError("grouping sets need a key")
+    groupby = frame.groupby(keys, dropna=dropna, sort=sort, observed=True)
+    reason = Refusal(NotImplementedError("no grouping sets, a group-by for each"))
+    try:
+        finest = extend(groupby, aggregations, _FLAGS, named)
+        found = {}
+        for one in map(tuple, sets):
+            meta = finest._meta.reset_index(drop=True)
+            if one:
+                meta.index = frame._meta[list(one)].set_index(list(one)).index
+            changed = {"result_meta": meta, "refusal": reason}
+            operands = dict(zip(finest._parameters, finest.operands, strict=False)) | changed
+            kept = tuple(map(keys.index, one))
+            node = GroupingSet(*operands.values(), kept, *finest.by)
+            logical.read(node)
+            found[one] = new_collection(node)
+    except Unsupported as refusal:
+        raise UnsupportedGroupBy(f"grouping sets cannot run: {refusal.reason}") from refusal
+    return found
+
+
+def rollup(
+    frame: Any, by: Sequence[Hashable], aggregations: Any = None, **given: Any
+) -> dict[tuple[Hashable, ...], Any]:
+    """Aggregate by all keys, then by one less from the right, down to all rows as one group.
+
+    Parameters
+    ----------
+    frame : dask.dataframe.DataFrame
+    by : sequence of labels
+        Columns, the coarsest first.
+    aggregations : str, callable, list or dict, optional
+    **given
+        As for ``grouping_sets``, which it calls.
+
+    Returns
+    -------
+    dict of tuple to DataFrame
+        The finest first.
+
+    Examples
+    --------
+    >>> found = dask_gpuagg.rollup(ddf, ["origin", "dest"], {"delay": "mean"})  # doctest: +SKIP
+    >>> by_both, by_origin, in_all = dask.compute(*found.values())  # doctest: +SKIP
+    """
+    keys = list(by)
+    sets = [keys[:n] for n in range(len(keys), -1, -1)]
+    return grouping_sets(frame, sets, aggregations, **given)

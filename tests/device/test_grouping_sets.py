@@ -1,0 +1,80 @@
+"""Grouping sets and rollup on dask-cudf collections, against pandas."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_gpuagg import grouping_sets, rollup
+
+pytestmark = pytest.mark.usefixtures("raising")
+
+ROWS = 30_000
+SPEC = {
+    "v": ["sum", "mean", "var", "count", "median", "min"],
+    "i": ["nunique", "sum", "max"],
+}
+SETS = [["a", "s"], ["s"], ["f"], ["a", "s", "f"], []]
+
+
+def data() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "a": rng.integers(0, 40, ROWS),
+            "s": pd.Series(rng.choice(["x", "y", "zz", None], ROWS)),
+            "f": rng.integers(0, 5, ROWS) / 4,
+            "v": rng.normal(1e6, 1.0, ROWS),
+            "i": rng.integers(0, 500, ROWS),
+        }
+    )
+    frame.loc[rng.random(ROWS) < 0.1, ["f", "v"]] = np.nan
+    return frame
+
+
+@pytest.mark.parametrize("npartitions", [1, 7])
+@pytest.mark.parametrize("dropna", [True, False])
+def test_each_is_a_group_by(dropna: bool, npartitions: int) -> None:
+    import cudf
+    import dask_cudf
+
+    rows = data()
+    ddf = dask_cudf.from_cudf(cudf.from_pandas(rows), npartitions=npartitions)
+    found = grouping_sets(ddf, SETS, SPEC, dropna=dropna)
+    for keys, ours in zip(found, dask.compute(*found.values()), strict=True):
+        by = list(keys) or np.zeros(ROWS, int)
+        theirs = rows.groupby(by, dropna=dropna).agg(SPEC)
+        keyed = [f"k{i}" for i in range(max(len(keys), 1))]
+        tables = []
+        for one in (ours.to_pandas(), theirs):
+            one = one.copy()
+            one.columns = range(one.shape[1])
+            one.index.names = keyed
+            table = one.reset_index()
+            tables.append(table.sort_values(keyed, na_position="last", ignore_index=True))
+        mine, wanted = tables
+        for name in keyed:
+            a, b = (t[name].astype(object).where(t[name].notna(), None) for t in tables)
+            assert a.tolist() == b.tolist()
+        np.testing.assert_allclose(
+            mine.drop(columns=keyed).to_numpy("float64"),
+            wanted.drop(columns=keyed).to_numpy("float64"),
+            rtol=1e-9,
+        )
+        assert list(ours.dtypes) == list(found[keys]._meta.dtypes)
+
+
+def test_largest_values_and_categories() -> None:
+    import cudf
+    import dask_cudf
+
+    rows = data().assign(s=lambda d: d.s.astype("category"))
+    ddf = dask_cudf.from_cudf(cudf.from_pandas(rows), npartitions=5)
+    found = rollup(ddf, ["s", "a"], high=pd.NamedAgg("i", "nlargest", n=2), sort=True)
+    fine, coarse, total = (one.to_pandas() for one in dask.compute(*found.values()))
+    assert total.high.map(list).tolist() == [sorted(rows.i, reverse=True)[:2]]
+    for key, group in rows.groupby("s", observed=True):
+        assert list(coarse.high[key]) == sorted(group.i, reverse=True)[:2]
+    assert len(fine) == rows.dropna(subset="s").groupby(["s", "a"], observed=True).ngroups

@@ -1,0 +1,136 @@
+"""Distinct values on a cluster: one task merges few distinct pairs, several merge many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning.nodes import GroupByMerge
+from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
+
+MANY = 40
+ROWS = 2_000
+
+
+@pytest.fixture(autouse=True)
+def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plan as where partials travel between processes; samples are taken in this one."""
+    samples._recent.clear()
+    shuffled_by(monkeypatch, "p2p")
+    here = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
+    with dask_gpuagg.enabled(), dask.config.set(here):
+        yield
+
+
+def shuffled_by(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    for module in (lower, samples, output_size):
+        monkeypatch.setattr(module, "get_default_shuffle_method", lambda: method)
+
+
+def part(i: int) -> pd.DataFrame:
+    rng = np.random.default_rng(i)
+    k, few, many = rng.integers(0, 7, ROWS), rng.integers(0, 5, ROWS), rng.random(ROWS)
+    names = np.array([f"n{j}" for j in range(11)])
+    return pd.DataFrame(
+        {"k": k, "few": few, "many": many, "s": names[rng.integers(0, 11, ROWS)], "b": k > 3}
+    )
+
+
+def rows() -> Any:
+    return dd.from_map(part, range(MANY))
+
+
+def decision_of(query: Any) -> Routing:
+    (found,) = dask_gpuagg.explain(query).groupbys
+    assert found.decision is not None, found
+    return found.decision
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("few", 7 * 5 * 16), ("s", 7 * 11 * 24), ("many", MANY * ROWS * 16)]
+)
+@pytest.mark.parametrize("of", ["method", "spec"])
+def test_pairs_are_estimated_beside_the_groups(value: str, expected: int, of: str) -> None:
+    grouped = rows().groupby("k")
+    query = grouped[value].nunique() if of == "method" else grouped.agg({value: "nunique"})
+    decision = decision_of(query)
+    assert (decision.groups, decision.outputs) == (7, 1)
+    assert decision.pair_bytes == pytest.approx(expected, rel=0.2)
+    assert "of distinct pairs" in decision.reason
+
+
+def test_of_several_columns_the_one_with_most_pairs_counts() -> None:
+    decision = decision_of(rows().groupby("k").agg({"few": "nunique", "many": "nunique"}))
+    assert decision.pair_bytes == pytest.approx(MANY * ROWS * 16, rel=0.2)
+
+
+def test_they_are_estimated_where_the_dtype_of_the_key_bounds_the_groups() -> None:
+    decision = decision_of(rows().groupby("b").many.nunique())
+    assert (decision.bound, decision.groups) == (True, 3)
+    assert decision.pair_bytes == pytest.approx(MANY * ROWS * 9, rel=0.2)
+
+
+@pytest.mark.parametrize(("value", "spread"), [("few", False), ("many", True)])
+def test_many_pairs_are_exchanged_and_few_are_not(
+    value: str, spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lower, "BYTES_ON_HOST", 100_000)
+    query = rows().groupby("k")[value].nunique()
+    (found,) = dask_gpuagg.explain(query).groupbys
+    text = str(dask_gpuagg.explain(query))
+    assert ("exchange" in text, "tree into 1 output" in text) == (spread, not spread)
+    assert found.decision is not None
+    assert found.decision.route is Route.TREE
+
+
+@pytest.mark.parametrize(
+    ("most", "pieces"), [(400_000, [8]), (100_000, [12, 13, 14]), (1_000, [MANY])]
+)
+def test_each_piece_fits_an_output(
+    most: int, pieces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
+    planned = rows().groupby("k").many.nunique().optimize(fuse=False).expr
+    (merge,) = planned.find_operations(GroupByMerge)
+    assert merge.npartitions in pieces
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: d.groupby("k").many.nunique(split_out=4),
+        lambda d: d.groupby("k").many.nunique(shuffle_method="tasks"),
+        lambda d: d.partitions[:FEW_PARTITIONS].groupby("k").many.nunique(),
+        lambda d: d.groupby("k").many.sum(),
+    ],
+    ids=["split_out", "shuffle_method", "few partitions", "no pairs"],
+)
+def test_nothing_is_sampled_for_pairs_elsewhere(make: Any) -> None:
+    assert decision_of(make(rows())).pair_bytes is None
+
+
+def test_threads_exchange_pairs_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffled_by(monkeypatch, "disk")
+    query = rows().groupby("k").few.nunique()
+    assert decision_of(query).pair_bytes is None
+    assert "exchange" in str(dask_gpuagg.explain(query))
+
+
+def test_a_column_that_is_its_own_key() -> None:
+    assert decision_of(rows().groupby("k").agg({"k": "nunique"})).pair_bytes == 7 * 16
+    assert decision_of(rows().groupby(rows().few % 3).s.nunique()).pair_bytes == 3 * 11 * 24
+
+
+def test_as_many_outputs_as_are_asked_for() -> None:
+    query = rows().groupby("k").few.nunique
+    assert query(split_out=True).optimize().npartitions == MANY
+    assert query(split_out=3).optimize().npartitions == 3
+    assert query().optimize().npartitions == 1
