@@ -204,6 +204,10 @@ def _polars(asked: Question, files: str, engine: Any = "streaming") -> tuple[Any
 def _cudf_polars(asked: Question, files: str) -> tuple[Any, Any]:
     # by default it takes most of the free memory as managed memory, beside the workers' pools
     os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
+    # libcudf in this process copies files by as many threads as on the workers
+    from dask_gpuagg.worker.plugin import copy_files_by_all_cores
+
+    copy_files_by_all_cores()
     import polars as pl
 
     return _polars(asked, files, pl.GPUEngine(executor="streaming", raise_on_fail=True))

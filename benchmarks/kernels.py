@@ -134,7 +134,9 @@ def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
         stopwatch = Stopwatch()
         ours(stopwatch)
         laps.append(stopwatch.milliseconds())
-    return {name: statistics.median(lap[name] for lap in laps) for name in laps[0]}
+    # a call like one before it may leave out a step
+    names = dict.fromkeys(name for lap in laps for name in lap)
+    return {name: statistics.median(lap.get(name, 0.0) for lap in laps) for name in names}
 
 
 def decision_fields(decision: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
-from dask_gpuagg.cluster.preflight import cluster_problem, current_client
+from dask_gpuagg.cluster.preflight import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
@@ -259,12 +259,11 @@ def explained_as_planned(node: Any, found: Planned | str) -> Explained:
 
 def _transfer() -> str:
     """A note on the transport between the workers of the current cluster, if it is slow."""
-    client = current_client()
-    protocol = "" if client is None else client.scheduler.address.partition("://")[0]
-    if protocol not in ("tcp", "tls"):
+    by = protocol()
+    if by not in ("tcp", "tls"):
         return ""
     return (
-        f"partials go from GPU to GPU through host memory ({protocol}); a cluster that is started "
+        f"partials go from GPU to GPU through host memory ({by}); a cluster that is started "
         'with protocol="ucx" moves them directly'
     )
 

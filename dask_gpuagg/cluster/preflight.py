@@ -42,6 +42,13 @@ def current_client() -> Any | None:
         return None
 
 
+def protocol() -> str:
+    """By which the current client talks to its cluster, ``tcp`` say; empty without one."""
+    client = current_client()
+    scheduler = None if client is None else client.scheduler
+    return "" if scheduler is None else str(scheduler.address).partition("://")[0]
+
+
 def cluster_problem(client: Any | None = None) -> str | None:
     """Why a cluster cannot run planned queries.
 

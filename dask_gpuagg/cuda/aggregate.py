@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +69,7 @@ def aggregate(
     encoded: bool = False,
     about: tuple[str, ...] = (),
     least: int = 0,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
     """Group rows and reduce every group.
 
@@ -89,6 +90,9 @@ def aggregate(
         Names of what is grouped by: their previous partition's decision may be reused.
     least : int
         How many groups there are at least, which a sample may not show.
+    meanwhile : callable, optional
+        Called while kernels run, at least once where all goes well: what the host has to do for the
+        result that needs no group.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def aggregate(
     asked, _ = prepared(query, device)
     rows = sum(part.rows for part in parts)
     timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
-    columns = Columns(parts, device, stream, stopwatch or timed, about, least)
+    columns = Columns(parts, device, stream, stopwatch or timed, about, least, meanwhile)
     if timed is None:
         return _aggregated(columns, asked, forced, encoded, started)[0]
     try:

@@ -36,17 +36,16 @@ from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
+from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
 from dask_gpuagg.cuda.keys.words import (
     make_words,
     narrowed,
-    numbered_by_ranges,
-    range_columns,
-    remember_out_of_range,
     shortened,
     verified,
 )
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.sampling import repeat
+from dask_gpuagg.cuda.sampling.numbering import numbering_of
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, sampled
 
 # The report, and the counters from which columns are made.
@@ -218,7 +217,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query)
     if query.ranged:
         # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False, two_words=False)
+        query = replace(query, ranged=False, two_words=False, stepped=False)
         remember_out_of_range(query, columns.about)
         yield columns.call(query)
     # two keys share a word: so rare that doing everything again is the best answer
@@ -285,7 +284,7 @@ def _of_representation(
                 remember_out_of_range(query, call.about)
         decision = decide(call, forced, sample, encoded)
         if sample is not None and not encoded:
-            if query.may_fill:
+            if query.may_fill or query.may_be_stepped:
                 yield from _numbered(columns, call, forced, sample, decision)
             remember = partial(_remember, call, forced, sample, decision, None)
     # words that were made for other values than occur
@@ -303,8 +302,7 @@ def _repeated(
     """The decision for earlier rows, which holds where the device finds this sample alike."""
     target = call
     if before.numbering is not None:
-        query, ranges = before.numbering
-        target = columns.call(query, range_columns(ranges))
+        target = columns.call(before.numbering.query, before.numbering.columns)
         _begin(target)
     return Attempt(
         target,
@@ -320,20 +318,20 @@ def _numbered(
     columns: Columns, call: Call, forced: str, sample: Sample, decision: Decision
 ) -> Iterator[Attempt]:
     """Attempts with the keys numbered by their values' combinations, if these get slots."""
-    # one hash table in shared memory takes packed words faster than their numbers are made
-    if decision.estimate is None or isinstance(decision, Sgb | Hgb):
+    numbering = numbering_of(call, sample, decision)
+    if numbering is None or decision.estimate is None:
         return
-    numbering = numbered_by_ranges(call.query, sample.ranges, call.rows, call.about)
-    if numbering is None:
-        return
-    query, ranges = numbering
-    numbers = 0, math.prod(codes for _, codes in ranges) - 1
+    codes = math.prod(codes for _, codes in numbering.ranges)
     # words of hot keys are others
-    estimate = replace(decision.estimate, bounds=numbers, ascending=False, hot=())
-    other = _decision(call, query, estimate, forced)
+    estimate = replace(
+        decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
+    )
+    other = _decision(call, numbering.query, estimate, forced)
     if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return
-    numbered = columns.call(query, range_columns(ranges))
+    if numbering.query.stepped:
+        other = replace(other, why=f"{numbering.said}; {other.why}")
+    numbered = columns.call(numbering.query, numbering.columns)
     _begin(numbered)
     remember = partial(_remember, call, forced, sample, other, numbering)
     yield from _decided(numbered, other, forced, remember)
@@ -376,7 +374,7 @@ def _remember(
     forced: str,
     sample: Sample,
     decision: Decision,
-    numbering: repeat.Numbering | None,
+    numbering: Numbering | None,
     run: Run,
 ) -> None:
     """Keep a decision that did well for the next partition."""

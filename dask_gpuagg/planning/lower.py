@@ -9,8 +9,9 @@ from typing import Any
 import dask
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._repartition import Repartition
-from dask.dataframe.dask_expr._shuffle import Shuffle
+from dask.dataframe.dask_expr._shuffle import Shuffle, ShuffleBase
 from dask.utils import format_bytes, get_default_shuffle_method
 
 from dask_gpuagg.dtypes import dtype_class
@@ -117,7 +118,7 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node
         outputs = expr.npartitions
-        if outputs > 1 and not expr.need_to_shuffle:
+        if outputs > 1 and _is_partitioned(expr, query.plan.dropna):
             return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
         return Routing(kind, outputs, "whole groups are brought together")
@@ -134,10 +135,31 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
         decision = Routing(kind, outputs, how)
-    if decision.route is Route.EXCHANGE and not expr.need_to_shuffle:
+    if decision.route is Route.EXCHANGE and _is_partitioned(expr, query.plan.dropna):
         reason = f"the input is partitioned by the keys; {decision.reason}"
         return replace(decision, route=Route.ALIGNED, reason=reason)
     return decision
+
+
+def _is_partitioned(expr: Any, dropna: bool) -> bool:
+    """Whether the rows of each key are in one partition of the input.
+
+    Dask takes the result of any merge for partitioned by the keys of both sides. But where it sends
+    one side to all partitions of the other, these stay as they were, and rows without a partner
+    have null keys in all partitions.
+    """
+    return not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)
+
+
+def _is_scattered(node: Any, dropna: bool) -> bool:
+    if isinstance(node, BroadcastJoin):
+        return True
+    if isinstance(node, ShuffleBase | HashJoinP2P):
+        return False
+    if isinstance(node, Merge) and not node._is_single_partition_broadcast:
+        without_partner = node.how not in ("inner", "leftsemi") and node.left_on != node.right_on
+        return bool(node.is_broadcast_join or (without_partner and not dropna))
+    return any(_is_scattered(below, dropna) for below in node.dependencies())
 
 
 def physical(query: GroupByQuery, decision: Routing) -> Expr:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from dask.utils import get_default_shuffle_method
 
+from dask_gpuagg.cluster.preflight import protocol
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.query import GroupByQuery
@@ -23,8 +24,11 @@ MERGED_ON_HOST = 16 << 20
 PIECES_ON_HOST = (4, 16)
 # Partitions of a result that fill a GPU.
 OUTPUTS_OF_A_GPU = 32
-# What one GPU receives from the others in the time that an exchange costs in additional tasks.
+# What one GPU receives from the others, and merges, in the time that the additional tasks of an
+# exchange take: through the host, and directly. The notebook has the figures.
 MOVED_TO_ONE_GPU = 64 << 20
+MOVED_DIRECTLY = 1 << 30
+_DIRECT = ("ucx", "ucxx")
 
 # assumed of a key or value whose dtype does not say it
 _TEXT_BYTES = 16
@@ -93,7 +97,8 @@ def output_size(query: GroupByQuery, workers: int | None = None) -> OutputSize:
     most = memory // OUTPUTS_OF_A_GPU or BYTES_ON_HOST
     if number <= 1:
         return OutputSize(row_bytes, most, most)
-    return OutputSize(row_bytes, most, MOVED_TO_ONE_GPU // (number - 1), number, number)
+    moved = MOVED_DIRECTLY if protocol() in _DIRECT else MOVED_TO_ONE_GPU
+    return OutputSize(row_bytes, most, moved // (number - 1), number, number)
 
 
 def bytes_of_a_group(query: GroupByQuery) -> int:

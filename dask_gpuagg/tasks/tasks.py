@@ -62,6 +62,13 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
+    if engine_name(frame) == DEVICE:
+        with task(plan, "direct") as done:
+            made = engine_of(frame).direct_of_frame(frame, by, plan, shape)
+            if made is not None:
+                result, nbytes = made
+                done.saw(DEVICE, len(frame), len(result), nbytes)
+                return result
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
         made = finished_of([part], plan, shape)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from dask.system import cpu_count
 from dask.utils import parse_bytes
 from distributed import WorkerPlugin
 
@@ -16,6 +18,10 @@ from dask_gpuagg.engines.device.memory import resources
 from dask_gpuagg.settings import check, settings
 from dask_gpuagg.worker.usage import usage
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
+
+# What libcudf reads with its first file: how many threads copy files to the device.
+_FILE_THREADS = "KVIKIO_NTHREADS"
+_LIBCUDFS_OWN, _MOST_FILE_THREADS = 4, 16
 
 
 class GpuWorker(WorkerPlugin):
@@ -35,6 +41,9 @@ class GpuWorker(WorkerPlugin):
 
     Notes
     -----
+    Unless ``KVIKIO_NTHREADS`` is set, libcudf copies files to the device by a thread for each core
+    of the worker, up to 16, instead of four.
+
     The worker's metrics hold what was found: versions, device, memory resource, or why kernels
     cannot run there; whether kernels were made ready; and the most device memory that was in use,
     where it is counted, as of the pool, and how much is spilled, in bytes.
@@ -95,6 +104,13 @@ def leave_out_what_is_loaded() -> None:
     gc.freeze()
 
 
+def copy_files_by_all_cores() -> None:
+    """Let libcudf read files by as many threads as this process has cores, but not too many."""
+    threads = min(cpu_count(), _MOST_FILE_THREADS)
+    if threads > _LIBCUDFS_OWN:
+        os.environ.setdefault(_FILE_THREADS, str(threads))
+
+
 def setup_device(pool: str | int | None) -> dict[str, Any]:
     """Make this process ready for the device engine.
 
@@ -112,6 +128,7 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
     obstacle = driver.unavailable()
     if obstacle is not None:
         return report | {"unavailable": obstacle}
+    copy_files_by_all_cores()
     import rmm
 
     resource = rmm.mr.get_current_device_resource()

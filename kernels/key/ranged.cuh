@@ -1,17 +1,68 @@
 // Integer columns that together are wider than a word, but whose values, according to a sample,
 // are not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
 // ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
-// column's range raises a flag, on which the host starts again without ranges.
+// column's range raises a flag, on which the host starts again without ranges. A column whose values are
+// whole steps apart, such as days in nanoseconds, or are numbers of few decimals, is a range of steps.
 #pragma once
 
 #include "key/packed.cuh"
 
 namespace gpuagg {
 
+// Which values of a range have a code: all of them.
+struct EveryValue {
+    template <class T> static GPUAGG_INLINE u64 code(const Column&, T value, u64 base) {
+        return static_cast<u64>(static_cast<i64>(value)) - base;
+    }
+    template <class T> static GPUAGG_INLINE T value(const Column&, u64 code, u64 base) {
+        return static_cast<T>(code + base);
+    }
+};
+
+// Those that are a whole number of steps above the base. `step` has no memory: its `offset` is the step,
+// an odd number times a power of two, `data` the inverse of that odd number modulo 2**64, and the
+// mask the power. Of a multiple of the step the product with the inverse is the quotient, turned left;
+// of other values it is more than any quotient, and so outside of the range (Granlund and Montgomery
+// 1994, section 9).
+struct EveryStep {
+    template <class T> static GPUAGG_INLINE u64 code(const Column& step, T value, u64 base) {
+        const u64 above = static_cast<u64>(static_cast<i64>(value)) - base;
+        const u64 product = above * reinterpret_cast<u64>(step.data);
+        const u32 power = static_cast<u32>(reinterpret_cast<u64>(step.mask));
+        return (product >> power) | (product << ((64 - power) & 63));
+    }
+    template <class T> static GPUAGG_INLINE T value(const Column& step, u64 code, u64 base) {
+        return static_cast<T>(code * static_cast<u64>(step.offset) + base);
+    }
+};
+
+// Floats that are the quotients of integers and the `offset` of `step`, say 100, as numbers with two
+// decimals are: the integers count. A value whose integer gives it back has that integer for itself, and
+// any other value lies outside. Quotients are rounded as a division rounds them, without one: by the
+// reciprocal, of which `data` has the bits, and the exact remainder (Markstein 1990).
+struct EveryQuotient {
+    static constexpr f64 most = 9007199254740992.0;  // integers up to it are exact
+    static GPUAGG_INLINE f64 parts(const Column& step) { return static_cast<f64>(step.offset); }
+    static GPUAGG_INLINE f64 quotient(const Column& step, f64 whole) {
+        const f64 inverse = __longlong_as_double(reinterpret_cast<i64>(step.data));
+        const f64 near = whole * inverse;
+        return fma(fma(-near, parts(step), whole), inverse, near);
+    }
+    template <class T> static GPUAGG_INLINE u64 code(const Column& step, T value, u64 base) {
+        const f64 whole = rint(static_cast<f64>(value) * parts(step));
+        const bool made = fabs(whole) < most && static_cast<T>(quotient(step, whole)) == value;
+        return made ? static_cast<u64>(static_cast<i64>(whole)) - base : ~0ull;
+    }
+    template <class T> static GPUAGG_INLINE T value(const Column& step, u64 code, u64 base) {
+        return static_cast<T>(quotient(step, static_cast<f64>(static_cast<i64>(code + base))));
+    }
+};
+
 // RANGES: the first of as many columns without memory, of which `data` is the base, `offset` the
-// number of codes, and the mask of the first one the flag's address. With KEEP_NULLS the code 0 of
-// a nullable column stands for null.
-template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
+// number of codes, and the mask of the first one the flag's address. Where there are steps, as many
+// columns with them lie before. With KEEP_NULLS the code 0 of a nullable column stands for null.
+template <class VALUES, bool KEEP_NULLS, u32 RANGES, class... K> struct RangedBy {
+    using Values = VALUES;
     static constexpr bool by_row = false;
     static constexpr u32 columns = sizeof...(K);
 
@@ -21,11 +72,12 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
     static GPUAGG_INLINE void append(const Column* from, const Column& range, i64 row, u64& word,
                                      bool& dropped, bool& outside) {
         using T = typename C::T;
-        bool missing = false;
-        if constexpr (C::masked) missing = !is_valid(from[C::column], row);
-        const u64 base = reinterpret_cast<u64>(range.data);
+        const T value = load<T>(from[C::column], row);
+        bool missing = is_nan(value);
+        if constexpr (C::masked) missing = missing || !is_valid(from[C::column], row);
         const u64 codes = static_cast<u64>(range.offset);
-        u64 code = static_cast<u64>(static_cast<i64>(load<T>(from[C::column], row))) - base;
+        const u64 base = reinterpret_cast<u64>(range.data);
+        u64 code = Values::template code<T>(*(&range - columns), value, base);
         outside = outside || (!missing && code >= codes - (with_null<C> ? 1 : 0));
         if constexpr (with_null<C>) code = missing ? 0ull : code + 1;
         else dropped = dropped || missing;
@@ -64,6 +116,13 @@ template <bool KEEP_NULLS, u32 RANGES, class... K> struct Ranged {
     static GPUAGG_INLINE u64 fingerprint(const Column*, const Probe& probe) { return probe.word; }
 };
 
+template <bool KEEP_NULLS, u32 RANGES, class... K>
+using Ranged = RangedBy<EveryValue, KEEP_NULLS, RANGES, K...>;
+template <bool KEEP_NULLS, u32 STEPS, class... K>
+using Stepped = RangedBy<EveryStep, KEEP_NULLS, STEPS + sizeof...(K), K...>;
+template <bool KEEP_NULLS, u32 STEP, class K>
+using Quotients = RangedBy<EveryQuotient, KEEP_NULLS, STEP + 1, K>;
+
 // Takes the columns of an unmixed word apart again, last one first.
 template <class P> struct UnpackRanged {
     u64 word;
@@ -78,7 +137,8 @@ template <class P> struct UnpackRanged {
             valid = code != 0;
             if (valid) --code;
         }
-        return static_cast<typename C::T>(code + reinterpret_cast<u64>(range->data));
+        const u64 base = reinterpret_cast<u64>(range->data);
+        return P::Values::template value<typename C::T>(*(range - P::columns), code, base);
     }
 };
 

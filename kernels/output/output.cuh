@@ -143,11 +143,11 @@ GPUAGG_INLINE void write_key(Packed<KEEP, C...>, const Column*, const Target* to
     Unpack<KEEP, P> unpack{unmix(probe.word), probe.kind == Kind::null};
     write_parts<KEEP, P, Unpack<KEEP, P>, C...>(unpack, to, group, is_group);
 }
-template <class L, bool KEEP, u32 RANGES, class... C>
-GPUAGG_INLINE void write_key(Ranged<KEEP, RANGES, C...>, const Column* columns, const Target* to,
-                             u32 group, const Probe& probe, const typename L::Value&,
-                             bool is_group) {
-    using P = Ranged<KEEP, RANGES, C...>;
+template <class L, class VALUES, bool KEEP, u32 RANGES, class... C>
+GPUAGG_INLINE void write_key(RangedBy<VALUES, KEEP, RANGES, C...>, const Column* columns,
+                             const Target* to, u32 group, const Probe& probe,
+                             const typename L::Value&, bool is_group) {
+    using P = RangedBy<VALUES, KEEP, RANGES, C...>;
     UnpackRanged<P> unpack{unmix(probe.word), columns + RANGES + P::columns};
     write_parts<KEEP, P, UnpackRanged<P>, C...>(unpack, to, group, is_group);
 }

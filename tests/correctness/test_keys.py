@@ -15,7 +15,7 @@ import pytest
 from dask.dataframe.utils import clear_known_categories
 
 import dask_gpuagg
-from tests.comparison import compare, keys_of
+from tests.comparison import assert_same, compare, keys_of
 from tests.data import KEYS, ROWS, arrow, in_pieces, partitioned
 
 pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
@@ -419,6 +419,25 @@ def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
     with dask_gpuagg.enabled():
         made = frame.groupby("k").c.value_counts(split_out=split_out).compute()
     assert len(made) == len(empty.groupby("k").c.value_counts()) == 0
+
+
+@pytest.mark.parametrize("by", ["a", "b"])
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+@pytest.mark.parametrize("others", [1, 2, 10])
+def test_groups_of_merged_rows(others: int, how: str, by: str):
+    """Dask takes all of them for partitioned by both keys: also where it sends one side to all
+    partitions of the other, and where rows without a partner have a null key.
+    """
+    left = pd.DataFrame({"a": np.arange(60) % 11, "x": np.arange(60.0)})
+    right = pd.DataFrame({"b": np.arange(0, 22, 2), "y": np.arange(11)})
+    merged = left.merge(right, left_on="a", right_on="b", how=how)
+    data = partitioned(left, 20).merge(
+        partitioned(right, others), left_on="a", right_on="b", how=how
+    )
+    for dropna in (True, False):
+        grouped, wanted = data.groupby(by, dropna=dropna), merged.groupby(by, dropna=dropna)
+        assert_same(grouped.x.sum(split_out=3).compute(), wanted.x.sum())
+        assert_same(grouped.x.median().compute(), wanted.x.median())
 
 
 @pytest.mark.parametrize("by", ["k", ["k", "x"], ["x", "k"]], ids=str)

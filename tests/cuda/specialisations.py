@@ -274,9 +274,27 @@ def _counts() -> Iterator[tuple[str, Query]]:
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
             yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+            if keys == INT64 * 2:
+                steps = replace(of(INT64, USUAL, keep_nulls), ranged=True, stepped=True)
+                yield f"steps of int64, {nulls}", steps
+                masked = replace(
+                    of((key("i64", True),), ONE, keep_nulls), ranged=True, stepped=True
+                )
+                yield f"steps of int64 with nulls, {nulls}", masked
+                floats = of((key("f64", True),), ONE, keep_nulls)
+                yield (
+                    f"steps of float64 with nulls, {nulls}",
+                    replace(floats, ranged=True, stepped=True),
+                )
             if len(keys) > 2:
                 wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
                 yield f"two words by ranges of {label}, {nulls}", wide
+    days = (key("i64"), key("i32", True))
+    for keep_nulls in (False, True):
+        nulls = "nulls kept" if keep_nulls else "nulls dropped"
+        steps = replace(of(days, ONE, keep_nulls), ranged=True, stepped=True)
+        yield f"steps of int64 beside int32, {nulls}", steps
+    yield "steps of float32", replace(of((key("f32"),), USUAL), ranged=True, stepped=True)
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),

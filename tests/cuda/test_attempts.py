@@ -19,9 +19,10 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Parti
 from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
+from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.sampling import repeat
+from dask_gpuagg.cuda.sampling import numbering, repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import SUM, dense
 from tests.cuda.specialisations import ONE, of, string
@@ -291,8 +292,9 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     def numbered_by_ranges(*of: Any) -> None:
         asked.append(of)
 
-    monkeypatch.setattr(attempts, "numbered_by_ranges", numbered_by_ranges)
-    call: Any = SimpleNamespace(query=SUM, rows=10**6, about=("a", "b"))
+    monkeypatch.setattr(numbering, "numbered_by_ranges", numbered_by_ranges)
+    pairs = of((KeyPart("i32", False), KeyPart("i16", False)), ONE)
+    call: Any = SimpleNamespace(query=pairs, rows=10**6, about=("a", "b"))
     sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
     columns: Any = None
     assert list(attempts._numbered(columns, call, "auto", sample, decision)) == []
@@ -315,7 +317,8 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = SimpleNamespace(call=lambda *_: other)
-    before: Any = SimpleNamespace(numbering=(SUM, [(0, 9)]), decision=PARTS, expected=None, hot=hot)
+    numbers = Numbering(SUM, [(0, 9)])
+    before: Any = SimpleNamespace(numbering=numbers, decision=PARTS, expected=None, hot=hot)
     sample: Any = SimpleNamespace(summary=1, table=2)
     monkeypatch.setattr(attempts, "_begin", lambda _: None)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})

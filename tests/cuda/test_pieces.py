@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
 from dask_gpuagg.cuda.call.spilled import room_for_spilled
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
-from dask_gpuagg.cuda.keys.words import range_columns
+from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.sampling.sample import segments_of
@@ -134,11 +134,14 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    ranges = range_columns([(5, 7)] * len(keys)) if query.ranged else []
+    steps = [5 << 3] * len(keys) if query.stepped else []
+    numbering = Numbering(query, [(5, 7)] * len(keys), steps)
+    ranges = numbering.columns if query.ranged else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words
-    assert [c.data for c in call.columns[len(call.columns) - len(ranges) :]] == [5] * len(ranges)
+    last = call.columns[len(call.columns) - len(keys) :] if ranges else []
+    assert [column.data for column in last] == [5] * len(keys if ranges else [])
 
 
 def test_lists_have_room_for_a_tile_of_every_warp_of_every_piece(

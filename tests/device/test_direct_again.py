@@ -121,3 +121,62 @@ def test_labels_of_one_level() -> None:
     assert_like_stock(planned(frame, "sum")(frame), frame, "sum")
     two = frame[["k", "v"]]
     assert_like_stock(planned(two, {"v": "max"})(two), two, {"v": "max"})
+
+
+def test_a_frame_as_promised_needs_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.tasks import tasks
+
+    spec = {"v": ["sum", "count"], "x": ["median", "nunique"]}
+    frame = rows_of(5, "v")
+    runs = [planned(frame, each) for each in ({"v": spec["v"]}, {"x": spec["x"]})]
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("the columns are as the plan has them")
+
+    monkeypatch.setattr(tasks, "inputs_of", refused)
+    for run, name in zip(runs, "vx", strict=True):
+        assert_like_stock(run(frame), frame, {name: spec[name]})
+
+
+def test_a_frame_unlike_its_promise_gets_its_columns_converted() -> None:
+    """An integer where a float was promised, and keys that are a level of the index."""
+    spec = {"v": ["sum"]}
+    frame = rows_of(6)
+    run = planned(frame, spec)
+    other = frame.assign(v=frame["x"])
+    assert_like_stock(run(other), other.astype({"v": "float64"}), spec)
+    assert_like_stock(run(frame.set_index("k")), frame, spec)
+
+
+def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_gpuagg.engines.device import engine
+
+    once = iter([True])
+    whole = engine.direct
+
+    def scarce(*given: Any) -> Any:
+        if next(once, False):
+            raise MemoryError("std::bad_alloc")
+        return whole(*given)
+
+    monkeypatch.setattr(engine, "direct", scarce)
+    frame = rows_of(7)
+    assert_like_stock(planned(frame, {"v": ["sum"]})(frame), frame, {"v": ["sum"]})
+    assert not list(once)
+
+
+def test_results_have_the_fields_that_cudf_gives_a_frame() -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device.groups import column_at
+
+    frame = rows_of(8)
+    found = [planned(frame, {"v": ["sum"]})(frame), column_at(frame, "v")]
+    for made, own in zip(found, (cudf.DataFrame({"a": [1]}), cudf.Series([1])), strict=True):
+        assert vars(made).keys() == vars(own).keys()
+        assert made.flags.allows_duplicate_labels
+        made.attrs["unit"] = "m"
+    assert found[0].attrs is not found[1].attrs
+    copied = found[0].copy()
+    assert copied.attrs == {"unit": "m"}
+    assert len(copied.reset_index()) == 500

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda.keys import words as forms
+from dask_gpuagg.cuda.keys import ranges as forms
 from dask_gpuagg.cuda.sampling import repeat
 from tests.device.test_kernels import (
     KERNELS,

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.cluster import places
+from dask_gpuagg.cluster import places, preflight
 from dask_gpuagg.cluster.places import Place, Places, WorkerSize
 from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.bucketing import (
@@ -380,7 +380,7 @@ def test_the_way_through_the_host_is_told(
 ) -> None:
     explain = importlib.import_module("dask_gpuagg.explain")  # the package has a function so named
     one = SimpleNamespace(scheduler=SimpleNamespace(address=address))
-    monkeypatch.setattr(explain, "current_client", lambda: one)
+    monkeypatch.setattr(preflight, "current_client", lambda: one)
     assert ('protocol="ucx"' in explain._transfer()) == told
 
 

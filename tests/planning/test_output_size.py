@@ -17,6 +17,7 @@ from dask_gpuagg.planning import output_size as module
 from dask_gpuagg.planning.output_size import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
+    MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
     OutputSize,
@@ -89,6 +90,11 @@ def test_several_gpus_send_one_what_is_little(
     assert size.outputs(few) == 1
     assert size.outputs(few + 1) == workers
     assert size.outputs(50 * MILLION) == workers
+    monkeypatch.setattr(module, "protocol", lambda: "ucx")
+    directly = output_size(query(), workers)
+    more = MOVED_DIRECTLY // (workers - 1) // 16
+    assert directly.outputs(more) == 1
+    assert directly.outputs(more + 1) == workers
     assert size.outputs(10_000 * MILLION) == 35
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import pickle
 import sys
 from types import SimpleNamespace
@@ -29,6 +30,22 @@ def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPa
     worker.GpuWorker().setup(fake)
     report = fake.metrics["dask_gpuagg"](fake)
     assert report == {"version": dask_gpuagg.__version__, "unavailable": "no CUDA device"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "set_before", "threads"),
+    [(2, None, None), (12, None, "12"), (96, None, "16"), (96, "6", "6")],
+)
+def test_files_are_copied_by_a_thread_for_each_core(
+    cores: int, set_before: str | None, threads: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "cpu_count", lambda: cores)
+    # restored after the test
+    monkeypatch.setenv("KVIKIO_NTHREADS", set_before or "")
+    if set_before is None:
+        monkeypatch.delenv("KVIKIO_NTHREADS")
+    worker.copy_files_by_all_cores()
+    assert os.environ.get("KVIKIO_NTHREADS") == threads
 
 
 def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,8 @@ class Call(Launcher):
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
+    # what the host has to do before it needs the groups
+    meanwhile: Callable[[], None] | None = None
 
     @property
     def columns(self) -> Any:
@@ -293,6 +295,9 @@ class Call(Launcher):
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""
+        work, self.meanwhile = self.meanwhile, None
+        if work is not None:
+            work()
         counters = Counters()
         read_back(self.args.counters, counters, self.handle)
         return counters

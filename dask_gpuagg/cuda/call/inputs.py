@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -63,6 +63,8 @@ class Columns:
         One behind the other, the rows.
     least : int
         How many groups there are at least.
+    meanwhile : callable, optional
+        Called once by each call while its kernels run.
     """
 
     parts: Sequence[Part]
@@ -71,6 +73,7 @@ class Columns:
     stopwatch: Stopwatch | None
     about: tuple[str, ...] = ()
     least: int = 0
+    meanwhile: Callable[[], None] | None = None
 
     @cached_property
     def rows(self) -> int:
@@ -114,6 +117,7 @@ class Columns:
             codes=codes,
             about=self.about,
             least=self.least,
+            meanwhile=self.meanwhile,
         )
 
 

@@ -218,7 +218,8 @@ def _scatter(
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
     made = 1 if decision.base is not None else 2
-    keys = 1 if query.made_words else len(query.keys)
+    # dividing a key by its step takes as long as reading a column
+    keys = 1 if query.made_words else len(query.keys) * (1 + query.stepped)
     loads = made * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves

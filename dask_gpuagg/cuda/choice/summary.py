@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST
@@ -17,6 +17,9 @@ SEGMENTS = 256
 _SKEWED = 1.05
 # No bounds.
 ANY_WORD = (-(1 << 63), (1 << 63) - 1)
+# The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
+# of them lies behind its last segment.
+BEYOND = 192
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ class KeySummary:
     alike: float = 0.0
     bounds: tuple[int, int] = ANY_WORD
     ascending: bool = False
+
+    def within(self, words: int) -> KeySummary:
+        """The summary of keys that are so many at most."""
+        return replace(self, groups=min(self.groups, words), most=min(self.most, words))
+
+
+def _words_within(bounds: tuple[int, int]) -> int:
+    """How many words there may be where a sample has seen these bounds."""
+    # keys that are all null have none
+    span = max(0, bounds[1] - bounds[0] + 1)
+    return span + 2 * (span // BEYOND + 16)
 
 
 def estimate_groups(
@@ -113,13 +127,16 @@ def estimate_groups(
     if falls == 0:
         # every run is a group
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
+    # of rows in the order of a key column a sample sees hardly any key twice, however few they are
+    words = _words_within(bounds)
+    groups = min(groups, words)
     chances = max(1, met * (met - 1))
     skewed = groups * pairs / chances > _SKEWED
     kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
     cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
     return KeySummary(
         groups,
-        min(rows, max(groups, guaranteed)),
+        min(rows, words, max(groups, guaranteed)),
         repeated,
         most / sampled,
         skewed,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, BEYOND, KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 _WORD = 1 << 64
-# The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
-# of them lies behind its last segment.
-BEYOND = 192
 # The word that core/types.cuh mixes to that of an empty slot.
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 

@@ -7,41 +7,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.choice.window import BEYOND
 from dask_gpuagg.cuda.keys.codes import (
-    WORD_BITS,
     Codes,
     bounds_of,
     codes_of_seen,
-    range_of,
     seen_bytes,
 )
+from dask_gpuagg.cuda.keys.ranges import (
+    is_out_of_range,
+    packed_ranges,
+    range_columns,
+    two_word_ranges,
+)
+from dask_gpuagg.cuda.keys.steps import numbered_by_several_steps
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
-# Bits of a word.
-WORD = 64
 # Words of a slot of the index before the key's own, of a sector of memory, of the longest slots.
 _HEAD = 2
 _SECTOR = 4
 _MOST_WORDS = 16
 # Bytes of the index for each row that longer slots may take.
 _INDEX_BYTES = 32
-# Combinations of values for each row up to which keys are numbered by them.
-_FILLING = 2
-# Queries with values outside of narrow ranges: they get wider ones.
-_out_of_range: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
-# Values at either end of a near range that a sample may have missed, beside a share of the range.
-_NEAR = 4
-# Base and number of values of each key column.
-Ranges = Sequence[tuple[int, int]]
 
 
 def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
@@ -66,7 +59,10 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
     """
     query = call.query
     if query.integral:
-        near, bounds = (query, call.about) not in _out_of_range, _bounds(call)
+        near, bounds = not is_out_of_range(query, call.about), _bounds(call)
+        stepped = numbered_by_several_steps(call, bounds) if slots and near else None
+        if stepped is not None:
+            return stepped.query, stepped.columns, None
         ranges = packed_ranges(bounds, call.rows if slots and near else 0)
         if ranges is not None:
             return replace(query, ranged=True), range_columns(ranges), None
@@ -78,39 +74,6 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
         if codes is not None:
             return replace(query, coded=True), [], codes
     return shortened(call), [], None
-
-
-def numbered_by_ranges(
-    query: Query, seen: Sequence[tuple[int, int]], rows: int, about: tuple[str, ...] = ()
-) -> tuple[Query, Ranges] | None:
-    """The query with its keys as numbers of combinations, if there are not too many of these.
-
-    Parameters
-    ----------
-    query : Query
-    seen : sequence of (int, int)
-        Least and greatest value of each key column in a sample.
-    rows : int
-    about : tuple of str
-        What is grouped by.
-
-    Returns
-    -------
-    tuple or None
-        The query, and base and number of values of each key column.
-    """
-    if not query.may_fill or (query, about) in _out_of_range:
-        return None
-    near = [_range_near(least, greatest) for least, greatest in seen]
-    numbers = math.prod(codes for _, codes in near)
-    if numbers > _FILLING * rows or numbers > 1 << WORD_BITS:
-        return None
-    return replace(query, ranged=True), near
-
-
-def range_columns(ranges: Ranges) -> list[ColumnStruct]:
-    """What kernels know of the ranges of key columns (kernels/key/ranged.cuh)."""
-    return [ColumnStruct(base % 2**64, 0, codes) for base, codes in ranges]
 
 
 def shortened(call: Call) -> Query:
@@ -139,77 +102,6 @@ def representations_of(query: Query) -> list[Query]:
 
 def _short(query: Query) -> Query:
     return replace(query, keys=(query.keys[0]._replace(short=True),))
-
-
-def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | None:
-    """Base and number of values of each column, with room around what a sample has seen.
-
-    There is little room where the ranges have so few combinations for each row that keys may be
-    dense; elsewhere there is room for four times the range.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        Least and greatest value of each column; of no values the least is above the greatest.
-    rows : int
-        0 where little room was too little for an earlier call.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if there are more combinations than a word can number.
-    """
-    near = [_range_near(least, greatest) for least, greatest in bounds]
-    if math.prod(codes for _, codes in near) <= _FILLING * rows:
-        return near
-    wide = [(base, 1 << bits) for base, bits in (range_of(*each) for each in bounds)]
-    return wide if math.prod(codes for _, codes in wide) <= 1 << WORD_BITS else None
-
-
-def two_word_ranges(bounds: Sequence[tuple[int, int]]) -> Ranges | None:
-    """Base and bits of each column, with room around what a sample has seen.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        As of ``packed_ranges``.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if a column or all together have more bits than words have.
-    """
-    for margin in (2, 1):
-        ranges = [range_of(*each, margin) for each in bounds]
-        each = [bits for _, bits in ranges]
-        if max(each) < WORD and sum(each) <= 2 * WORD:
-            return ranges
-    return None
-
-
-def remember_out_of_range(query: Query, about: tuple[str, ...]) -> None:
-    """Remember that values lay outside of the ranges of a sample.
-
-    Parameters
-    ----------
-    query : Query
-        Without ranges.
-    about : tuple of str
-        What is grouped by.
-    """
-    _out_of_range.put((query, about), True)
-
-
-def forget_out_of_range() -> None:
-    """Use the ranges of samples again."""
-    _out_of_range.clear()
-
-
-def _range_near(least: int, greatest: int) -> tuple[int, int]:
-    span = max(0, greatest - least + 1)
-    beyond = span // BEYOND + _NEAR
-    # one more for the null
-    return (least - beyond if span else 0), span + 2 * beyond + 1
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:

@@ -57,6 +57,8 @@ class Query:
     untransformed : bool
         Whether partitions hold the numbers of their rows, by which the values are gathered, instead
         of copies of the values.
+    stepped : bool
+        Whether these ranges are of steps, known from a sample.
     """
 
     keys: tuple[KeyPart, ...]
@@ -70,6 +72,7 @@ class Query:
     by_row: bool = False
     counting: bool = False
     untransformed: bool = False
+    stepped: bool = False
 
     # A call looks its kernels up by the query several times, so the hash is kept; it differs in
     # other processes.
@@ -151,6 +154,14 @@ class Query:
         return self.family == "Packed" and several and self.integral
 
     @cached_property
+    def may_be_stepped(self) -> bool:
+        """Whether the values of the only key, 64-bit integers or floats, may lie steps apart."""
+        if len(self.keys) > 1 or self.family != "Packed":
+            return False
+        # a null of 32 bits has a bit of the word
+        return self.keys[0].ctype in ("i64", "f64", *(() if self.keep_nulls else ("f32",)))
+
+    @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
         return self.family in ("Hashed", "ByRow") or self._short
@@ -178,7 +189,8 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return self.made_words + (len(self.keys) if self.ranged else 0)
+        ranges = len(self.keys) * (1 + self.stepped) if self.ranged else 0
+        return self.made_words + ranges
 
     @cached_property
     def integral(self) -> bool:
@@ -393,8 +405,10 @@ using namespace gpuagg;
             column += 1
         if self.ranged:
             arguments.append(str(column))
-            column += len(self.keys)
+            column += len(self.keys) * (1 + self.stepped)
         family = "WideRanged" if self.two_words else self.family
+        if self.stepped:
+            family = "Quotients" if self.keys[0].ctype[0] == "f" else "Stepped"
         key_type = f"{family}<{', '.join(arguments + keys)}>"
         return key_type, ", ".join(inputs), max(column, 1)
 

@@ -20,15 +20,12 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.words import Ranges, forget_out_of_range
+from dask_gpuagg.cuda.keys.ranges import FLOATS, Numbering, forget_out_of_range
+from dask_gpuagg.cuda.keys.steps import float_word, forget_steps
 from dask_gpuagg.cuda.query import tuning
-from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
-
-# A query with its keys numbered by their ranges, and these.
-Numbering = tuple[Query, Ranges]
 
 # Standard deviations of a Poisson variable by which counts of two samples may differ.
 _DEVIATIONS = 4
@@ -84,7 +81,7 @@ class Expectation:
     values : float
         Of a row that were not null, on average.
     expected : Expected
-    numbering : tuple of Query and Ranges, optional
+    numbering : Numbering, optional
         Where keys are numbered by their ranges.
     hot : ExpectedHot, optional
         Where keys are kept out of partitions.
@@ -182,14 +179,14 @@ def keep(
         Of the sample.
     spilled : int
         Rows that found no place at first.
-    numbering : tuple of Query and Ranges, optional
+    numbering : Numbering, optional
         What the decision is for, where that is not the call's own query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
-    expected = bounds_of(numbers, decision, numbering[1] if numbering else None)
+    expected = bounds_of(numbers, decision, numbering)
     hot = _hot_of(decision, numbers)
     made = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
     _known.put(_key(call, forced), made)
@@ -219,6 +216,7 @@ def forget() -> None:
     _known.clear()
     _refused.clear()
     forget_out_of_range()
+    forget_steps()
 
 
 @contextmanager
@@ -243,6 +241,25 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
     return None
 
 
+def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
+    """The least and the greatest key that may come again, where keys are numbers of steps."""
+    if not numbering.query.stepped:
+        return None
+    ((base, codes),) = numbering.ranges
+    beyond = _room_left(codes)
+    # the last code may stand for null
+    first, last = base + beyond, base + codes - 2 - beyond
+    query, step = numbering.query, numbering.step
+    if query.keys[0].ctype in FLOATS:
+        return float_word(query, max(0, first) / step), float_word(query, last / step)
+    return base + beyond * step, base + (codes - 2 - beyond) * step
+
+
+def _room_left(codes: int) -> int:
+    """Half of the room that a range has beyond a sample."""
+    return codes // 400 + 2
+
+
 def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
     """Of skewed keys' pairs: s segments of a key vary as draws with replacement do."""
     variance, pairs = 0.0, 0.0
@@ -256,7 +273,7 @@ def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
     return math.isqrt(int(variance))
 
 
-def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None) -> Expected:
+def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None = None) -> Expected:
     """Bounds within which a sample counts as like one with these numbers.
 
     Parameters
@@ -264,8 +281,8 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     numbers : Numbers
     decision : Decision
         Keys must not leave the window that it has found for them.
-    ranges : Ranges, optional
-        By which keys are numbered: no value may come near their ends. The window has all numbers.
+    numbering : Numbering, optional
+        Of the keys: no value may come near the ends of its ranges. The window has all numbers.
     """
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders
@@ -289,7 +306,7 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
-    window = None if ranges is not None else _window_of(decision)
+    window = _window_of(decision) if numbering is None else _window_of_steps(numbering)
     if window is not None:
         first, last = max(first, window[0]), min(last, window[1])
     ends = {
@@ -304,9 +321,9 @@ def bounds_of(numbers: Numbers, decision: Decision, ranges: Ranges | None = None
         least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
-    for base, codes in ranges or ():
-        # half of the room that there is beyond a sample
-        beyond = codes // 400 + 2
+    # of one column the words are told
+    for base, codes in numbering.ranges if numbering and not numbering.query.stepped else ():
+        beyond = _room_left(codes)
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(
         words(*least), words(*most), (ctypes.c_uint64 * (2 * TOLD_COLUMNS))(*codes_at_ends)

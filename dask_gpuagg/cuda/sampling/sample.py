@@ -31,10 +31,16 @@ from dask_gpuagg.cuda.query.tuning import (
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 REGISTERS = 1 << REGISTERS_BITS
+# Slots of the sample that are looked at for some of its keys, and the words that are none
+# (kernels/estimate/sample.cuh).
+_SOME_SLOTS = 8192
+_NO_KEYS = (1 << 64) - 2
+_GOLDEN_INVERSE = 0xF1DE83E19937733D
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
 _Ranks = npt.NDArray[Any]
+_Words = npt.NDArray[Any]
 
 
 class Summary(ctypes.Structure):
@@ -131,6 +137,16 @@ class Sample:
         """Least and greatest value of each key column, where ``Query.may_fill``."""
         of = self._seen.ranges
         return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
+
+    def some_words(self) -> _Words:
+        """Unmixed words of some of the keys, int64: those of as many slots as lie first."""
+        slots = (ctypes.c_uint64 * _SOME_SLOTS)()
+        read_back(self.table, slots, self._call.handle)
+        mixed: _Words = np.frombuffer(bytes(slots), dtype=np.uint64)
+        # as unmix() of kernels/core/types.cuh
+        words: _Words = mixed[mixed < _NO_KEYS] * np.uint64(_GOLDEN_INVERSE)
+        words ^= words >> np.uint64(32)
+        return words.view(np.int64)
 
     @cached_property
     def numbers(self) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -389,6 +389,7 @@ class Aggregator:
         forced: str = "auto",
         stopwatch: Stopwatch | None = None,
         about: tuple[str, ...] = (),
+        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
         """Group and reduce.
 
@@ -401,6 +402,8 @@ class Aggregator:
         about : tuple of str
             What is grouped by: rows of the same types that are about something else are expected
             to be alike among themselves.
+        meanwhile : callable, optional
+            Called while kernels run.
 
         Returns
         -------
@@ -408,7 +411,7 @@ class Aggregator:
             unless they were to be encoded in order
         run : Run
         """
-        how = How(forced, stopwatch, self._encoded, about, self._least)
+        how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
         made = grouped(self.query, self.keys, [c for c, _ in self._inputs], how)
         run = made.run
         if isinstance(made, Served):

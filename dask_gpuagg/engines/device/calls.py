@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pylibcudf as plc
@@ -42,6 +42,7 @@ class How(NamedTuple):
     encoded: bool = False
     about: tuple[str, ...] = ()
     least: int = 0
+    meanwhile: Callable[[], None] | None = None
 
 
 class Served(NamedTuple):

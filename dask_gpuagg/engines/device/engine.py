@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
+import numpy as np
 import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
@@ -30,6 +31,7 @@ from dask_gpuagg.engines.device.exchange import (
 )
 from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import (
+    Bare,
     Grouping,
     Numbering,
     is_own,
@@ -51,6 +53,7 @@ from dask_gpuagg.engines.device.passes import (
 )
 from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
+    Labels,
     Shape,
     from_libcudf,
     matrix_of,
@@ -68,12 +71,13 @@ from dask_gpuagg.engines.device.stacking import (
     stack,
     stacked,
 )
-from dask_gpuagg.engines.device.states import finish_rows, keeps_values
+from dask_gpuagg.engines.device.states import finish_rows, is_watched, keeps_values
+from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Output, Plan, Sketched
 
 __all__ = [
-    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype",
-    "compatible", "concatenated_outputs", "direct", "divided", "divided_outputs", "finalize",
+    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
     "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
     "shape_of", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
@@ -184,6 +188,68 @@ def _least(partials: Sequence[Partial]) -> int:
     return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
+def direct_of_frame(
+    frame: Any, by: Sequence[Any], plan: Plan, shape: Any
+) -> tuple[Any, int] | None:
+    """The result of the only partition, where it has the columns that the plan promises.
+
+    Nothing is made of its columns then that only users ask for.
+
+    Parameters
+    ----------
+    frame : DataFrame or Series
+    by : sequence of labels, Series, Index or callables
+    plan : Plan
+    shape : Shape or DataFrame
+        Metadata of the result.
+
+    Returns
+    -------
+    tuple or None
+        DataFrame or Series, and the bytes of the columns. None where ``direct`` does not serve or
+        device memory does not suffice for it, or where the frame has other columns.
+    """
+    if not _takes_bare(plan) or not isinstance(frame, cudf.DataFrame):
+        return None
+    keys = _bare_columns(frame, by)
+    columns = _bare_columns(frame, [c.label for c in plan.columns])
+    if keys is None or columns is None:
+        return None
+    for column, promised in zip(columns, plan.columns, strict=True):
+        # of other dtypes the values may have to be converted
+        if not (isinstance(column.dtype, np.dtype) and column.dtype == promised.dtype):
+            return None
+    try:
+        made = direct(keys, columns, plan, shape_of(shape))
+    except MemoryError:
+        # the caller has other steps to find memory
+        return None
+    return made, bytes_of((*keys, *columns))
+
+
+# Of the plans used last.
+_bare: OfObjects[bool] = OfObjects(8)
+
+
+def _takes_bare(plan: Plan) -> bool:
+    """Whether nothing but values and dtypes is read for a plan."""
+
+    def decide() -> bool:
+        # what loses digits is made again by other ways
+        lossless = not any(is_watched(output, plan) for output in plan.outputs)
+        return of_rows(plan) or (one_pass(plan) and lossless)
+
+    return _bare.of(plan, decide)
+
+
+def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
+    """Columns of a frame by label; None if one is no label of a single level, or not there."""
+    data = frame._data
+    if data.multiindex or not all(isinstance(label, str) and label in data for label in labels):
+        return None
+    return [Bare(data[label]) for label in labels]
+
+
 def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
     """One partition to its result in one pass, without a partial in between.
 
@@ -219,13 +285,14 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
     else:
-        found, made = grouping.run()
+        labels_of = Labels(shape)
+        found, made = grouping.run(labels_of.prepare)
         pairs = list(zip(labels, made, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
             if not plan.dropna:  # a NaN key is a null one
                 found = [nans_to_nulls(key) for key in found]
-            return from_libcudf(found, outputs, shape, [k.dtype for k in keys])
+            return from_libcudf(found, outputs, shape, [k.dtype for k in keys], labels_of)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})

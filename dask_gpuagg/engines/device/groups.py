@@ -6,7 +6,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cudf
@@ -78,9 +78,14 @@ class Grouping:
         """What is computed of these columns, where one pass does it."""
         return self._passes[0].template(columns) if len(self._passes) == 1 else None
 
-    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
-        """Key columns and outputs as libcudf's, one row per group."""
-        keys, outputs = _run(self._passes[0])
+    def run(
+        self, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group.
+
+        What is to be done ``meanwhile``, while kernels run, may be done several times or never.
+        """
+        keys, outputs = _run(self._passes[0], meanwhile)
         for another in self._passes[1:]:
             others, made = _run(another)
             rows, codes = _joined(_key_table(others), _key_table(keys))
@@ -114,8 +119,11 @@ class Grouping:
         return frame_of(columns)
 
 
-def _run(one: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
-    keys, outputs, run = one.run(task_settings.current().kernel, about=subject())
+def _run(
+    one: Aggregator, meanwhile: Callable[[], None] | None = None
+) -> tuple[list[plc.Column], list[plc.Column]]:
+    kernel = task_settings.current().kernel
+    keys, outputs, run = one.run(kernel, about=subject(), meanwhile=meanwhile)
     note_run(run)
     return keys, outputs
 
@@ -129,19 +137,20 @@ class Numbering:
         Number of groups.
     pairs : tuple of arrays, optional
         The rows and the numbers of their groups.
-    of_rows : array, optional
-        In their place: the numbers of all rows' groups, -1 for rows of none.
+    of_rows : pylibcudf.Column, optional
+        In their place: the numbers of all rows' groups, int32, -1 for rows of none.
     """
 
     def __init__(
         self,
         n: int,
         pairs: tuple[cp.ndarray, cp.ndarray] | None = None,
-        of_rows: cp.ndarray | None = None,
+        of_rows: plc.Column | None = None,
     ) -> None:
         self.n = n
         self._taken = pairs
-        self._of_rows = of_rows
+        # an array of it only when asked for: the kernels that sort and select take the column
+        self._column = of_rows
         self._sorted: SortedRows | None = None
 
     @classmethod
@@ -163,23 +172,26 @@ class Numbering:
 
     def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
         if self._taken is None:  # only when asked for: a sort needs the codes of all rows
-            assert self._of_rows is not None
-            rows = cp.flatnonzero(self._of_rows >= 0).astype(cp.int32)
-            self._taken = (rows, self._of_rows[rows])
+            assert self._column is not None
+            codes = array_of(self._column)
+            rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
+            self._taken = (rows, codes[rows])
         return self._taken
 
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
-            self._sorted = SortedRows(column_of(self.of_rows(rows)), self.n)
+            known = self._column
+            column = column_of(self.of_rows(rows)) if known is None else known
+            self._sorted = SortedRows(column, self.n)
         return self._sorted
 
     def of_rows(self, rows: int) -> cp.ndarray:
         """The numbers of the groups of all rows, this many; -1 for rows of none."""
-        codes = self._of_rows
-        if codes is None:
-            codes = cp.full(rows, -1, dtype=cp.int32)
-            codes[self.rows] = self.codes
+        if self._column is not None:
+            return array_of(self._column)
+        codes = cp.full(rows, -1, dtype=cp.int32)
+        codes[self.rows] = self.codes
         return codes
 
     def where(self, kept: cp.ndarray) -> Numbering:
@@ -241,11 +253,44 @@ def _key_table(keys: Sequence[plc.Column]) -> plc.Table:
     return plc.Table([nans_to_nulls(key) for key in keys])
 
 
+class Bare:
+    """A column of a frame in the place of a Series, for what reads its values and dtype only.
+
+    Parameters
+    ----------
+    column : ColumnBase
+    """
+
+    __slots__ = ("_column", "dtype")
+
+    def __init__(self, column: ColumnBase) -> None:
+        self._column, self.dtype = column, column.dtype
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+
 def column_at(frame: Any, label: Any) -> Any:
     """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
     if frame._data.multiindex:
         return frame[label]
-    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
+    return series_of(frame._data[label], label, frame.index)
+
+
+def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
+    """A Series of a column, with an index of as many rows."""
+    return as_cudf_makes(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
+
+
+def as_cudf_makes(cls: Any, data: ColumnAccessor, index: Any) -> Any:
+    """A DataFrame or Series with the fields that cuDF gives it.
+
+    cuDF itself looks for each field among the labels before it is set.
+    """
+    made = object.__new__(cls)
+    flags = pd.Flags(made, allows_duplicate_labels=True)
+    vars(made).update(_data=data, _index=index, _attrs={}, _flags=flags)
+    return made
 
 
 def view_at(frame: Any, name: str) -> plc.Column:
@@ -255,7 +300,8 @@ def view_at(frame: Any, name: str) -> plc.Column:
 
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it, or in pieces."""
-    return column if isinstance(column, Pieces) else column.to_pylibcudf()[0]
+    # not by the Series, which gives its name and index too
+    return column if isinstance(column, Pieces) else column._column.to_pylibcudf()
 
 
 def plain(column: plc.Column) -> Any:

@@ -13,7 +13,6 @@ from dask_gpuagg.engines.device import best, library_states
 from dask_gpuagg.engines.device.groups import (
     Grouping,
     Numbering,
-    array_of,
     column_at,
     like,
     names_of,
@@ -33,7 +32,7 @@ def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numberi
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
-    return groups, None if codes is None else Numbering(len(groups), of_rows=array_of(codes))
+    return groups, None if codes is None else Numbering(len(groups), of_rows=codes)
 
 
 def with_outputs(

@@ -23,6 +23,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.groups import (
     array_of,
     as_column,
+    as_cudf_makes,
     column_at,
     column_of,
     floats_of,
@@ -30,6 +31,7 @@ from dask_gpuagg.engines.device.groups import (
     like,
     matches,
     plain,
+    series_of,
     table,
     view,
     wrapped,
@@ -145,7 +147,8 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
         result.index = index
         result.name = shape.labels
         return result
-    return _frame_of([column._column for column in columns], shape.labels, index)
+    data = Labels(shape).of([column._column for column in columns])
+    return as_cudf_makes(cudf.DataFrame, data, index)
 
 
 def from_libcudf(
@@ -153,6 +156,7 @@ def from_libcudf(
     outputs: Sequence[plc.Column],
     shape: Shape,
     dtypes: Sequence[Any],
+    labels: Labels,
 ) -> Any:
     """One row per group, in their order.
 
@@ -165,37 +169,50 @@ def from_libcudf(
     shape : Shape
     dtypes : sequence of dtypes
         Of the keys; categories and times in a zone are what libcudf stores them as.
+    labels : Labels
+        Of the shape.
     """
     own = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
     index = _index_of(own, shape.index)
     columns = [wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
     if shape.series:
-        return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
-    return _frame_of(columns, shape.labels, index)
+        return series_of(columns[0], shape.labels, index)
+    return as_cudf_makes(cudf.DataFrame, labels.of(columns), index)
 
 
-def _frame_of(columns: Sequence[ColumnBase], labels: Any, index: Any) -> Any:
-    # empty at first: it would look for attributes among labels of several levels
-    result = cudf.DataFrame._from_data({}, index=index)
-    result._data = _labelled(columns, labels)
-    return result
+class Labels:
+    """The labels of a result's columns, for one frame.
 
+    Parameters
+    ----------
+    shape : Shape
+    """
 
-def _labelled(columns: Sequence[ColumnBase], labels: Any) -> ColumnAccessor:
-    """Columns as a frame has them, by their labels."""
-    known = _seen.of(labels, lambda: _accessor_of(labels))
-    accessor = ColumnAccessor(
-        dict(zip(known.names, columns, strict=True)),
-        multiindex=known.multiindex,
-        rangeindex=known.rangeindex,
-        level_names=known.level_names,
-        label_dtype=known.label_dtype,
-        level_dtypes=known._level_dtypes,
-        verify=False,
-    )
-    # a user may name them: those of the metadata stay as they are
-    accessor._prime_to_pandas_index(labels.view())
-    return accessor
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._view: pd.Index | None = None
+
+    def prepare(self) -> None:
+        """Make what takes longest, which no column is needed for."""
+        if self._view is None and not self._shape.series:
+            # a user may name them: those of the metadata stay as they are
+            self._view = self._shape.labels.view()
+
+    def of(self, columns: Sequence[ColumnBase]) -> ColumnAccessor:
+        """Columns as a frame has them, by their labels."""
+        self.prepare()
+        labels = self._shape.labels
+        known = _seen.of(labels, lambda: _accessor_of(labels))
+        return ColumnAccessor(
+            dict(zip(known.names, columns, strict=True)),
+            multiindex=known.multiindex,
+            rangeindex=known.rangeindex,
+            level_names=known.level_names,
+            label_dtype=known.label_dtype,
+            level_dtypes=known._level_dtypes,
+            verify=False,
+            pandas_index=self._view,
+        )
 
 
 # Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal

@@ -219,3 +219,10 @@ def test_forced_kernels_are_not_timed(kernel: str) -> None:
     groups = 500_000 if kernel == "pgb_fold" else 5_000
     made = choose.decide(SUM, 10**8, about(groups), H200, kernel)
     assert (made.kernel, made.why, made.expected_ms) == (kernel, "forced", None)
+
+
+def test_keys_divided_by_their_step_take_the_scatter_longer() -> None:
+    stepped = replace(SUM, ranged=True, stepped=True)
+    (_, plain), (_, divided) = (told(query, 10**8, 50_000, "pgb") for query in (SUM, stepped))
+    # as long as a column is read, unless memory hides some of it
+    assert plain < divided < plain + 1.01 * 10**8 * COSTS.load_ps * 1e-9

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,20 +17,23 @@ from hypothesis import strategies as st
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.keys import ranges as kept
+from dask_gpuagg.cuda.keys import steps
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
-from dask_gpuagg.cuda.keys.words import (
-    narrowed,
+from dask_gpuagg.cuda.keys.ranges import (
+    Numbering,
     numbered_by_ranges,
     packed_ranges,
     range_columns,
     remember_out_of_range,
-    representations_of,
-    slot_words,
     two_word_ranges,
 )
+from dask_gpuagg.cuda.keys.steps import numbered_by_steps
+from dask_gpuagg.cuda.keys.words import narrowed, representations_of, slot_words
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
+from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import FIVE, SUM
 
@@ -94,10 +100,12 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
-    query, ranges = made
+    query, ranges, steps = made
     assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
+    assert not steps
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
+    assert [column.data for column in made.columns] == [2**64 - 10] * 2
     assert representations_of(replace(query, ranged=False))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
@@ -105,6 +113,156 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
     assert form(number) is None
     assert form(short) is None
     assert form(KeyPart("f32", False), KeyPart("i16", False)) is None
+
+
+NUMBER = Query((KeyPart("i64", False),), False, (), (), ())
+
+
+def code_of(value: int, columns: list[Any]) -> int:
+    """``EveryStep::code`` of kernels/key/ranged.cuh."""
+    step, range_ = columns
+    product = (value - (range_.data or 0)) * step.data % 2**64
+    power = step.mask or 0
+    return (product >> power) | (product << (64 - power) % 64) % 2**64
+
+
+@given(
+    st.integers(2, 2**50),
+    st.integers(-(2**62), 2**62),
+    st.sets(st.integers(0, 5_000), min_size=16, max_size=200),
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_keys_that_lie_whole_steps_apart(
+    step: int, first: int, steps: set[int], other: int
+) -> None:
+    keys = [first + step * i for i in sorted(steps) if first + step * i < 2**63]
+    made = numbered_by_steps(
+        NUMBER, np.array(keys, dtype=np.int64), (keys[0], keys[-1]), 10**6
+    ) if keys else None  # fmt: skip
+    if made is None:
+        span = (max(steps) + 200) * step
+        assert len(keys) < 16 or not -(2**63) + span < first < 2**63 - span
+        return
+    ((base, codes),) = made.ranges
+    assert (made.query.family, made.query.extra_columns) == ("Ranged", 2)
+    # the step may be a multiple of the one that was meant
+    assert made.step % step == 0
+    columns = made.columns
+    for key in keys:
+        code = code_of(key, columns)
+        assert base + code * made.step == key
+        assert code < codes - 1
+    is_number = base <= other < base + codes * made.step and (other - base) % made.step == 0
+    assert (code_of(other, columns) < codes) == is_number
+
+
+def test_keys_without_steps_have_no_numbers_of_them() -> None:
+    def form(seen: Any, rows: int = 10**6, query: Query = NUMBER) -> Any:
+        keys = np.array(seen, dtype=np.int64)
+        return numbered_by_steps(query, keys, (int(keys.min()), int(keys.max())), rows)
+
+    apart = np.arange(100) * 1_000
+    assert form(apart) is not None
+    assert form([*apart, 99_001]) is None
+    assert form(np.arange(100)) is None
+    assert form(apart[:15]) is None
+    # more numbers than twice the rows
+    assert form(np.arange(100) * 1_000 + (np.arange(100) == 99) * 10**12) is None
+    assert form(apart, query=replace(NUMBER, keys=(KeyPart("i32", False),))) is None
+    assert form(apart, query=replace(NUMBER, keys=(KeyPart("i64", False),) * 2)) is None
+    # numbers that would end beyond those of 64 bits
+    assert form(2**63 - 1 - apart) is None
+    assert form([int(key) - 2**63 for key in apart]) is None
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """Rounded once."""
+    return float(Fraction(a) * Fraction(b) + Fraction(c))
+
+
+def quotient(whole: float, parts: Any) -> float:
+    """``EveryQuotient::quotient`` of kernels/key/ranged.cuh."""
+    (inverse,) = struct.unpack("<d", struct.pack("<Q", parts.data))
+    near = whole * inverse
+    return fma(fma(-near, parts.offset, whole), inverse, near)
+
+
+@given(st.integers(0, 2**53), st.sampled_from(steps._PARTS))
+def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
+    query = Query((KeyPart("f64", False),), False, (), (), (), ranged=True, stepped=True)
+    column, _ = Numbering(query, [(0, 1)], [parts]).columns
+    assert quotient(float(whole), column) == whole / parts
+
+
+def code_of_float(value: float, made: Numbering) -> int:
+    """``EveryQuotient::code`` of kernels/key/ranged.cuh."""
+    parts, range_ = made.columns
+    dtype = np.dtype({"f32": "float32", "f64": "float64"}[made.query.keys[0].ctype]).type
+    whole = float(np.rint(np.float64(dtype(value)) * parts.offset))
+    if not abs(whole) < 2**53 or dtype(quotient(whole, parts)) != dtype(value):
+        return 2**64 - 1
+    return (int(whole) - (range_.data or 0)) % 2**64
+
+
+@pytest.mark.parametrize(("ctype", "dtype"), [("f32", "float32"), ("f64", "float64")])
+@given(
+    st.sampled_from([1, 10, 100, 1_000]),
+    st.integers(0, 10**6),
+    st.sets(st.integers(0, 5_000), min_size=16, max_size=200),
+)
+def test_floats_of_few_decimals(
+    ctype: str, dtype: str, parts: int, first: int, steps: set[int]
+) -> None:
+    query = replace(NUMBER, keys=(KeyPart(ctype, False),))
+    values = ((first + np.array(sorted(steps))) / parts).astype(dtype)
+    words = values.view("uint32" if ctype == "f32" else "int64").astype(np.int64)
+    made = numbered_by_steps(query, words, (int(words[0]), int(words[-1])), 10**6)
+    assert made is not None
+    # fewer parts where all values have fewer decimals
+    assert parts % made.step == 0
+    ((base, codes),) = made.ranges
+    for value in values:
+        code = code_of_float(value, made)
+        assert code < codes - 1
+        assert values.dtype.type((code + base) / made.step) == value
+    for other in (values[0] + 0.3 / parts, -values[-1] - 1, np.inf, 1e30):
+        assert code_of_float(other, made) >= codes
+    window = repeat._window_of_steps(made)
+    assert window is not None
+    assert window[0] <= words[0] <= words[-1] <= window[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(100) / 3,
+        np.arange(100) / 100 - 0.5,
+        np.array([*np.arange(100.0), np.inf]),
+        np.array([*np.arange(100.0), 2.0**60]),
+        np.arange(15.0),
+    ],
+)
+def test_floats_that_are_no_numbers_of_few_decimals(values: Any) -> None:
+    query = replace(NUMBER, keys=(KeyPart("f64", False),))
+    words = values.view(np.int64)
+    assert numbered_by_steps(query, words, (int(words.min()), int(words.max())), 10**6) is None
+
+
+def test_floats_whose_nulls_have_a_bit_of_the_word() -> None:
+    single = replace(NUMBER, keys=(KeyPart("f32", False),))
+    assert single.may_be_stepped
+    assert not replace(single, keep_nulls=True).may_be_stepped
+    assert replace(single, keys=(KeyPart("f64", False),), keep_nulls=True).may_be_stepped
+
+
+def test_keys_with_values_between_the_steps_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "_out_of_range", Cache(2))
+    keys = np.arange(100) * 1_000
+    remember_out_of_range(NUMBER, ("a",))
+    assert numbered_by_steps(NUMBER, keys, (0, 99_000), 10**6, ("a",)) is None
+    assert numbered_by_steps(NUMBER, keys, (0, 99_000), 10**6, ("b",)) is not None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +280,7 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
 
 def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
-    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
+    monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
@@ -135,11 +293,11 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     assert codes() == [109, 109]
     remember_out_of_range(query, ("a", "b"))
     assert codes() == [512, 512]
-    forms.forget_out_of_range()
+    kept.forget_out_of_range()
     assert codes() == [109, 109]
     for i in range(1_000):
         remember_out_of_range(query, (str(i),))
-    assert len(forms._out_of_range) <= 256
+    assert len(kept._out_of_range) <= 256
 
 
 @given(bounds)
@@ -162,7 +320,7 @@ def test_two_words_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> N
 def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", True),) * 4, True, (), (), ())
     assert query.family == "Hashed"
-    monkeypatch.setattr(forms, "_out_of_range", Cache(256))
+    monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     call: Any = SimpleNamespace(query=query, rows=10**8, about=())
     made, columns, codes = narrowed(call)
@@ -175,7 +333,7 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     remember_out_of_range(query, ())
     assert narrowed(call)[0] == query
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
-    forms.forget_out_of_range()
+    kept.forget_out_of_range()
     assert narrowed(call)[0] == query
 
 
@@ -219,3 +377,76 @@ def test_slots_of_the_index_have_room_for_most_keys() -> None:
     assert words(text, text, mean=[24.0, 8.0]) == 8
     # no room: rows are compared with rows
     assert words(text, mean=[105.0]) == 2
+
+
+DAY = 86_400 * 10**9
+ROWS = 8_000_000
+
+
+def paired(
+    monkeypatch: pytest.MonkeyPatch, days: Any, *, masked: bool = False, rows: int = ROWS
+) -> tuple[Any, list[Any]]:
+    """A call by a column of these values, repeated, and stores; what is read of them."""
+    bounds = [(int(days.min()), int(days.max())), (3, 202)]
+    read: list[int] = []
+
+    def read_back(address: int, into: Any, stream: int) -> None:
+        first = address // 8 - 1_000
+        read.append(first)
+        into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
+
+    monkeypatch.setattr(forms, "_bounds", lambda call: bounds)
+    monkeypatch.setattr(steps, "read_back", read_back)
+    monkeypatch.setattr(kept, "_out_of_range", Cache(8))
+    monkeypatch.setattr(steps, "_steps", Cache(8))
+    query = replace(SUM, keys=(KeyPart("i64", masked), KeyPart("i32", True)))
+    columns = [SimpleNamespace(data=8_000, offset=0), SimpleNamespace(data=0, offset=0)]
+    call: Any = SimpleNamespace(query=query, rows=rows, about=("a", "b"), handle=0, columns=columns)
+    return call, read
+
+
+def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = np.arange(-100, 265) * DAY
+    call, read = paired(monkeypatch, days)
+    query, columns, codes = narrowed(call)
+    assert (query.family, query.ranged, query.stepped, codes) == ("Ranged", True, True, None)
+    assert query.extra_columns == len(columns) == 4
+    assert [column.offset for column in columns[:2]] == [DAY, 1]
+    day, store = [columns[0], columns[2]], [columns[1], columns[3]]
+    assert code_of(int(days[0]), day) == 365 // 192 + 4
+    assert code_of(int(days[-1]), day) == 364 + 365 // 192 + 4
+    assert code_of(3, store) == 200 // 192 + 4
+    for other, of in ((int(days[0]) + 1, day), (int(days[-1]) + 90 * DAY, day), (400, store)):
+        assert code_of(other, of) >= of[1].offset
+    # places all over the rows, once
+    assert len(read) >= 32
+    assert max(read) > 0.9 * ROWS
+    before = len(read)
+    assert narrowed(call)[0].stepped
+    assert len(read) == before
+    # where rows were no such steps, wider ranges follow
+    remember_out_of_range(call.query, call.about)
+    assert not narrowed(call)[0].stepped
+
+
+@pytest.mark.parametrize(
+    ("days", "more"),
+    [
+        (np.arange(365) * DAY + np.arange(365) % 2, {}),
+        (np.arange(10) * DAY, {}),
+        (np.arange(365), {}),
+        (np.arange(365) * DAY, {"masked": True}),
+        (np.arange(365) * DAY, {"rows": 1_000_000}),
+        (np.array([*range(364), 10**6]) * DAY, {}),
+    ],
+)
+def test_pairs_that_steps_do_not_number(
+    days: Any, more: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not narrowed(paired(monkeypatch, days, **more)[0])[0].stepped
+
+
+def test_forced_kernels_without_slots_have_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, read = paired(monkeypatch, np.arange(365) * DAY)
+    assert not narrowed(call, slots=False)[0].stepped
+    assert not read

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.tuning import HOT_ROWS
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
@@ -151,3 +152,42 @@ def test_partials_have_at_least_the_groups_of_the_largest(
     else:
         assert (made.groups, made.most, made.skewed, made.hot) == (9_000, 9_000, False, ())
         assert made.bounds == (3, 9)
+
+
+def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unmixed, from the slots that lie first; those that are empty, or of keys apart, left out."""
+    keys = np.array([0, 1, -1, 2**62, -(2**63), 1_700_000_000 * 10**9, 12_345], dtype=np.int64)
+    plain = keys.view(np.uint64)
+    # mix() of kernels/core/types.cuh
+    mixed = (plain ^ (plain >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+
+    def read_back(address: int, into: Any, stream: int) -> None:
+        slots = np.frombuffer(into, np.uint64)
+        slots[:] = 2**64 - 1
+        slots[5] = 2**64 - 2
+        slots[10 : 10 + len(mixed)] = mixed
+
+    monkeypatch.setattr(sample, "read_back", read_back)
+    made = object.__new__(sample.Sample)
+    made.table, made._call = 4096, SimpleNamespace(handle=0)  # type: ignore[assignment]
+    assert list(made.some_words()) == list(keys)
+
+
+def test_there_are_no_more_groups_than_words_between_those_seen() -> None:
+    """Of rows in the order of a key column hardly any key is seen twice."""
+    seen = {"sampled": 65_536, "distinct": 60_000, "once": 55_000, "twice": 5_000, "most": 3}
+    wide = estimate_groups(ROWS, **seen, repeats=0, bounds=(0, 2**60))
+    assert wide.groups > 350_000
+    near = estimate_groups(ROWS, **seen, repeats=0, bounds=(-10_000, 63_000))
+    # a 192nd beyond both ends, and some
+    assert near.groups == near.most == 73_001 + 2 * (73_001 // 192 + 16)
+    assert estimate_groups(ROWS, **seen, repeats=0) == replace(wide, bounds=ANY_WORD)
+    few = near.within(70_000)
+    assert (few.groups, few.most) == (70_000, 70_000)
+    assert near.within(10**9) == near
+
+
+def test_keys_that_are_all_null() -> None:
+    bounds = 2**63 - 1, -(2**63)
+    made = estimate_groups(ROWS, 65_536, 1, 0, 0, 65_536, 63_000, bounds=bounds)
+    assert made.groups == made.most == 1
