@@ -45,6 +45,7 @@ SAMPLED = (
     "correctness/test_keys.py",
     "correctness/test_numerics.py",
     "engines/host/test_update.py",
+    "frontend/test_sorted_outputs.py",
 )
 # Fixtures that start processes.
 CLUSTERS = {"cluster", "client", "small"}

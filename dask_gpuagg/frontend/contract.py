@@ -11,6 +11,9 @@ import dask.dataframe as dd
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import FrameBase
+from dask.dataframe.dask_expr._concat import Concat, StackPartition
+from dask.dataframe.dask_expr._expr import BlockwiseHead, MapOverlapAlign, MaybeAlignPartitions
 from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
@@ -28,6 +31,9 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
+    (FrameBase, "__dask_postpersist__", ["self"]),
+    *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
+    (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
@@ -52,7 +58,16 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         G.SingleAggregation,
         ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
     ),
-    # constructed by position, with one operand of ours after Dask's
+    # constructed by position
+    (
+        StackPartition,
+        [
+            *("join", "ignore_order", "axis", "ignore_unknown_divisions"),
+            *("interleave_partitions", "_kwargs"),
+        ],
+    ),
+    (BlockwiseHead, ["frame", "n", "npartitions", "safe"]),
+    # with one operand of ours after Dask's
     (
         TreeReduce,
         [

@@ -38,11 +38,13 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import ROWS, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.readers import token
+from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
@@ -69,14 +71,14 @@ def hooks() -> list[Hook]:
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
         (ReadParquetFSSpec, "__dask_tokenize__", token),
-        (G.GroupBy, "aggregate", aggregate),
+        (G.GroupBy, "aggregate", with_outputs(aggregate)),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
     ]
     found += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(METHODS & vars(owner).keys()):
-            found.append((owner, name, functools.partial(method, name)))
+            found.append((owner, name, with_outputs(functools.partial(method, name))))
     return found
 
 
@@ -87,11 +89,23 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     root = lowered.setdefault(_ROOT, self)
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
+    made: Expr | None = None
     if logical.is_aggregation(self):
-        planned = _planned(self, stock_only, lowered, root)
-        if planned is not None:
-            return lowered.setdefault(self._name, planned.lower_once(lowered))
+        made = _planned(self, stock_only, lowered, root)
+    elif isinstance(self, SortedOutputs):
+        made = _divided(self, lowered, root)
+    if made is not None:
+        return lowered.setdefault(self._name, made.lower_once(lowered))
     return original(self, lowered)
+
+
+def _divided(node: SortedOutputs, lowered: dict[str, Any], root: Expr) -> Expr | None:
+    """The outputs of a sorted result; ``None`` where only Dask's own nodes may be used."""
+    if logical.is_aggregation(node.frame):
+        return _planned(node.frame, {}, lowered, root, node.outputs)
+    if not looking.get() and cluster_problem() is not None:
+        return None
+    return GroupByDivided(node.frame, node.outputs) if node.frame.npartitions == 1 else None
 
 
 def _stock_only(node: Any) -> dict[str, Exception | None]:
@@ -165,9 +179,16 @@ def _seen(expr: Any, found: Planned | str) -> None:
 
 
 def _planned(
-    expr: Any, stock_only: dict[str, Exception | None], lowered: dict[str, Any], root: Expr
+    expr: Any,
+    stock_only: dict[str, Exception | None],
+    lowered: dict[str, Any],
+    root: Expr,
+    outputs: int = 0,
 ) -> Expr | None:
-    """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
+    """The physical nodes of a logical group-by, or ``None`` for stock Dask.
+
+    With ``outputs`` of a sorted result each has a range of the keys.
+    """
     settings()  # an invalid setting is an error for the user, not a reason to fall back
     try:
         # a query that is only explained is not sent to a cluster
@@ -179,7 +200,7 @@ def _planned(
                 "it is combined with a group-by that stock Dask runs"
             )
         query = _with_objects(logical.read(expr))
-        decision = route(query, expr)
+        decision = ranges_for(outputs) if outputs else route(query, expr)
         query = _on_lowered(query, lowered)
         if _is_shared(expr, root):
             query = replace(query, shared=True)
@@ -338,7 +359,8 @@ def _init(
     # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
-            install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
+            wrapper = with_outputs(functools.partial(aggregate_cudf, owner))
+            install_late(owner, "aggregate", wrapper)
     if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
         # cuDF's group-by refuses it, even for metadata
         _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))

@@ -44,6 +44,7 @@ from dask_gpuagg.planning.output_size import (
 )
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
+from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
@@ -175,6 +176,12 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
+    if decision.route is Route.RANGES:
+        if without_ranges(query) is None:
+            partials = _partials(query, query.chunks)
+            return GroupByRanges(partials, plan, query.meta, outputs, decision)
+        one = physical(query, replace(decision, route=Route.TREE, outputs=1))
+        return GroupByDivided(one, outputs)
     partial: Expr
     if query.finest is not None:
         return _folded(replace(query, plan=query.finest), query, decision)

@@ -51,7 +51,7 @@ from dask_gpuagg.tasks.tasks import (
 )
 
 
-class _Quiet(Expr):
+class Quiet(Expr):
     """Leaves the long operands out of ``pprint()``; ``explain()`` prints them."""
 
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
@@ -71,7 +71,7 @@ class _Quiet(Expr):
         return described
 
 
-class _OfRows(_Quiet, Blockwise):
+class _OfRows(Quiet, Blockwise):
     """Shared by the nodes that read the input; their last operands are the keys."""
 
     @property
@@ -101,7 +101,7 @@ class GroupByPartial(_OfRows):
         return pd.DataFrame()
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _broadcast_dep(self, dep: Expr) -> bool:
         return bool(dep.npartitions == 1 and self.frame.npartitions > 1)
@@ -136,7 +136,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return f"gpuagg_direct-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(1)
+        return unknown(1)
 
     def _task(self, name: Any, index: int) -> Task:
         args = [self._blockwise_arg(op, index) for op in self._args]
@@ -144,7 +144,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
-class GroupByChunks(_Quiet):
+class GroupByChunks(Quiet):
     """Chunks reduced to partials."""
 
     _parameters = ["chunks", "plan"]
@@ -158,7 +158,7 @@ class GroupByChunks(_Quiet):
         return f"gpuagg_chunk-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(len(self.chunks))
+        return unknown(len(self.chunks))
 
     def _layer(self) -> dict[Any, Any]:
         layer: dict[Any, Any] = self.chunks.futures()
@@ -168,7 +168,7 @@ class GroupByChunks(_Quiet):
         return layer
 
 
-class _Reduction(NamedByBytes, _Quiet):
+class Reduction(NamedByBytes, Quiet):
     """Shared by the nodes whose output is the user's result."""
 
     @property
@@ -180,7 +180,7 @@ class _Reduction(NamedByBytes, _Quiet):
         return f"{self._prefix}-{self.deterministic_token}"
 
 
-class OfChunks(_Reduction):
+class OfChunks(Reduction):
     """Shared by the nodes that make the user's result of chunks."""
 
     _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
@@ -190,7 +190,7 @@ class OfChunks(_Reduction):
         return self.promised.meta
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
 
 class GroupByChunkDirect(OfChunks):
@@ -220,7 +220,7 @@ def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: A
     return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
-class GroupByTree(_Reduction, TreeReduce):
+class GroupByTree(Reduction, TreeReduce):
     """Partials combined ``split_every`` at a time, finalized into one output, by Dask's tree."""
 
     _parameters = [*TreeReduce._parameters, "decision"]
@@ -254,7 +254,7 @@ class GroupByTree(_Reduction, TreeReduce):
         return [" " * indent + line for line in [header, *lines]]
 
 
-class GroupByCombined(_Quiet, TreeReduce):
+class GroupByCombined(Quiet, TreeReduce):
     """Partials combined into one, by the same tree."""
 
     @classmethod
@@ -269,7 +269,7 @@ class GroupByCombined(_Quiet, TreeReduce):
         return f"gpuagg_combine-{self.deterministic_token}"
 
 
-class GroupByFolded(_Quiet, Blockwise):
+class GroupByFolded(Quiet, Blockwise):
     """The partial of the groups by some of the keys of another one."""
 
     _parameters = ["frame", "plan", "levels", "kept"]
@@ -284,14 +284,14 @@ class GroupByFolded(_Quiet, Blockwise):
         return Task(name, gpuagg_fold, partial, self.plan, self.levels, self.kept)
 
 
-class GroupByExchange(_Reduction):
+class GroupByExchange(Reduction):
     """Partials split by key hash; every output merges its pieces in partition order."""
 
     _parameters = ["frame", "plan", "_meta", "outputs", "decision"]
     _prefix = "gpuagg_exchange"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
@@ -301,7 +301,7 @@ class GroupByExchange(_Reduction):
             partial = TaskRef((self.frame._name, i))
             layer[key] = Task(key, gpuagg_split, partial, self.plan, outputs)
         splits = [(f"gpuagg_split-{self.deterministic_token}", i) for i in range(inputs)]
-        return layer | _merged(self._name, splits, self.plan, self._meta, outputs)
+        return layer | merged(self._name, splits, self.plan, self._meta, outputs)
 
 
 class GroupByChunkExchange(OfChunks):
@@ -317,10 +317,10 @@ class GroupByChunkExchange(OfChunks):
             key = (f"gpuagg_split-{token}", i)
             layer[key] = chunk_task(key, gpuagg_chunk_split, self.chunks, i, **given)
         splits = [(f"gpuagg_split-{token}", i) for i in range(inputs)]
-        return layer | _merged(self._name, splits, self.plan, self.promised.sent, outputs)
+        return layer | merged(self._name, splits, self.plan, self.promised.sent, outputs)
 
 
-def _merged(
+def merged(
     name: str, splits: Sequence[Any], plan: Plan, meta: Any, outputs: int
 ) -> dict[Any, Task]:
     """The tasks that take the pieces out of all splits, and merge those of each output."""
@@ -351,7 +351,7 @@ def cuts_first(meta: Any) -> bool:
     return engine_name(meta) != HOST
 
 
-class GroupByPieces(_Quiet, Blockwise):
+class GroupByPieces(Quiet, Blockwise):
     """Every partial as a table of pieces, one for each output, that Dask's shuffles understand."""
 
     _parameters = ["frame", "plan", "buckets"]
@@ -363,14 +363,14 @@ class GroupByPieces(_Quiet, Blockwise):
         return pieces_table(nothing, nothing, [])
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         partial = self._blockwise_arg(self.frame, index)
         return Task(name, gpuagg_pieces, partial, self.plan, self.buckets, index)
 
 
-class GroupByMerge(_Reduction, Blockwise):
+class GroupByMerge(Reduction, Blockwise):
     """One output from each partition of shuffled pieces, or of whole partials."""
 
     _parameters = ["frame", "plan", "_meta", "decision"]
@@ -378,7 +378,7 @@ class GroupByMerge(_Reduction, Blockwise):
     operation = staticmethod(gpuagg_merge)
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.frame.npartitions)
+        return unknown(self.frame.npartitions)
 
     def _task(self, name: Any, index: int) -> Task:
         table = self._blockwise_arg(self.frame, index)
@@ -386,7 +386,7 @@ class GroupByMerge(_Reduction, Blockwise):
         return Task(name, gpuagg_merge, table, plan=self.plan, meta=self._meta, bucket=bucket)
 
 
-class GroupByGather(_Reduction):
+class GroupByGather(Reduction):
     """Finished outputs gathered into fewer, sorted if the plan says so.
 
     Each has every so many-th one, and so the groups whose hash gives its number modulo that of the
@@ -397,7 +397,7 @@ class GroupByGather(_Reduction):
     _prefix = "gpuagg_gather"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
@@ -408,14 +408,14 @@ class GroupByGather(_Reduction):
         return layer
 
 
-class GroupBySelect(_Reduction):
+class GroupBySelect(Reduction):
     """A finished output divided by key hash into several."""
 
     _parameters = ["frame", "plan", "_meta", "outputs"]
     _prefix = "gpuagg_select"
 
     def _divisions(self) -> tuple[None, ...]:
-        return _unknown(self.outputs)
+        return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         whole = TaskRef((self.frame._name, 0))
@@ -426,7 +426,7 @@ class GroupBySelect(_Reduction):
         return layer
 
 
-def _unknown(npartitions: int) -> tuple[None, ...]:
+def unknown(npartitions: int) -> tuple[None, ...]:
     """Divisions of that many partitions, unknown."""
     return (None,) * (npartitions + 1)
 

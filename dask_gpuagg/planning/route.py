@@ -23,6 +23,7 @@ class Route(enum.Enum):
 
     TREE = "tree"
     EXCHANGE = "exchange"
+    RANGES = "ranges"
     ALIGNED = "aligned"
     DIRECT = "direct"
     NARROWED = "narrowed"

@@ -65,10 +65,12 @@ def test_null_keys_in_methods(split_out: int | None, key: str, name: str, dropna
 @pytest.mark.parametrize("by", ["k", ["k", "j"]], ids=str)
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("key", KEYS)
-def test_sort(key: str, dropna: bool, by: Any):
+@pytest.mark.parametrize("split_out", [1, 3])
+def test_sort(key: str, dropna: bool, by: Any, split_out: int):
     def query(f: Any) -> Any:
         grouped = f.groupby(by, dropna=dropna, sort=True)
-        return grouped.agg({"x": ["sum", "nunique"], "y": "median"})
+        spec = {"x": ["sum", "nunique"], "y": "median"}
+        return grouped.agg(spec, **options(f, split_out=split_out))
 
     compare(query, partitioned(frame(key), 7), ordered=True)
 

@@ -146,9 +146,10 @@ class TestRoutes:
             (found,) = dask_gpuagg.explain(query).groupbys
             assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_cut"])
 
-    def test_sort_gives_one_sorted_output(self, ddf):
+    def test_sort_gives_sorted_outputs(self, ddf):
+        assert ddf.groupby("k", sort=True).v.sum().npartitions == 1
         query = ddf.groupby("k", sort=True).v.sum(split_out=3)
-        assert query.npartitions == 1
+        assert query.npartitions == 3
         same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
 
     def test_sorted_whole_groups_are_gathered(self, ddf):

@@ -51,6 +51,7 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
+from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
     Labels,
     Shape,
@@ -75,10 +76,10 @@ from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Output, Plan, Sketched
 
 __all__ = [
-    "Shape", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
-    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "shape_of", "split",
-    "stack", "stacked",
+    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
+    "shape_of", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cudf
@@ -82,32 +82,36 @@ def _hash_columns(key: Any) -> list[Any]:
 
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    return divided_tables(tables, lambda whole: _buckets_of(whole, plan, buckets, second), buckets)
+
+
+def divided_tables(
+    tables: Partial, place_of: Callable[[Any], cp.ndarray], buckets: int
+) -> list[Partial]:
+    """Divide a partial into one per output, by the output of each row of a table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
+        of_row = place_of(whole)
         if buckets <= _FEW_BUCKETS:
-            of_row = _buckets_of(whole, plan, buckets, second)
             for j, part in enumerate(parts):
                 part[name] = _where(whole, of_row == j)
             continue
-        order, ends = _order_of(whole, plan, buckets, second)
+        order, ends = _order_of(of_row, buckets)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(whole, order[start:end])
+            part[name] = taken(whole, order[start:end])
     return parts
 
 
 def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(whole, plan, buckets)
-    return _taken(whole, order), ends
+    order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
+    return taken(whole, order), ends
 
 
-def _order_of(
-    whole: Any, plan: Plan, buckets: int, second: bool = False
-) -> tuple[cp.ndarray, list[int]]:
+def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     # sorted by as few bits as number the buckets
-    narrow = np.min_scalar_type(buckets - 1)
-    of_row = _buckets_of(whole, plan, buckets, second).astype(narrow)
+    of_row = of_row.astype(np.min_scalar_type(buckets - 1))
     ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
@@ -125,7 +129,7 @@ def _where(whole: Any, rows: cp.ndarray) -> Any:
     return _like(whole, names, made)
 
 
-def _taken(whole: Any, rows: cp.ndarray) -> Any:
+def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
     names = names_of(whole)
     made = plc.copying.gather(

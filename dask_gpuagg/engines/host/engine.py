@@ -40,6 +40,7 @@ from dask_gpuagg.engines.host.found_dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
 from dask_gpuagg.engines.host.merge import expect, merge
+from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
     alike,
@@ -56,9 +57,10 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
-    "divided", "divided_outputs", "finalize", "key_table", "of_categories", "output_of_bucket",
-    "partial", "rows_within", "split", "stack", "stacked",
+    "alike", "bounds_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
+    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "split",
+    "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from dask.dataframe.dispatch import concat as dask_concat
 
@@ -38,15 +39,37 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     -------
     list of partials, of length ``buckets``
     """
-    parts: list[Partial] = [{} for _ in range(buckets)]
+    of_row = {}
     for name, table in tables.items():
         keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
         if name == "groups":
-            of_row = bucket_of(keys, _key_dtypes(plan), buckets, second)
+            of_row[name] = bucket_of(keys, _key_dtypes(plan), buckets, second)
         else:  # hashing a row costs more than numbering it
             groups = group([pd.Series(k) for k in keys], dropna=False)
             of_group = bucket_of(groups.keys, _key_dtypes(plan), buckets, second)
-            of_row = of_group.take(groups.codes)
+            of_row[name] = of_group.take(groups.codes)
+    return divided_tables(tables, of_row, buckets)
+
+
+def divided_tables(
+    tables: Partial, places: dict[str, npt.NDArray[np.int64]], buckets: int
+) -> list[Partial]:
+    """Divide a partial into one per output.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+    places : dict of str to ndarray of int64 in ``range(buckets)``
+        For each table the output of each row.
+    buckets : int
+
+    Returns
+    -------
+    list of partials, of length ``buckets``
+    """
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, table in tables.items():
+        of_row: Any = places[name]
         counts = np.bincount(of_row, minlength=buckets)
         ends = np.cumsum(counts)
         slices = [slice(*each) for each in zip(ends - counts, ends, strict=True)]

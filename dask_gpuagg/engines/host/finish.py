@@ -122,8 +122,8 @@ def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.
     else:  # categories of some partition may have been null
         valid = ~pd.isna(keys[-1])
         keys, counts = [k[valid] for k in keys], counts[valid]
-    ranks = _ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
-    order = np.lexsort((-counts, *reversed(ranks)))
+    of_keys = ranks(keys[:-1]) if plan.sort else [pd.factorize(k)[0] for k in keys[:-1]]
+    order = np.lexsort((-counts, *reversed(of_keys)))
     index = make_index([k.take(order) for k in keys], meta.index.names)
     dtype = meta.dtype if meta.dtype.kind in "iu" else np.dtype("int64")
     # Dask's metadata of counted categories has lost the name
@@ -180,11 +180,12 @@ def _text_of(dictionary: pd.ArrowDtype) -> pd.ArrowDtype:
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
     """Positions that sort groups by key, nulls last, categories in their order."""
-    return np.lexsort(tuple(reversed(_ranks(keys))))
+    return np.lexsort(tuple(reversed(ranks(keys))))
 
 
-def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    ranks = []
+def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
+    """For each key an integer per row, in the order of its values; nulls are last."""
+    found = []
     for key in keys:
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
@@ -193,8 +194,8 @@ def _ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             plain = isinstance(key, pd.arrays.NumpyExtensionArray)
             codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
-        ranks.append(np.where(codes < 0, size, codes))
-    return ranks
+        found.append(np.where(codes < 0, size, codes))
+    return found
 
 
 def _by_state(fields: Fields) -> dict[str, Fields]:
