@@ -163,6 +163,8 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
         place = named["split_out"]
         if inputs[place] is None or isinstance(inputs[place], Routing):
             inputs[place] = G._adjust_split_out_for_group_keys(frame.npartitions, node.by)
+            if isinstance(node, G.NUnique):  # an output for each input partition by default
+                inputs[place] = True
     if "shuffle_method" in named and inputs[named["shuffle_method"]] is None:
         # of the client of this moment
         inputs[named["shuffle_method"]] = get_default_shuffle_method()
