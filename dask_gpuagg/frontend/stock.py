@@ -162,9 +162,8 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
     if "split_out" in named:
         place = named["split_out"]
         if inputs[place] is None or isinstance(inputs[place], Routing):
-            inputs[place] = G._adjust_split_out_for_group_keys(frame.npartitions, node.by)
-            if isinstance(node, G.NUnique):  # an output for each input partition by default
-                inputs[place] = True
+            chosen = _outputs_of_stock(node)
+            inputs[place] = chosen if chosen is True else chosen(frame.npartitions)
     if "shuffle_method" in named and inputs[named["shuffle_method"]] is None:
         # of the client of this moment
         inputs[named["shuffle_method"]] = get_default_shuffle_method()
@@ -184,8 +183,15 @@ def _by_rule(frame: Any) -> Any:
         if not ours:
             return frame
         node = ours[-1]
-        rule = functools.partial(G._adjust_split_out_for_group_keys, by=node.by)
-        frame = frame.substitute(node, node.substitute_parameters({"split_out": rule}))
+        chosen = node.substitute_parameters({"split_out": _outputs_of_stock(node)})
+        frame = frame.substitute(node, chosen)
+
+
+def _outputs_of_stock(node: Any) -> Any:
+    """The ``split_out`` that Dask gives a node of which it was left open."""
+    if isinstance(node, G.NUnique):  # an output for each partition; with the plugin on it is open
+        return True
+    return functools.partial(G._adjust_split_out_for_group_keys, by=node.by)
 
 
 def stock_plan(asked: Asked) -> StockPlan:

@@ -85,12 +85,17 @@ def test_outputs_and_tasks_are_those_of_its_graph(name: str, npartitions: int) -
     )
     assert (name == "aligned") == (route == "each partition by itself")
     assert ("all rows" in route) == name.startswith("median")
+    with dask_gpuagg.enabled():
+        assert stock(ACCEPTED[name](rows(npartitions))) == found
 
 
 def test_what_the_plugin_chooses_for_an_input_is_not_stocks() -> None:
     query = rows(20).groupby(["k", "i"]).v.sum().reset_index().groupby("k").v.max()
     outer = stock(query)
     assert outer.route == "tree of 2 partials, at once"
+    with dask_gpuagg.enabled():
+        distinct = rows(20).groupby("k").v.nunique().reset_index().groupby("k").v.max()
+        assert str(stock(distinct)) == "each partition by itself: 2 outputs, 22 tasks"
     with dask_gpuagg.enabled():
         refused = rows(3).groupby("k").agg({"v": "sem"}).reset_index().groupby("k").v.max()
         assert stock(refused).refusal == "a group-by of the input"
