@@ -49,7 +49,8 @@ def grouping_sets(
     -------
     dict of tuple to DataFrame
         For each set what ``frame.groupby(keys).agg(...)`` gives, lazy and in one partition; of
-        all rows one row. Computed together, by ``dask.compute``, they read the input once.
+        all rows one row, of none no row. Computed together, by ``dask.compute``, they read the
+        input once.
 
     Raises
     ------

@@ -8,6 +8,7 @@ from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
@@ -206,7 +207,10 @@ def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
     integral = [name for name, dtype in dtypes_of(reader._meta) if dtype_class(dtype) in INTEGRAL]
     if not isinstance(label, str) or label not in integral:
         return None
-    span = _spans.of((reader.checksum, label), lambda: _span(reader, label))
+    try:
+        span = _spans.of((reader.checksum, label), lambda: _span(reader, label))
+    except (OSError, pa.ArrowException):  # those who read the rows will say so
+        return None
     return None if span == _UNKNOWN else span
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -82,7 +82,7 @@ def _in_one(partials: Sequence[Partial], tables: list[Partial], plan: Plan, engi
     def copied() -> Any:
         return engine.stack(engine.alike([t["groups"] for t in tables], plan))
 
-    made = first_that_fits([copied, after_free(copied), lambda: None], MemoryError)
+    made = first_that_fits([copied, lambda: None], MemoryError)
     if made is None:
         return False
     for each in (*partials, *tables):
@@ -159,12 +159,22 @@ def finalized_in_parts(
     return engine.concatenated_outputs(outputs, plan, meta)
 
 
+def _slices(tables: Partial, number: int) -> Iterator[Partial]:
+    """The rows of each table in so many slices, in their order."""
+    for i in range(number):
+        yield {
+            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
+            for name, table in tables.items()
+        }
+
+
 def _parts_on_host(
     tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, owned: bool = False
 ) -> list[Callable[[], list[Partial]]]:
     """For each part a call that brings its pieces back, in the order of the partials.
 
-    Partials that are ``owned`` are emptied: they all leave before the first is divided.
+    Partials that are ``owned`` are emptied: they all leave before the first is divided. Few are
+    divided by slices of their rows: to divide a table takes several times its memory.
     """
     spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
     wholes: list[Callable[[], Partial]] = [partial(dict, each) for each in tables]
@@ -174,8 +184,9 @@ def _parts_on_host(
             wholes.append(Spilled.of(dict(each)).restored)
             each.clear()
     for whole in wholes:
-        for of_part, piece in zip(spilled, engine.split(whole(), plan, parts, True), strict=True):
-            of_part.append(Spilled.of(piece))
+        for rows in _slices(whole(), -(-parts // len(wholes))):
+            for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
+                of_part.append(Spilled.of(piece))
 
     def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:
         return lambda: [piece.restored() for piece in pieces]

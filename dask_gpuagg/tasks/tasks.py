@@ -193,7 +193,11 @@ def gpuagg_fold(partial: Partial, plan: Plan, levels: int, kept: Sequence[int]) 
         engine = engine_of(partial)
         (tables,), together, dtypes = unify([partial], plan, engine)
         coarse = {name: _by_keys(t, plan, levels, kept) for name, t in tables.items()}
-        made = tried(partial, "folding a partial", lambda: engine.combine([coarse], together))
+        # a group has several rows there
+        given = {"least": 0} if engine_name(partial) == DEVICE else {}
+        made = tried(
+            partial, "folding a partial", lambda: engine.combine([coarse], together, **given)
+        )
         done.saw(engine_name(partial), rows_of(partial), rows_of(made))
         return labelled(made, dtypes)
 

@@ -76,9 +76,10 @@ class GpuWorker(WorkerPlugin):
         worker.metrics = {**worker.metrics, "dask_gpuagg": measured}
         if "device" not in report:
             return
-        if not self.examples:
+        if worker.nanny is not None:
+            # the process is the worker's own: no object of a user's is there yet
             leave_out_what_is_loaded()
-        else:
+        if self.examples:
             report["kernels"] = "being made ready"
             # in the background: queries that arrive earlier compile what they need themselves
             self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
@@ -94,7 +95,6 @@ class GpuWorker(WorkerPlugin):
     def _warm(self, report: dict[str, Any]) -> None:
         closing = self._closing
         done = warm(self.examples, lambda: closing is None or not closing.is_set())
-        leave_out_what_is_loaded()
         report["kernels"] = done
 
 

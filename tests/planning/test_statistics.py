@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import samples
+from dask_gpuagg.planning import files, samples
 from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.route import Routing
 
@@ -112,3 +112,17 @@ def test_a_sample_is_taken_where_they_may_be_many(folder: Path, key: str, sample
     assert decision.outputs == 1
     expected = pd.concat(map(part, range(FILES))).groupby(key).f.sum()
     pd.testing.assert_series_equal(got, expected)
+
+
+def test_files_that_cannot_be_read_tell_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query reads them too, or only others: it is not planning that fails."""
+
+    def gone(reader: Any, label: str) -> int:
+        raise FileNotFoundError(label)
+
+    files._spans.clear()
+    monkeypatch.setattr(files, "_span", gone)
+    read = dd.read_parquet(folder)
+    assert span_of_key(read.expr, ["k"]) is None

@@ -253,6 +253,32 @@ def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch
     pd.testing.assert_frame_equal(made, whole)
 
 
+@pytest.mark.parametrize("tables", [1, 5, 40])
+def test_a_large_table_is_divided_by_slices_of_its_rows(
+    tables: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To divide a table takes more than twice its memory, of which there is none."""
+    pdf = pd.DataFrame({"k": np.arange(4_000), "x": np.arange(4_000)})
+    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
+    asked = [Requested("x", "sum", "x")]
+    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
+    whole = partial_of(inputs_of(pdf, ["k"], plan), plan, host)
+    real, divided = host.split, []
+
+    def split(rows: Any, *given: Any) -> Any:
+        divided.append(len(rows["groups"]))
+        return real(rows, *given)
+
+    monkeypatch.setattr(host, "split", split)
+    pieces = merging._parts_on_host([dict(whole) for _ in range(tables)], plan, host, 16)
+    assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
+    found = [piece["groups"] for bring in pieces for piece in bring()]
+    assert sum(map(len, found)) == tables * 4_000
+    for bring in pieces:
+        for piece in bring():  # in the order of the rows
+            assert piece["groups"]["k0"].is_monotonic_increasing
+
+
 @pytest.mark.parametrize("outputs", [2, 3, 8, 16, 17, 32, 100])
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
@@ -266,7 +292,7 @@ def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: li
     whole = partial_of(inputs_of(pdf, keys, plan), plan, host)
     piece = host.split(whole, plan, outputs)[1]
     pieces = merging._parts_on_host([piece], plan, host, merging._PARTS)
-    rows = [len(bring()[0]["groups"]) for bring in pieces]
+    rows = [sum(len(each["groups"]) for each in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])
     assert min(rows) > 100
     assert max(rows) < 400

@@ -26,7 +26,7 @@ from dask_gpuagg.worker import warmup
 
 def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "unavailable", lambda: "no CUDA device")
-    fake = SimpleNamespace(metrics={})
+    fake = SimpleNamespace(metrics={}, nanny=None)
     worker.GpuWorker().setup(fake)
     report = fake.metrics["dask_gpuagg"](fake)
     assert report == {"version": dask_gpuagg.__version__, "unavailable": "no CUDA device"}
@@ -90,7 +90,7 @@ def test_a_failure_to_warm_is_a_message(
     """On a worker whose device is there and whose cuDF is not."""
     monkeypatch.setattr(worker, "setup_device", lambda pool: {"device": "some GPU"})
     monkeypatch.setitem(sys.modules, "cudf", None)
-    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={})
+    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={}, nanny=None)
     plugin.setup(fake)
     plugin._warming.join()
     message = fake.metrics["dask_gpuagg"](fake)["kernels"]
@@ -105,11 +105,15 @@ def test_garbage_collections_leave_out_what_is_loaded(
 ) -> None:
     monkeypatch.setattr(worker, "setup_device", lambda pool: {"device": "some GPU"})
     monkeypatch.setattr(worker, "warm", lambda examples, go_on: "ready")
-    plugin, fake = dask_gpuagg.GpuWorker(examples=examples), SimpleNamespace(metrics={})
+    plugin = dask_gpuagg.GpuWorker(examples=examples)
     gc.unfreeze()
     try:
-        plugin.setup(fake)
-        plugin.teardown(fake)
+        # in the process of a user, whose objects would stay for good
+        plugin.setup(SimpleNamespace(metrics={}, nanny=None))
+        plugin.teardown(None)
+        assert gc.get_freeze_count() == 0
+        plugin.setup(SimpleNamespace(metrics={}, nanny="tcp://somewhere"))
+        plugin.teardown(None)
         assert gc.get_freeze_count() > 10_000
     finally:
         gc.unfreeze()
@@ -120,7 +124,7 @@ def test_a_setup_that_failed_can_be_torn_down(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("no memory for the pool")
 
     monkeypatch.setattr(worker, "setup_device", setup)
-    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={})
+    plugin, fake = dask_gpuagg.GpuWorker(), SimpleNamespace(metrics={}, nanny=None)
     plugin.teardown(fake)
     with pytest.raises(RuntimeError, match="no memory"):
         plugin.setup(fake)

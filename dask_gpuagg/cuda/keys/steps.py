@@ -131,8 +131,10 @@ def _by_quotients(
     least, greatest = (float_of_word(query, word) for word in bounds)
     values = floats_of_words(query, seen)
     for parts in _PARTS:
+        if greatest * parts >= _WHOLE:
+            return None
         whole = np.rint(values.astype(np.float64) * parts)
-        if whole.max() < _WHOLE and bool(((whole / parts).astype(values.dtype) == values).all()):
+        if bool(((whole / parts).astype(values.dtype) == values).all()):
             base, codes = range_near(round(least * parts), round(greatest * parts))
             if codes > FILLING * rows:
                 return None

@@ -18,6 +18,7 @@ from dask_gpuagg.engines.device.groups import (
     Numbering,
     array_of,
     column_of,
+    counts_of,
     gather,
     like,
     names_of,
@@ -49,7 +50,7 @@ def entries(groups: Any, numbering: Numbering, values: Any, kept: Sketched) -> A
         The keys and ``v``, at least one row for each group.
     """
     codes, found = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
-    missing = cp.flatnonzero(cp.bincount(codes, minlength=len(groups)) == 0)
+    missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
     made = {n: like(gather(view(groups[n]), rows), groups[n].dtype) for n in names_of(groups)}
     if len(codes) == 0:
@@ -64,7 +65,7 @@ def entries(groups: Any, numbering: Numbering, values: Any, kept: Sketched) -> A
 def lists(output: Output, numbering: Numbering, values: Any) -> Any:
     """A list of each group's best values, of no value an empty one."""
     codes, found = _best(numbering, values, output.aggregation, **dict(output.parameters))
-    ends = cp.cumsum(cp.bincount(codes, minlength=numbering.n))
+    ends = cp.cumsum(counts_of(codes, numbering.n))
     offsets = cp.zeros(numbering.n + 1, dtype=cp.int32)
     offsets[1:] = ends
     children = [column_of(offsets), column_of(found)]

@@ -16,6 +16,7 @@ from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class, ticks_o
 from dask_gpuagg.engines.device.groups import (
     column_at,
     column_of,
+    counts_of,
     frame_of,
     like,
     names_of,
@@ -112,7 +113,7 @@ def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     # sorted by as few bits as number the buckets
     of_row = of_row.astype(np.min_scalar_type(buckets - 1))
-    ends = cp.cumsum(cp.bincount(of_row, minlength=buckets)).get().tolist()
+    ends = cp.cumsum(counts_of(of_row, buckets)).get().tolist()
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
 
@@ -194,7 +195,7 @@ def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     of_row = _buckets(keys, outputs)
     ordered = whole.take(cp.argsort(of_row, kind="stable"))
-    ends = cp.cumsum(cp.bincount(of_row, minlength=outputs)).get().tolist()
+    ends = cp.cumsum(counts_of(of_row, outputs)).get().tolist()
     pairs = zip([0, *ends[:-1]], ends, strict=True)
     # copies: a slice would keep all of it in memory
     return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]

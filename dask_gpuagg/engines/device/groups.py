@@ -231,9 +231,14 @@ class Numbering:
     @property
     def size(self) -> cp.ndarray:
         """Rows of each group, int64."""
-        if len(self.codes) == 0:
-            return cp.zeros(self.n, dtype=cp.int64)
-        return cp.bincount(self.codes, minlength=self.n).astype(cp.int64)
+        return counts_of(self.codes, self.n)
+
+
+def counts_of(codes: cp.ndarray, n: int) -> cp.ndarray:
+    """How often each of ``n`` numbers occurs, int64; CuPy before 14.2 refuses to count nothing."""
+    if len(codes) == 0:
+        return cp.zeros(n, dtype=cp.int64)
+    return cp.bincount(codes, minlength=n).astype(cp.int64)
 
 
 def matches(keys: Sequence[Any], groups: Sequence[Any]) -> tuple[cp.ndarray, cp.ndarray]:

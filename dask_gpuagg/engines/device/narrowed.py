@@ -27,6 +27,7 @@ from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.groups import (
     Numbering,
     column_of,
+    counts_of,
     like,
     matches,
     plain,
@@ -125,7 +126,7 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
             selector = _selector(sortable(column), len(groups), target)
             words = selector.aim([_chunk(column, codes, len(groups))], 1)
         ends.append(_array(words, width).reshape(-1, 2).copy())
-    sampled = cp.bincount(codes[codes >= 0], minlength=len(groups))
+    sampled = counts_of(codes[codes >= 0], len(groups))
     return Brackets(groups, ends, others=True, inside=share_inside(cp.asnumpy(sampled)))
 
 
