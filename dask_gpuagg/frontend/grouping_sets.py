@@ -36,6 +36,7 @@ def grouping_sets(
         Of pandas or cuDF.
     sets : sequence of sequence of labels
         Columns to group by, a sequence for each result; an empty one takes all rows as one group.
+        A string is one column.
     aggregations : str, callable, list or dict, optional
         As ``.agg`` takes them. Without labels of columns, all are aggregated that are in no set.
     dropna : bool
@@ -49,8 +50,8 @@ def grouping_sets(
     -------
     dict of tuple to DataFrame
         For each set what ``frame.groupby(keys).agg(...)`` gives, lazy and in one partition; of
-        all rows one row, of none no row. Computed together, by ``dask.compute``, they read the
-        input once.
+        all rows one row, or none where there are no rows. Computed together, by ``dask.compute``,
+        they read the input once.
 
     Raises
     ------
@@ -63,6 +64,7 @@ def grouping_sets(
     The plugin has to be on where the results are computed. The groups by all keys are in one
     partition while they are merged.
     """
+    sets = list(map(_labels, sets))
     keys = list(dict.fromkeys(key for one in sets for key in one))
     if not keys:
         raise ValueError("grouping sets need a key")
@@ -71,7 +73,7 @@ def grouping_sets(
     try:
         finest = extend(groupby, aggregations, _FLAGS, named)
         found = {}
-        for one in map(tuple, sets):
+        for one in sets:
             meta = finest._meta.reset_index(drop=True)
             if one:
                 meta.index = frame._meta[list(one)].set_index(list(one)).index
@@ -84,6 +86,11 @@ def grouping_sets(
     except Unsupported as refusal:
         raise UnsupportedGroupBy(f"grouping sets cannot run: {refusal.reason}") from refusal
     return found
+
+
+def _labels(of: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    # else a string would be one column for each of its letters
+    return (of,) if isinstance(of, str) else tuple(of)
 
 
 def rollup(
@@ -110,6 +117,6 @@ def rollup(
     >>> found = dask_gpuagg.rollup(ddf, ["origin", "dest"], {"delay": "mean"})  # doctest: +SKIP
     >>> by_both, by_origin, in_all = dask.compute(*found.values())  # doctest: +SKIP
     """
-    keys = list(by)
+    keys = _labels(by)
     sets = [keys[:n] for n in range(len(keys), -1, -1)]
     return grouping_sets(frame, sets, aggregations, **given)

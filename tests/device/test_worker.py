@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(kernels, "_known", Cache(1024))
 
     def start(**options: Any) -> dict[str, Any]:
-        plugin, worker = dask_gpuagg.GpuWorker(**options), SimpleNamespace(metrics={})
+        plugin, worker = dask_gpuagg.GpuWorker(**options), SimpleNamespace(metrics={}, nanny=None)
         plugin.setup(worker)
         assert plugin._warming is not None
         plugin._warming.join()

@@ -211,3 +211,18 @@ def test_without_the_plugin_it_says_what_to_do() -> None:
     dask_gpuagg.disable()
     with pytest.raises(RuntimeError, match="enable the plugin"):
         found["a",].compute()
+
+
+def test_a_string_is_one_column() -> None:
+    data = DATA.rename(columns={"a": "key"})
+    found = rollup(lazy(3, data), "key", {"v": "count"})
+    assert list(found) == [("key",), ()]
+    sets = grouping_sets(lazy(3, data), ["key", ["key", "b"]], {"v": "count"})
+    assert list(sets) == [("key",), ("key", "b")]
+    want = data.groupby("key").agg({"v": "count"})
+    for one in (found, sets):
+        assert one["key",].compute().sort_index().to_dict() == want.to_dict()
+
+
+def test_of_no_rows_all_rows_are_no_group() -> None:
+    assert rollup(lazy(1, DATA.iloc[:0]), ["a"], {"v": "count"})[()].compute().shape == (0, 1)

@@ -50,7 +50,7 @@ def test_files_are_copied_by_a_thread_for_each_core(
 
 def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "unavailable", lambda: "no CUDA device")
-    fake = SimpleNamespace(metrics={"a": 1, "b": 2})
+    fake = SimpleNamespace(metrics={"a": 1, "b": 2}, nanny=None)
     reads = iter(fake.metrics)
     assert next(reads) == "a"
     worker.GpuWorker().setup(fake)

@@ -100,7 +100,7 @@ def set_resources(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_plugin_counts_what_its_pool_hands_out(set_resources: list[Any]) -> None:
-    worker = SimpleNamespace(metrics={}, data={})
+    worker = SimpleNamespace(metrics={}, data={}, nanny=None)
     plugin.GpuWorker("1 GB", examples=[]).setup(worker)
     report = worker.metrics["dask_gpuagg"](worker)
     assert (report["memory"], report["peak_bytes"], report["spilled_bytes"]) == (
@@ -115,12 +115,14 @@ def test_the_plugin_counts_what_its_pool_hands_out(set_resources: list[Any]) -> 
 def test_a_process_gets_no_second_pool(set_resources: list[Any], counted: bool) -> None:
     """A plugin that is set up again, or after dask-cuda, leaves the pool that is there."""
     if counted:
-        plugin.GpuWorker("1 GB", examples=[]).setup(SimpleNamespace(metrics={}, data={}))
+        plugin.GpuWorker("1 GB", examples=[]).setup(
+            SimpleNamespace(metrics={}, data={}, nanny=None)
+        )
     else:
         set_resources.append(PoolMemoryResource(set_resources[-1]))
     before = list(set_resources)
     for pool in ("1 GB", "2 GB"):
-        worker = SimpleNamespace(metrics={}, data={})
+        worker = SimpleNamespace(metrics={}, data={}, nanny=None)
         plugin.GpuWorker(pool, examples=[]).setup(worker)
         assert worker.metrics["dask_gpuagg"](worker)["memory"] == "PoolMemoryResource"
     assert set_resources == before
