@@ -64,8 +64,8 @@ def grouping_sets(
     The plugin has to be on where the results are computed. The groups by all keys are in one
     partition while they are merged.
     """
-    sets = list(map(_labels, sets))
-    keys = list(dict.fromkeys(key for one in sets for key in one))
+    asked = list(map(_labels, sets))
+    keys = list(dict.fromkeys(key for one in asked for key in one))
     if not keys:
         raise ValueError("grouping sets need a key")
     groupby = frame.groupby(keys, dropna=dropna, sort=sort, observed=True)
@@ -73,7 +73,7 @@ def grouping_sets(
     try:
         finest = extend(groupby, aggregations, _FLAGS, named)
         found = {}
-        for one in sets:
+        for one in asked:
             meta = finest._meta.reset_index(drop=True)
             if one:
                 meta.index = frame._meta[list(one)].set_index(list(one)).index
