@@ -46,6 +46,8 @@ def test_each_is_a_group_by(dropna: bool, npartitions: int) -> None:
     for keys, ours in zip(found, dask.compute(*found.values()), strict=True):
         by = list(keys) or np.zeros(ROWS, int)
         theirs = rows.groupby(by, dropna=dropna).agg(SPEC)
+        # of no values cuDF's sum is null
+        theirs[("v", "sum")] = theirs[("v", "sum")].where(theirs[("v", "count")] > 0)
         keyed = [f"k{i}" for i in range(max(len(keys), 1))]
         tables = []
         for one in (ours.to_pandas(), theirs):
