@@ -77,9 +77,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
     """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
     device = engine_name(self.obj._meta) == DEVICE
-    if name == "nunique" and _leaves_outputs_open(args, kwargs):
-        # Dask's default is an output for each input partition, into which pairs are exchanged
-        kwargs = kwargs | {"split_out": None}
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
@@ -119,7 +116,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
 
 
 def _leaves_outputs_open(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is left its default ``split_out``, an output for each input partition."""
+    """Whether a median is left its default ``split_out``, an output for each input partition."""
     return "split_out" not in kwargs and len(args) < 2
 
 

@@ -189,7 +189,7 @@ def _by_rule(frame: Any) -> Any:
 
 def _outputs_of_stock(node: Any) -> Any:
     """The ``split_out`` that Dask gives a node of which it was left open."""
-    if isinstance(node, G.NUnique):  # an output for each partition; with the plugin on it is open
+    if isinstance(node, G.NUnique):  # an output for each partition
         return True
     return functools.partial(G._adjust_split_out_for_group_keys, by=node.by)
 

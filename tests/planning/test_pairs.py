@@ -60,7 +60,11 @@ def decision_of(query: Any) -> Routing:
 @pytest.mark.parametrize("of", ["method", "spec"])
 def test_pairs_are_estimated_beside_the_groups(value: str, expected: int, of: str) -> None:
     grouped = rows().groupby("k")
-    query = grouped[value].nunique() if of == "method" else grouped.agg({value: "nunique"})
+    query = (
+        grouped[value].nunique(split_out=None)
+        if of == "method"
+        else grouped.agg({value: "nunique"})
+    )
     decision = decision_of(query)
     assert (decision.groups, decision.outputs) == (7, 1)
     assert decision.pair_bytes == pytest.approx(expected, rel=0.2)
@@ -73,7 +77,7 @@ def test_of_several_columns_the_one_with_most_pairs_counts() -> None:
 
 
 def test_they_are_estimated_where_the_dtype_of_the_key_bounds_the_groups() -> None:
-    decision = decision_of(rows().groupby("b").many.nunique())
+    decision = decision_of(rows().groupby("b").many.nunique(split_out=None))
     assert (decision.bound, decision.groups) == (True, 3)
     assert decision.pair_bytes == pytest.approx(MANY * ROWS * 9, rel=0.2)
 
@@ -83,7 +87,7 @@ def test_many_pairs_are_exchanged_and_few_are_not(
     value: str, spread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lower, "BYTES_ON_HOST", 100_000)
-    query = rows().groupby("k")[value].nunique()
+    query = rows().groupby("k")[value].nunique(split_out=None)
     (found,) = dask_gpuagg.explain(query).groupbys
     text = str(dask_gpuagg.explain(query))
     assert ("exchange" in text, "tree into 1 output" in text) == (spread, not spread)
@@ -98,7 +102,7 @@ def test_each_piece_fits_an_output(
     most: int, pieces: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
-    planned = rows().groupby("k").many.nunique().optimize(fuse=False).expr
+    planned = rows().groupby("k").many.nunique(split_out=None).optimize(fuse=False).expr
     (merge,) = planned.find_operations(GroupByMerge)
     assert merge.npartitions in pieces
 
@@ -107,8 +111,8 @@ def test_each_piece_fits_an_output(
     "make",
     [
         lambda d: d.groupby("k").many.nunique(split_out=4),
-        lambda d: d.groupby("k").many.nunique(shuffle_method="tasks"),
-        lambda d: d.partitions[:FEW_PARTITIONS].groupby("k").many.nunique(),
+        lambda d: d.groupby("k").many.nunique(split_out=None, shuffle_method="tasks"),
+        lambda d: d.partitions[:FEW_PARTITIONS].groupby("k").many.nunique(split_out=None),
         lambda d: d.groupby("k").many.sum(),
     ],
     ids=["split_out", "shuffle_method", "few partitions", "no pairs"],
@@ -119,18 +123,22 @@ def test_nothing_is_sampled_for_pairs_elsewhere(make: Any) -> None:
 
 def test_threads_exchange_pairs_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     shuffled_by(monkeypatch, "disk")
-    query = rows().groupby("k").few.nunique()
+    query = rows().groupby("k").few.nunique(split_out=None)
     assert decision_of(query).pair_bytes is None
     assert "exchange" in str(dask_gpuagg.explain(query))
 
 
 def test_a_column_that_is_its_own_key() -> None:
     assert decision_of(rows().groupby("k").agg({"k": "nunique"})).pair_bytes == 7 * 16
-    assert decision_of(rows().groupby(rows().few % 3).s.nunique()).pair_bytes == 3 * 11 * 24
+    assert (
+        decision_of(rows().groupby(rows().few % 3).s.nunique(split_out=None)).pair_bytes
+        == 3 * 11 * 24
+    )
 
 
 def test_as_many_outputs_as_are_asked_for() -> None:
     query = rows().groupby("k").few.nunique
     assert query(split_out=True).optimize().npartitions == MANY
     assert query(split_out=3).optimize().npartitions == 3
-    assert query().optimize().npartitions == 1
+    assert query().optimize().npartitions == MANY
+    assert query(split_out=None).optimize().npartitions == 1
