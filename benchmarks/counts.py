@@ -25,7 +25,7 @@ from benchmarks.report import write
 from dask_gpuagg.cuda.choice import partitions
 from dask_gpuagg.cuda.choice.calibration import Observation, plain
 from dask_gpuagg.cuda.choice.costs import Costs
-from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment
+from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment, aggregator_of
 
 ROWS = 1 << 25
 # Counters of Nsight Compute, by what they are called here; ``sum`` over all units.
@@ -94,7 +94,8 @@ def launch(rows: int) -> None:
         kind = (experiment.groups, experiment.dense)
         if kind not in held:
             held = {kind: data(rows, experiment.groups, "int64", spread=not experiment.dense)}
-        aggregator = _aggregator(held[kind], experiment.five)
+        k, v, w = (held[kind][c].to_pylibcudf()[0] for c in "kvw")
+        aggregator = aggregator_of((k, v, w), experiment.five)
         aggregator.run(experiment.kernel)
         stopwatch = Stopwatch()
         run = aggregator.run(experiment.kernel, stopwatch)[2]
@@ -111,20 +112,6 @@ def launch(rows: int) -> None:
             aggregator.query, rows, run.decision, device.multiprocessors, tile, times
         )
         print(_LINE + json.dumps([number, expected(seen)]), flush=True)
-
-
-def _aggregator(frame: Any, five: bool) -> Any:
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
-    k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
-    aggregator = Aggregator([k], False)
-    aggregator.sum(v)
-    if five:
-        aggregator.count(v)
-        aggregator.min(v)
-        aggregator.max(v)
-        aggregator.mean(w)
-    return aggregator
 
 
 def available() -> list[str]:

@@ -39,19 +39,12 @@ def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
     import pylibcudf as plc
 
     from dask_gpuagg.cuda.sampling.repeat import forgotten
-    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from dask_gpuagg.engines.device.calibrate import aggregator_of
 
     k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
 
     def ours(stopwatch: Any = None) -> Any:
-        aggregator = Aggregator([k], False)
-        aggregator.sum(v)
-        if query == "five":
-            aggregator.count(v)
-            aggregator.min(v)
-            aggregator.max(v)
-            aggregator.mean(w)
-        return aggregator.run(stopwatch=stopwatch)
+        return aggregator_of((k, v, w), query == "five").run(stopwatch=stopwatch)
 
     def columns() -> Any:
         agg = plc.aggregation

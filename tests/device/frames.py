@@ -123,3 +123,25 @@ def assert_equal(ours: dict[Any, Any], theirs: dict[Any, Any], rtol: float = 0.0
             np.testing.assert_allclose(mine, value, rtol=rtol, atol=1e-12, err_msg=str(label))
         else:
             assert mine == value, label
+
+
+def random_rows(number: int, dtype: str = "float64") -> Any:
+    """Keys of several classes and a value, on the GPU; ``dtype`` is that of the floats."""
+    import cudf
+
+    rng = np.random.default_rng(9)
+    frame = pd.DataFrame(
+        {
+            "i": rng.integers(-3000, 3000, number),
+            "u": rng.integers(0, 9, number).astype("uint8"),
+            "f": pd.array(rng.normal(size=number).round(2) + 0.0, dtype="Float64"),
+            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 999, number), "h"),
+            "s": pd.Series([f"é{n:x}" if n % 7 else None for n in rng.integers(0, 4000, number)]),
+            "c": pd.Categorical(rng.choice(list("dbca"), number), categories=list("dbca")),
+            "v": rng.integers(0, 100, number),
+        }
+    )
+    frame.loc[::5, "f"] = pd.NA
+    made = cudf.from_pandas(frame)
+    made["f"] = made["f"].astype(dtype)
+    return made

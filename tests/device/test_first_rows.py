@@ -4,34 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
+
+from tests.device.frames import random_rows
 
 pytestmark = pytest.mark.usefixtures("raising")
 
 ROWS = 40_000
-
-
-def rows() -> Any:
-    import cudf
-
-    rng = np.random.default_rng(9)
-    frame = pd.DataFrame(
-        {
-            "i": rng.integers(-3000, 3000, ROWS),
-            "u": rng.integers(0, 9, ROWS).astype("uint8"),
-            "f": pd.array(rng.normal(size=ROWS).round(2) + 0.0, dtype="Float64"),
-            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 999, ROWS), "h"),
-            "s": pd.Series([f"é{n:x}" if n % 7 else None for n in rng.integers(0, 4000, ROWS)]),
-            "c": pd.Categorical(rng.choice(list("dbca"), ROWS), categories=list("dbca")),
-            "v": rng.integers(0, 100, ROWS),
-        }
-    )
-    frame.loc[::5, "f"] = pd.NA
-    made = cudf.from_pandas(frame)
-    made["f"] = made["f"].astype("float64")
-    return made
 
 
 @pytest.mark.parametrize("npartitions", [1, 9])
@@ -40,7 +20,7 @@ def rows() -> Any:
 def test_rows_are_those_of_the_whole_frame(by: Any, dropna: bool, npartitions: int) -> None:
     import dask_cudf
 
-    whole = rows()
+    whole = random_rows(ROWS)
     whole.index = whole.index * 3
     grouped = dask_cudf.from_cudf(whole, npartitions=npartitions).groupby(by, dropna=dropna)
     theirs = whole.to_pandas().groupby(by, dropna=dropna, observed=True)

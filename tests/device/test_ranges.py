@@ -11,37 +11,17 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.planning.ranges import GroupByRanges
+from tests.device.frames import random_rows
 
 pytestmark = pytest.mark.usefixtures("raising")
 
 ROWS, PARTITIONS = 40_000, 5
 
 
-def rows(dtype: str = "float64") -> Any:
-    import cudf
-
-    rng = np.random.default_rng(9)
-    frame = pd.DataFrame(
-        {
-            "i": rng.integers(-3000, 3000, ROWS),
-            "u": rng.integers(0, 9, ROWS).astype("uint8"),
-            "f": pd.array(rng.normal(size=ROWS).round(2) + 0.0, dtype="Float64"),
-            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 999, ROWS), "h"),
-            "s": pd.Series([f"é{n:x}" if n % 7 else None for n in rng.integers(0, 4000, ROWS)]),
-            "c": pd.Categorical(rng.choice(list("dbca"), ROWS), categories=list("dbca")),
-            "v": rng.integers(0, 100, ROWS),
-        }
-    )
-    frame.loc[::5, "f"] = pd.NA
-    made = cudf.from_pandas(frame)
-    made["f"] = made["f"].astype(dtype)
-    return made
-
-
 def collection(dtype: str = "float64") -> Any:
     import dask_cudf
 
-    return dask_cudf.from_cudf(rows(dtype), npartitions=PARTITIONS)
+    return dask_cudf.from_cudf(random_rows(ROWS, dtype), npartitions=PARTITIONS)
 
 
 def parts(query: Any) -> list[Any]:
@@ -73,9 +53,9 @@ def test_partitions_of_several_dtypes() -> None:
     import cudf
     import dask.dataframe as dd
 
-    halves = [rows("float32").iloc[: ROWS // 2], rows().iloc[ROWS // 2 :]]
+    halves = [random_rows(ROWS, "float32").iloc[: ROWS // 2], random_rows(ROWS).iloc[ROWS // 2 :]]
     halves[0]["i"] = halves[0]["i"].astype("int32")
-    meta = rows().iloc[:0]
+    meta = random_rows(ROWS).iloc[:0]
     ddf = dd.from_map(lambda n: halves[n], [0, 1], meta=meta)
     for by in ("i", "f"):
         made = parts(ddf.groupby(by, sort=True).agg({"v": "sum"}, split_out=3))

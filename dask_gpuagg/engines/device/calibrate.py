@@ -114,7 +114,7 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
         if held is None or held[0] != kind:
             held = None  # gives the memory back first
             held = kind, _columns(rows, *kind)
-        aggregator = _aggregator(held[1], experiment.five)
+        aggregator = aggregator_of(held[1], experiment.five)
         run = aggregator.run(experiment.kernel)[2]
         repeats: list[dict[str, float]] = []
         for _ in range(_REPEATS):
@@ -170,7 +170,15 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
     return key, v, w
 
 
-def _aggregator(columns: tuple[Any, Any, Any], five: bool) -> Any:
+def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
+    """Of a sum, or of five aggregations, as ``Experiment`` has them.
+
+    Parameters
+    ----------
+    columns : three of pylibcudf.Column
+        Key and values, int64, float64 and float32.
+    five : bool
+    """
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
     key, v, w = columns
