@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,9 +100,15 @@ class Pinned:
         def run(share: staging.Pieces) -> int:
             return loop(self._calls, share, self._own.buffers, self._stream)
 
-        started = [self._pool.submit(run, share) for share in shares if len(share)]
-        # also where one has failed: the others write to memory that would be released
-        wait(started)
+        started: list[Future[int]] = []
+        try:
+            started += (self._pool.submit(run, share) for share in shares if len(share))
+            # also where one has failed: the others write to memory that would be released
+            wait(started)
+        except BaseException:
+            # Ctrl-C has ended that wait
+            wait(started)
+            raise
         for each in started:
             checked((bindings().CUresult(each.result()),))
 

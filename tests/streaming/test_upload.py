@@ -122,6 +122,34 @@ def test_an_error_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.Monke
     assert device.all()
 
 
+def test_an_interrupt_is_raised_when_no_copy_runs_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The threads would write to memory that is released with what has called them."""
+    fake = Driver()
+    made = pinned(monkeypatch, fake, [])
+    source, device = np.ones(64 * 40, np.uint8), np.zeros(64 * 40, np.uint8)
+    goes_on = threading.Event()
+    copied = fake._copy
+    monkeypatch.setattr(fake, "_copy", lambda *given: goes_on.wait(30) and copied(*given))
+    monkeypatch.setattr(made, "_calls", fake.calls())
+    waits: list[bool] = []
+    real = upload.wait
+
+    def interrupted(started: Any) -> Any:
+        waits.append(all(each.done() for each in started))
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        goes_on.set()
+        return real(started)
+
+    monkeypatch.setattr(upload, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.copy([Copy(source, device.ctypes.data)])
+    assert waits == [False, False]
+    assert device.all()
+
+
 @pytest.mark.parametrize(("room", "threads"), [(64 * 6, 3), (64 * 5, 3), (64 * 2, 1), (64, 1)])
 def test_less_pinned_memory_makes_fewer_buffers(
     monkeypatch: pytest.MonkeyPatch, room: int, threads: int
