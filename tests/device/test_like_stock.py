@@ -68,7 +68,9 @@ def collection(nulls: bool, npartitions: int = PARTITIONS) -> Any:
     return dask_cudf.from_cudf(frame(nulls), npartitions=npartitions)
 
 
-def assert_as_stock(query: Callable[[Any], Any], nulls: bool) -> None:
+def assert_as_stock(
+    query: Callable[[Any], Any], nulls: bool, npartitions: int = PARTITIONS
+) -> None:
     """The same as stock dask-cudf but for values: those of one partition, which no shuffle lost.
 
     Stock's ``first`` is another row's after its shuffle through the disk.
@@ -80,7 +82,7 @@ def assert_as_stock(query: Callable[[Any], Any], nulls: bool) -> None:
         except Exception as error:  # whatever it is, there is nothing to be like
             pytest.skip(f"stock dask-cudf: {type(error).__name__}: {error}")
         with dask_gpuagg.enabled():
-            ours = query(collection(nulls)).compute()
+            ours = query(collection(nulls, npartitions)).compute()
     assert_like(ours, stock, values)
 
 
@@ -126,6 +128,13 @@ def on_host(result: Any) -> pd.DataFrame:
 @pytest.mark.parametrize("spec", ["numbers", "all at once"])
 def test_agg(spec: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
     assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls)
+
+
+@pytest.mark.parametrize(("nulls", "dropna"), NULLS)
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+@pytest.mark.parametrize("spec", ["one", "numbers", "times"])
+def test_agg_of_one_partition(spec: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
+    assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls, 1)
 
 
 @pytest.mark.parametrize("split_out", [1, 2])

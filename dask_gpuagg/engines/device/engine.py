@@ -53,9 +53,8 @@ from dask_gpuagg.engines.device.passes import (
 )
 from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
-    Labels,
+    Result,
     Shape,
-    from_libcudf,
     matrix_of,
     of_plan,
     shape_of,
@@ -291,14 +290,14 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
     else:
-        labels_of = Labels(shape)
-        found, made = grouping.run(labels_of.prepare)
+        result = Result(shape, [k.dtype for k in keys])
+        found, made = grouping.run(result.prepare)
         pairs = list(zip(labels, made, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
             if not plan.dropna:  # a NaN key is a null one
                 found = [nans_to_nulls(key) for key in found]
-            return from_libcudf(found, outputs, shape, [k.dtype for k in keys], labels_of)
+            return result.of(found, outputs)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})

@@ -32,11 +32,16 @@ from dask_gpuagg.reporting.runs import note_run, subject
 NOWHERE = 0x7FFFFFFF
 
 
-# libcudf's types of numbers, with cuDF's dtypes of them.
+# libcudf's types with cuDF's dtypes of them.
 _BITS = (8, 16, 32, 64)
 _NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
 _NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
-_NUMBERS = {getattr(TypeId, name): np.dtype(dtype) for name, dtype in _NAMES.items()}
+_UNITS = {"SECONDS": "s", "MILLISECONDS": "ms", "MICROSECONDS": "us", "NANOSECONDS": "ns"}
+_NAMES |= {f"TIMESTAMP_{name}": f"datetime64[{unit}]" for name, unit in _UNITS.items()}
+_NAMES |= {f"DURATION_{name}": f"timedelta64[{unit}]" for name, unit in _UNITS.items()}
+_STRINGS = pd.StringDtype(na_value=np.nan)
+_DTYPES: dict[TypeId, Any] = {getattr(TypeId, name): np.dtype(d) for name, d in _NAMES.items()}
+_DTYPES[TypeId.STRING] = _STRINGS
 # Outputs of a pass before the next one begins: one more state may have six.
 _FULL = OUTPUTS_AT_MOST - 6
 
@@ -319,26 +324,28 @@ def like(column: plc.Column, dtype: Any) -> Any:
     return cudf.Series._from_column(ColumnBase.create(column, dtype))
 
 
-def wrapped(column: plc.Column) -> ColumnBase:
-    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = _NUMBERS.get(column.type().id())
-    if dtype is None:
-        if column.type().id() == TypeId.STRING:
-            return ColumnBase.from_pylibcudf(column)
-        # days become seconds, which cuDF has
-        return plain(column)._column
-    mask = column.null_mask()
-    made = plc.Column(
+def buffered(column: plc.Column) -> plc.Column:
+    """A column whose memory lies in buffers of cuDF, as that of its own columns does."""
+    data, mask = column.data(), column.null_mask()
+    return plc.Column(
         column.type(),
         column.size(),
-        as_buffer(column.data()),
+        None if data is None else as_buffer(data),
         None if mask is None else as_buffer(mask),
         column.null_count(),
         column.offset(),
-        [],
+        [buffered(child) for child in column.children()],
         validate=False,
     )
-    return ColumnBase.create(made, dtype, validate=False)
+
+
+def wrapped(column: plc.Column) -> ColumnBase:
+    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
+    dtype = _DTYPES.get(column.type().id())
+    # days become seconds, which cuDF has
+    if dtype is None:
+        return plain(column)._column
+    return ColumnBase.create(buffered(column), dtype, validate=False)
 
 
 def as_column(column: plc.Column, dtype: Any) -> ColumnBase:
@@ -405,3 +412,8 @@ def is_own(dtype: Any) -> bool:
     if isinstance(dtype, np.dtype):
         return dtype.kind != "O"
     return isinstance(dtype, pd.StringDtype) and dtype.na_value is not pd.NA
+
+
+def as_it_comes(dtype: Any) -> Any:
+    """A dtype as the columns have it that ``as_column`` makes: strings are of cuDF's own."""
+    return _STRINGS if is_own(dtype) and not isinstance(dtype, np.dtype) else dtype

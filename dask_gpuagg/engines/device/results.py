@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import cudf
 import cupy as cp
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pylibcudf as plc
 from cudf.core.column import ColumnBase
 from cudf.core.column_accessor import ColumnAccessor
@@ -24,6 +22,8 @@ from dask_gpuagg.engines.device.groups import (
     array_of,
     as_column,
     as_cudf_makes,
+    as_it_comes,
+    buffered,
     column_at,
     column_of,
     floats_of,
@@ -91,7 +91,7 @@ def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
     """
     if len(keys) == 1:
         return cudf.Index._from_column(keys[0], name=names[0])
-    index = cudf.MultiIndex._from_data(dict(enumerate(keys)))
+    index = cudf.MultiIndex._from_data(ColumnAccessor(dict(enumerate(keys)), verify=False))
     index.names = list(names)
     return index
 
@@ -147,72 +147,81 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
         result.index = index
         result.name = shape.labels
         return result
-    data = Labels(shape).of([column._column for column in columns])
+    data = _labelled(shape.labels, [column._column for column in columns])
     return as_cudf_makes(cudf.DataFrame, data, index)
 
 
-def from_libcudf(
-    keys: Sequence[plc.Column],
-    outputs: Sequence[plc.Column],
-    shape: Shape,
-    dtypes: Sequence[Any],
-    labels: Labels,
-) -> Any:
-    """One row per group, in their order.
+class Result:
+    """One row per group, of which cuDF's objects are made before the values are there.
+
+    They take longer than most kernels, and need neither values nor the number of groups: they are
+    made while kernels run.
 
     Parameters
     ----------
-    keys : sequence of pylibcudf.Column
-        Without NaN.
-    outputs : sequence of pylibcudf.Column
+    shape : Shape
         Of dtypes that are libcudf's own.
-    shape : Shape
-    dtypes : sequence of dtypes
-        Of the keys; categories and times in a zone are what libcudf stores them as.
-    labels : Labels
-        Of the shape.
-    """
-    own = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
-    index = _index_of(own, shape.index)
-    columns = [wrapped(_as_promised(o, d)) for o, d in zip(outputs, shape.dtypes, strict=True)]
-    if shape.series:
-        return series_of(columns[0], shape.labels, index)
-    return as_cudf_makes(cudf.DataFrame, labels.of(columns), index)
-
-
-class Labels:
-    """The labels of a result's columns, for one frame.
-
-    Parameters
-    ----------
-    shape : Shape
+    keys : sequence of dtypes
+        Categories and times in a zone are what libcudf stores them as.
     """
 
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
-        self._view: pd.Index | None = None
+    def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
+        self._shape, self._keys = shape, keys
+        # columns of no values, the keys' first, their types, and the frame that has them
+        self._made: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
 
     def prepare(self) -> None:
-        """Make what takes longest, which no column is needed for."""
-        if self._view is None and not self._shape.series:
-            # a user may name them: those of the metadata stay as they are
-            self._view = self._shape.labels.view()
+        """Make all that needs no values."""
+        if self._made is None:
+            dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
+            columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
+            types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
+            self._made = columns, types, self._frame(columns)
 
-    def of(self, columns: Sequence[ColumnBase]) -> ColumnAccessor:
-        """Columns as a frame has them, by their labels."""
+    def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
+        """The DataFrame or Series, which shares the memory of the columns.
+
+        Parameters
+        ----------
+        keys : sequence of pylibcudf.Column
+            Without NaN.
+        outputs : sequence of pylibcudf.Column
+        """
         self.prepare()
-        labels = self._shape.labels
-        known = _seen.of(labels, lambda: _accessor_of(labels))
-        return ColumnAccessor(
-            dict(zip(known.names, columns, strict=True)),
-            multiindex=known.multiindex,
-            rangeindex=known.rangeindex,
-            level_names=known.level_names,
-            label_dtype=known.label_dtype,
-            level_dtypes=known._level_dtypes,
-            verify=False,
-            pandas_index=self._view,
-        )
+        assert self._made is not None
+        columns, types, made = self._made
+        promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
+        values = [*keys, *(_as_promised(*each) for each in promised)]
+        if all(value.type() == t for value, t in zip(values, types, strict=True)):
+            for column, value in zip(columns, values, strict=True):
+                column.plc_column = buffered(value)
+            return made
+        # some are of a dtype that was not promised
+        own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
+        return self._frame([*own, *map(wrapped, values[len(keys) :])])
+
+    def _frame(self, columns: Sequence[ColumnBase]) -> Any:
+        keys, shape = len(self._keys), self._shape
+        index = _index_of(columns[:keys], shape.index)
+        if shape.series:
+            return series_of(columns[keys], shape.labels, index)
+        return as_cudf_makes(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
+
+
+def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
+    """Columns as a frame has them, by their labels."""
+    known = _seen.of(labels, lambda: _accessor_of(labels))
+    return ColumnAccessor(
+        dict(zip(known.names, columns, strict=True)),
+        multiindex=known.multiindex,
+        rangeindex=known.rangeindex,
+        level_names=known.level_names,
+        label_dtype=known.label_dtype,
+        level_dtypes=known._level_dtypes,
+        verify=False,
+        # a user may name them: those of the metadata stay as they are
+        pandas_index=labels.view(),
+    )
 
 
 # Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal
@@ -233,17 +242,11 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
     return _accessors.of(key, make)
 
 
-def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
-    """Cast to a promised NumPy dtype, where the values are of another one."""
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
+def _as_promised(column: plc.Column, dtype: Any, wanted: plc.DataType) -> plc.Column:
+    """Cast to the type of a promised number, where the values are other numbers."""
+    if column.type() == wanted or dtype.kind not in "biuf":
         return column
-    wanted = _libcudf_type(dtype)
-    return column if column.type() == wanted else plc.unary.cast(column, wanted)
-
-
-@cache
-def _libcudf_type(dtype: Any) -> plc.DataType:
-    return plc.DataType.from_arrow(pa.from_numpy_dtype(dtype))
+    return plc.unary.cast(column, wanted)
 
 
 def _cast(column: Any, dtype: Any) -> Any:
