@@ -356,7 +356,7 @@ def writes_columns(query: Query, decision: Partitioned) -> bool:
     """
     if query.family == "Hashed":
         return False
-    if isinstance(decision, PgbFold) and not (query.folds_outputs and query.family != "Wide"):
+    if isinstance(decision, PgbFold) and (query.gathered or not query.folds_outputs):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 
