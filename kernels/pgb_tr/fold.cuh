@@ -4,6 +4,7 @@
 #pragma once
 
 #include "pgb_tr/placed.cuh"
+#include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
@@ -199,6 +200,28 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     }
 }
 
+// Rows of which each is a group, in the order that they have.
+template <class Q, class O, u32 KEY_TARGETS, class T>
+GPUAGG_INLINE void put_rows(const Args& a, const Partitions& p, const Column* moved,
+                            const Target* to, const T& turn, const Placed& o) {
+    using V = typename Bits<Inputs<typename Q::Values>::masked>::Type;
+    const u32 end = o.begin + o.rows, lane = threadIdx.x % WARP;
+    for (u32 base = o.begin + threadIdx.x - lane; base < end; base += FOLD_THREADS) {
+        typename Q::Values row[1];
+        u32 number[1];
+        V valid[1];
+        u64 word = EMPTY;
+        read_tile<Q, false>(p, moved, base, end, row, number, valid,
+                            [&](u32, u32 at) { word = turn.word_of_row(p, at); });
+        const bool is_group = base + lane < end;
+        auto value = Q::All::none();
+        if (is_group) Q::All::fold_row(value, row[0], number[0]);
+        put_group<Q, O, KEY_TARGETS>(a, moved, to, o.first + base + lane - o.begin, word, value,
+                                     is_group);
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
+    }
+}
+
 template <class Q, class O, u32 KEY_TARGETS, class W, u32 UNROLL>
 __global__ void __launch_bounds__(FOLD_THREADS, 1)
     fold(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
@@ -261,7 +284,12 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
             prefetch_next<Q, NO_INPUT, W>(p, moved, o);
             number_groups<Q>(a, p, moved, to, turn, counts, slots, starts, sizes, &first, o);
             __syncthreads();
-            o.first = first;
+            if (o.each_row_is_one()) {
+                put_rows<Q, O, KEY_TARGETS>(a, p, moved, to, turn, o);
+                take = !turn.next(a);
+                __syncthreads();
+                continue;
+            }
             place_rows(counts, places, o.rows);
             // the table has done its work, and its place is the columns' now
             const u32 used = (o.groups + 1 + 7) / 8 * 16;

@@ -27,6 +27,7 @@ struct Placed {
     u32 first;  // the place of the first group in the dense area
     u32 next, next_rows;  // the first row of the block's next partition, and how many
     GPUAGG_INLINE u32 placed() const { return starts[groups]; }
+    GPUAGG_INLINE bool each_row_is_one() const { return groups == rows; }
 };
 
 // What is fetched into the L2 cache before it is asked for: one line for each thread, which of all
@@ -100,7 +101,7 @@ GPUAGG_INLINE u32 rows_of_turn(const u32* counts, u32 slots, u32* sum) {
 }
 
 // Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
-// become where their rows start.
+// become where their rows start. Where each row is a group, only places for them are taken.
 template <class Q, class T>
 GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Column* moved,
                                  const Target* to, const T& turn, u32* counts, u32 slots,
@@ -129,6 +130,8 @@ GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Colum
     if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
     if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
     __syncthreads();
+    o.first = *first;
+    if (o.each_row_is_one()) return;
     for (u32 base = threadIdx.x - lane; base < slots; base += FOLD_THREADS) {
         const u32 s = base + lane, n = s < slots ? counts[s] : 0;
         const u32 singles = __ballot_sync(ALL_LANES, n == 1);
@@ -142,7 +145,7 @@ GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Colum
     }
     __syncthreads();
     for (u32 base = 0; base < groups; base += FOLD_THREADS) {
-        const u32 g = base + threadIdx.x, at = *first + g;
+        const u32 g = base + threadIdx.x, at = o.first + g;
         const bool is_group = g < groups, fits = is_group && at < a.table.slots;
         const u32 s = is_group ? starts[g] : 0;
         const u64 word = fits ? turn.word(p, s) : EMPTY;

@@ -112,13 +112,9 @@ def expected_kernel_ms(
     else:
         made = _in_table(costs, query, rows, decision, groups, multiprocessors)
         writes = True
-    written = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    # groups are read where they are and written as columns
     if writes:
-        # groups are read where they are and written as columns
-        made["write"] = written
-    elif isinstance(decision, PgbFold) and query.family == "Wide":
-        # where each row is a group, tables are so full that it takes at least as much longer
-        made["fold"] += written
+        made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
     times = {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
     for name in costs.corrections.keys() & times.keys():
         times[name] *= costs.corrections[name]

@@ -449,6 +449,14 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
 
+@pytest.mark.parametrize("groups", [10**7, 3 * 10**7, 5 * 10**7])
+def test_tables_that_fold_are_filled_so_far_that_few_partitions_begin_again(groups: int) -> None:
+    rows = 5 * 10**7
+    decision = choose.decide(MINIMA, rows, KeySummary(groups, groups, 0.0, 0.0), H200, "pgb_fold")
+    assert decision.slices == 1
+    assert groups / decision.partitions / decision.shared_slots < folding.FOLD_EASY
+
+
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:
     def kernel(query: Query, groups: int) -> str:
         return choose.decide(query, 10**8, even_keys(groups), H200).kernel
