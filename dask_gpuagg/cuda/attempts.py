@@ -211,6 +211,11 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
     if texts and query.family == "Hashed":
         yield from _by_dictionary(columns, asked)
     yield columns.call(query, extra or (), codes)
+    if codes is not None and codes.near:
+        # values that the sample has none of
+        remember_out_of_range(asked, columns.about)
+        query, extra, codes = narrowed(columns.call(asked), slots)
+        yield columns.call(query, extra, codes)
     if query.coded:
         # keys unlike those of the sample
         query = shortened(columns.call(replace(query, coded=False)))

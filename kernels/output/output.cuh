@@ -102,9 +102,11 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     }
 }
 
+// By whole warps, but for columns without a mask.
 GPUAGG_INLINE void put_mask(const Target& to, u32 group, bool valid, bool is_group) {
+    if (!to.mask) return;
     const u32 word = __ballot_sync(ALL_LANES, valid && is_group);
-    if (to.mask && group % WARP == 0 && is_group) to.mask[group / WARP] = word;
+    if (group % WARP == 0 && is_group) to.mask[group / WARP] = word;
 }
 
 template <class T>
@@ -172,6 +174,16 @@ GPUAGG_INLINE void write_key(WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>
     UnpackWideRanged<P> unpack{key, columns + RANGES + P::columns};
     write_parts<KEEP, P, UnpackWideRanged<P>, C...>(unpack, to, group, is_group);
 }
+// The states, as bits, that the key columns are made of beside the word.
+template <class K> struct KeyStates { static constexpr u64 bits = 0; };
+template <bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>
+struct KeyStates<Wide<KEEP, W, WITNESSES, STATE, C...>> {
+    static constexpr u64 bits = bit_of(STATE);
+};
+template <bool KEEP, u32 W, u32 WITNESSES, u32 STATE, u32 RANGES, class... C>
+struct KeyStates<WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>> {
+    static constexpr u64 bits = bit_of(STATE);
+};
 // Codes, from which output/coded.cuh makes the key columns.
 template <class L, bool KEEP, u32 W, class... C>
 GPUAGG_INLINE void write_key(Coded<KEEP, W, C...>, const Column*, const Target* to, u32 group,

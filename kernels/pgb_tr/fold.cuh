@@ -4,6 +4,7 @@
 #pragma once
 
 #include "pgb_tr/placed.cuh"
+#include "pgb_ur/moved.cuh"
 
 namespace gpuagg {
 
@@ -55,7 +56,7 @@ template <class Q> struct Sizes : Pick<OfInput<NO_INPUT, false>, typename Q::All
 
 // Folds the states of input I that are made of its values, or of the numbers of its rows; into the
 // dense area or, where there is none, into the outputs that read them.
-template <class Q, class O, u32 I, bool NUMBERS, class W>
+template <class Q, class O, u32 KEY_TARGETS, u32 I, bool NUMBERS, class W>
 GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column* moved,
                                const Target* to_columns, const Placed& o) {
     using Row = typename Q::Values;
@@ -142,8 +143,14 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                     auto all = Q::All::none();
                     Picked::put(value, all);
                     Sizes<Q>::put(Sizes<Q>::of_rows(end - start), all);
-                    write_some<typename Q::All, Picked::bits, Sizes<Q>::bits>(O{}, to_columns, to,
-                                                                             all);
+                    write_some<typename Q::All, Picked::bits, Sizes<Q>::bits>(
+                        O{}, to_columns + KEY_TARGETS, to, all);
+                    if constexpr ((KeyStates<typename Q::Key>::bits & Picked::bits) != 0) {
+                        const Probe probe = Q::Key::again(moved, o.words[g]);
+                        write_key<typename Q::All>(typename Q::Key{}, moved, to_columns, to, probe,
+                                                   all, true);
+                        if (Doubt<typename Q::All>::of(all)) a.counters->doubt = 1;
+                    }
                 }
             }
             __syncthreads();
@@ -151,18 +158,18 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
     }
 }
 
-template <class Q, class O, u32 I, class W>
+template <class Q, class O, u32 KEY_TARGETS, u32 I, class W>
 GPUAGG_INLINE void fold_inputs(const Args& a, const Partitions& p, const Column* moved,
                                const Target* to, const Placed& o) {
     if constexpr (I < Inputs<typename Q::Values>::count) {
-        fold_column<Q, O, I, false, W>(a, p, moved, to, o);
-        fold_column<Q, O, I, true, W>(a, p, moved, to, o);
-        fold_inputs<Q, O, I + 1, W>(a, p, moved, to, o);
+        fold_column<Q, O, KEY_TARGETS, I, false, W>(a, p, moved, to, o);
+        fold_column<Q, O, KEY_TARGETS, I, true, W>(a, p, moved, to, o);
+        fold_inputs<Q, O, KEY_TARGETS, I + 1, W>(a, p, moved, to, o);
     }
 }
 
 // All states of the partition's groups, as far as there is room for them.
-template <class Q, class O, class W>
+template <class Q, class O, u32 KEY_TARGETS, class W>
 GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* moved,
                             const Target* to_columns, const Placed& o) {
     const auto dense = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
@@ -176,11 +183,12 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
             } else {
                 auto all = Q::All::none();
                 Sizes<Q>::put(value, all);
-                write_some<typename Q::All, Sizes<Q>::bits, 0>(O{}, to_columns, to, all);
+                write_some<typename Q::All, Sizes<Q>::bits, 0>(O{}, to_columns + KEY_TARGETS, to,
+                                                              all);
             }
         }
-    fold_inputs<Q, O, 0, W>(a, p, moved, to_columns, o);
-    fold_column<Q, O, NO_INPUT, true, W>(a, p, moved, to_columns, o);
+    fold_inputs<Q, O, KEY_TARGETS, 0, W>(a, p, moved, to_columns, o);
+    fold_column<Q, O, KEY_TARGETS, NO_INPUT, true, W>(a, p, moved, to_columns, o);
     if (!a.table.words) return;
     // a thread reads what it wrote itself, or what others did before a barrier
     for (u32 base = 0; base < o.groups; base += FOLD_THREADS) {
@@ -192,11 +200,33 @@ GPUAGG_INLINE void fold_all(const Args& a, const Partitions& p, const Column* mo
     }
 }
 
+// Rows of which each is a group, in the order that they have.
+template <class Q, class O, u32 KEY_TARGETS, class T>
+GPUAGG_INLINE void put_rows(const Args& a, const Partitions& p, const Column* moved,
+                            const Target* to, const T& turn, const Placed& o) {
+    using V = typename Bits<Inputs<typename Q::Values>::masked>::Type;
+    const u32 end = o.begin + o.rows, lane = threadIdx.x % WARP;
+    for (u32 base = o.begin + threadIdx.x - lane; base < end; base += FOLD_THREADS) {
+        typename Q::Values row[1];
+        u32 number[1];
+        V valid[1];
+        u64 word = EMPTY;
+        read_tile<Q, false>(p, moved, base, end, row, number, valid,
+                            [&](u32, u32 at) { word = turn.word_of_row(p, at); });
+        const bool is_group = base + lane < end;
+        auto value = Q::All::none();
+        if (is_group) Q::All::fold_row(value, row[0], number[0]);
+        put_group<Q, O, KEY_TARGETS>(a, moved, to, o.first + base + lane - o.begin, word, value,
+                                     is_group);
+        count_outputs<typename Q::All>(O{}, a, value, is_group);
+    }
+}
+
 template <class Q, class O, u32 KEY_TARGETS, class W, u32 UNROLL>
 __global__ void __launch_bounds__(FOLD_THREADS, 1)
     fold(const __grid_constant__ Args a, const __grid_constant__ Partitions p,
          const __grid_constant__ Columns<Q> moved,
-         const __grid_constant__ Targets<O, KEY_TARGETS> to, u16* all_places) {
+         const __grid_constant__ Targets<O, KEY_TARGETS> to, u16* all_places, u64* all_words) {
     extern __shared__ __align__(16) u64 fold_memory[];
     __shared__ u32 ticket, upcoming, full, first, counted, sizes[SIZES];
     if (not_final(a)) return;
@@ -210,7 +240,7 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     constexpr u32 TILE = WARP * UNROLL;
     bool take = true;
-    Placed o{places, starts};
+    Placed o{places, starts, all_words + static_cast<u64>(blockIdx.x) * slots};
     if (threadIdx.x == 0) upcoming = atomicAdd(p.ticket, 1u);
     for (;;) {
         for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
@@ -254,7 +284,12 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
             prefetch_next<Q, NO_INPUT, W>(p, moved, o);
             number_groups<Q>(a, p, moved, to, turn, counts, slots, starts, sizes, &first, o);
             __syncthreads();
-            o.first = first;
+            if (o.each_row_is_one()) {
+                put_rows<Q, O, KEY_TARGETS>(a, p, moved, to, turn, o);
+                take = !turn.next(a);
+                __syncthreads();
+                continue;
+            }
             place_rows(counts, places, o.rows);
             // the table has done its work, and its place is the columns' now
             const u32 used = (o.groups + 1 + 7) / 8 * 16;
@@ -264,7 +299,7 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
             o.staged = o.cut + 2 * CUT_BYTES;
             o.bytes = (bytes - used - masks - 2 * CUT_BYTES) / 16 * 16;
             __syncthreads();
-            fold_all<Q, O, W>(a, p, moved, to + KEY_TARGETS, o);
+            fold_all<Q, O, KEY_TARGETS, W>(a, p, moved, to, o);
             take = !turn.next(a);
         }
         __syncthreads();

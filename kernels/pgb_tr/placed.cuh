@@ -18,6 +18,7 @@ constexpr u32 FOLD_BATCH = 8;
 struct Placed {
     const u16* places;  // of its rows
     const u16* starts;  // of its groups, and where the last one ends
+    u64* words;         // of its groups, whose keys are written when more of them is known
     u32* nulls;         // a bit for each place
     char* cut;          // states of groups that the end of what is staged has cut: this time, and last
     char* staged;       // one column, as far as `bytes` go
@@ -26,6 +27,7 @@ struct Placed {
     u32 first;  // the place of the first group in the dense area
     u32 next, next_rows;  // the first row of the block's next partition, and how many
     GPUAGG_INLINE u32 placed() const { return starts[groups]; }
+    GPUAGG_INLINE bool each_row_is_one() const { return groups == rows; }
 };
 
 // What is fetched into the L2 cache before it is asked for: one line for each thread, which of all
@@ -99,7 +101,7 @@ GPUAGG_INLINE u32 rows_of_turn(const u32* counts, u32 slots, u32* sum) {
 }
 
 // Numbers the groups by their size, so that the threads of a warp fold as many rows each; counts
-// become where their rows start.
+// become where their rows start. Where each row is a group, only places for them are taken.
 template <class Q, class T>
 GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Column* moved,
                                  const Target* to, const T& turn, u32* counts, u32 slots,
@@ -109,8 +111,15 @@ GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Colum
     constexpr u32 GROUP = 1u << 16;
     if (threadIdx.x < SIZES) sizes[threadIdx.x] = 0;
     __syncthreads();
-    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS)
-        if (const u32 n = counts[s]) atomicAdd(sizes + size_class(n), GROUP + n);
+    // groups of one row may be nearly all: a warp adds them up first
+    u32 single = 0;
+    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
+        const u32 n = counts[s];
+        if (n == 1) single += GROUP + 1;
+        else if (n) atomicAdd(sizes + size_class(n), GROUP + n);
+    }
+    single = from_lane(sum_to_lane(single), WARP - 1);
+    if (lane == 0 && single) atomicAdd(sizes + 1, single);
     __syncthreads();
     const u32 mine = sizes[lane];
     const u32 upto = sum_to_lane(mine);
@@ -121,25 +130,35 @@ GPUAGG_INLINE void number_groups(const Args& a, const Partitions& p, const Colum
     if (threadIdx.x < SIZES) sizes[lane] = upto - mine;
     if (threadIdx.x == 0) *first = atomicAdd(&a.counters->groups, groups);
     __syncthreads();
-    for (u32 s = threadIdx.x; s < slots; s += FOLD_THREADS) {
-        const u32 n = counts[s];
+    o.first = *first;
+    if (o.each_row_is_one()) return;
+    for (u32 base = threadIdx.x - lane; base < slots; base += FOLD_THREADS) {
+        const u32 s = base + lane, n = s < slots ? counts[s] : 0;
+        const u32 singles = __ballot_sync(ALL_LANES, n == 1);
+        u32 at = 0;
+        if (lane == 0 && singles) at = atomicAdd(sizes + 1, __popc(singles) * (GROUP + 1));
+        at = from_lane(at, 0) + __popc(singles & ((1u << lane) - 1)) * (GROUP + 1);
+        if (n > 1) at = atomicAdd(sizes + size_class(n), GROUP + n);
         if (n == 0) continue;
-        const u32 at = atomicAdd(sizes + size_class(n), GROUP + n);
         starts[at >> 16] = static_cast<u16>(s);
         counts[s] = at & (GROUP - 1);
     }
     __syncthreads();
     for (u32 base = 0; base < groups; base += FOLD_THREADS) {
-        const u32 g = base + threadIdx.x, at = *first + g;
+        const u32 g = base + threadIdx.x, at = o.first + g;
         const bool is_group = g < groups, fits = is_group && at < a.table.slots;
         const u32 s = is_group ? starts[g] : 0;
         const u64 word = fits ? turn.word(p, s) : EMPTY;
         if (!a.table.words) {
-            // by all lanes; no key whose states would be asked for comes here
-            Probe probe{EMPTY, 0u, Kind::key};
-            if (fits) probe = Q::Key::again(moved, word);
-            write_key<typename Q::All>(typename Q::Key{}, moved, to, at, probe, Q::All::none(),
-                                       fits);
+            if constexpr (KeyStates<typename Q::Key>::bits != 0) {
+                if (fits) o.words[g] = word;
+            } else {
+                // by all lanes
+                Probe probe{EMPTY, 0u, Kind::key};
+                if (fits) probe = Q::Key::again(moved, word);
+                write_key<typename Q::All>(typename Q::Key{}, moved, to, at, probe,
+                                           Q::All::none(), fits);
+            }
         } else if (fits) {
             a.table.words[at] = word;
         }

@@ -33,6 +33,9 @@ template <class Q, class W> struct Turn {
     GPUAGG_INLINE u64 word(const Partitions& p, u32 slot) const {
         return W::word(p.words, keys[slot]);
     }
+    GPUAGG_INLINE u64 word_of_row(const Partitions& p, u32 at) const {
+        return W::word(p.words, W::load(p.words, at));
+    }
     // True if there is another one.
     GPUAGG_INLINE bool next(const Args& a) { return part.next(a.slices - 1, a.slices - 1); }
     // Slots for the keys of a tile. False once a row of the block found the table full.
@@ -78,6 +81,9 @@ template <class Q> struct Turn<Q, Striped> {
     GPUAGG_INLINE void clear(u32) {}
     GPUAGG_INLINE u64 word(const Partitions& p, u32 slot) const {
         return Striped::word(p.words, partition, first + slot, p.count);
+    }
+    GPUAGG_INLINE u64 word_of_row(const Partitions& p, u32 at) const {
+        return word(p, Striped::load(p.words, at) - first);
     }
     GPUAGG_INLINE bool next(const Args&) { return false; }
     template <u32 UNROLL>

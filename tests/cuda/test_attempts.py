@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Parti
 from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
+from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -242,6 +243,28 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
     made = attempts.group(columns, wide, "auto", False)
     assert made.call.query == wide
     assert told == [(wide, ("k",))]
+
+
+@pytest.mark.parametrize("near_codes_do", [False, True])
+def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
+    near_codes_do: bool, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_by(lambda call, decision: done(decision, doubt=call.codes.near and not near_codes_do))
+    told: list[Any] = []
+    near, wide = Codes(), Codes()
+    near.near = True
+    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
+    monkeypatch.setattr(attempts, "make_codes", lambda call: None)
+    monkeypatch.setattr(
+        attempts,
+        "narrowed",
+        lambda call, _: (replace(call.query, coded=True), [], wide if told else near),
+    )
+    columns: Any = Columns()
+    texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
+    made = attempts.group(columns, texts, "pgb", False, PARTS)
+    assert made.call.codes is (near if near_codes_do else wide)
+    assert told == ([] if near_codes_do else [(texts, ("k",))])
 
 
 @pytest.mark.parametrize("doubt", [0, 1])

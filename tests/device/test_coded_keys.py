@@ -98,7 +98,28 @@ def test_a_row_unlike_those_of_the_sample(
     ours, run = aggregated(frame, ["k"], WANTED, kernel)
     assert run.groups == frame["k"].nunique()
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
-    assert coded == [ROWS]  # and then with other words
+    # where keys may have slots of their own, by near codes first; and then with other words
+    assert coded == [ROWS] * (2 if kernel == "pgb" else 1)
+
+
+@pytest.mark.parametrize("other", ["id099999", "id400001"])
+@pytest.mark.parametrize("kernel", ["auto", "direct", "pgb"])
+def test_digits_outside_of_near_codes(kernel: str, other: str, coded: list[int]) -> None:
+    """They cost another try by wider ones, which later calls begin with."""
+    rng = np.random.default_rng(16)
+    names = np.array([f"id0{i:05d}" for i in range(90_000)], object)
+    keys = names[rng.integers(0, len(names), ROWS)]
+    frame = pd.DataFrame({"k": keys} | values(rng, ROWS))
+    theirs = by_pandas(frame, ["k"], WANTED)
+    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    assert_equal(ours, theirs)
+    assert "of a narrow range" in run.decision.why or kernel != "auto"
+    frame.loc[ROWS // 256 * 100 + 3_000, "k"] = other
+    theirs = by_pandas(frame, ["k"], WANTED)
+    for _ in range(2):
+        ours, run = aggregated(frame, ["k"], WANTED, kernel)
+        assert_equal(ours, theirs)
+    assert coded == [ROWS] * 4
 
 
 def test_integers_that_no_sample_saw(coded: list[int]) -> None:
@@ -108,7 +129,8 @@ def test_integers_that_no_sample_saw(coded: list[int]) -> None:
     frame = pd.DataFrame(keys | values(rng, ROWS))
     ours, _ = aggregated(frame, list(keys), WANTED)
     assert_equal(ours, by_pandas(frame, list(keys), WANTED))
-    assert coded == [ROWS]
+    # by near codes and by wider ones
+    assert coded == [ROWS] * 2
 
 
 @pytest.mark.parametrize("keep_nulls", [False, True])
@@ -146,5 +168,7 @@ def test_decisions_are_repeated_for_the_same_codes(groups: int, coded: list[int]
     assert told not in grouped(3, others)
     # the numbers of its bytes are no others', so that it is grouped by other words
     grouped(4, others, odd="no0x0001")
-    assert told in grouped(6, names)
-    assert coded == [ROWS] * 5
+    # from then on there is room for other digits
+    assert told not in grouped(6, names)
+    assert told in grouped(7, names)
+    assert coded == [ROWS] * 7

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda.algorithms import output
 from dask_gpuagg.cuda.choice import folding
 from tests.device.test_kernels import (
     ROWS,
@@ -16,9 +17,13 @@ from tests.device.test_kernels import (
     by_pandas,
     columns_of,
     on_host,
+    values,
 )
 
 PARTITIONED = ("pgb", "pgb_ur", "pgb_fold")
+# Of columns without nulls, none of them has any.
+WITHOUT_NULLS = {"i": ["sum", "min", "count", "mean"], "f": ["max", "mean"]}
+FEW_ROWS = 1 << 19
 
 
 def wide_frame(rng: np.random.Generator) -> tuple[pd.DataFrame, dict[str, list[str]]]:
@@ -122,3 +127,64 @@ def test_counts_of_strings_are_partitioned(kernel: str) -> None:
     assert (ours["count"] == theirs["count"]).all()
     for name in ("first", "last"):
         assert (ours[name].fillna("none") == theirs[name].fillna("none")).all()
+
+
+@pytest.fixture
+def _only_by_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions write the columns; nothing is left for the kernel that reads a table."""
+
+    def launch(*_: Any) -> None:
+        raise AssertionError("groups were put into a table first")
+
+    monkeypatch.setattr(output, "_launch", launch)
+
+
+def integers_of(codes: Any, kind: str) -> dict[str, Any]:
+    """Key columns that have as many values together as the codes."""
+    if kind == "one word":
+        return {"k0": codes * 2**33 + 5}
+    if kind == "a range":
+        return {"k0": codes}
+    if kind == "two words":
+        return {"k0": codes % 997 - 400, "k1": (codes // 997) * 2**40}
+    narrow = (codes % 100, codes // 100 % 100, codes % 37, codes // 7 % 100)
+    wide = (codes // 10_000 * 2**20, codes // 3 * 2**10)
+    parts = (*(part.astype("int32") for part in narrow), *wide)
+    return {f"k{i}": part for i, part in enumerate(parts)}
+
+
+@pytest.mark.usefixtures("_only_by_partitions")
+@pytest.mark.parametrize("kernel", ["pgb", "pgb_fold"])
+@pytest.mark.parametrize("groups", ["each row", "nearly", "half", 30_000])
+@pytest.mark.parametrize("kind", ["one word", "a range", "two words", "six columns"])
+def test_columns_are_written_by_partitions(kind: str, groups: str | int, kernel: str) -> None:
+    rng = np.random.default_rng(41)
+    codes = rng.permutation(FEW_ROWS)
+    if groups == "nearly":
+        codes[::500] = codes[1::500]
+    elif groups == "half":
+        codes //= 2
+    elif isinstance(groups, int):
+        codes %= groups
+    keys = integers_of(codes, kind)
+    frame = pd.DataFrame(keys | values(rng, FEW_ROWS))
+    ours, run = aggregated(frame, list(keys), WITHOUT_NULLS, kernel)
+    assert (run.decision.kernel, run.spilled) == (kernel, 0)
+    assert run.groups == len(np.unique(codes))
+    assert_equal(ours, by_pandas(frame, list(keys), WITHOUT_NULLS))
+
+
+@pytest.mark.usefixtures("_only_by_partitions")
+@pytest.mark.parametrize("groups", [2_000, 20_000, 40_000])
+def test_keys_of_two_words_where_columns_fill_shared_memory_often(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "_FILLS", 10)
+    monkeypatch.setattr(folding, "fold_bytes", lambda device: 10_240)
+    rng = np.random.default_rng(42)
+    keys = integers_of(rng.permutation(FEW_ROWS) % groups, "two words")
+    frame = pd.DataFrame(keys | values(rng, FEW_ROWS))
+    ours, run = aggregated(frame, list(keys), WITHOUT_NULLS, "pgb_fold")
+    assert (run.decision.kernel, run.spilled) == ("pgb_fold", 0)
+    assert run.decision.fills > 2
+    assert_equal(ours, by_pandas(frame, list(keys), WITHOUT_NULLS))

@@ -287,9 +287,13 @@ def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
 def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
     call = copies.call
     places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
+    # of keys that the words are only a part of
+    words = 0
+    if call.query.family == "Wide":
+        words = call.allocate(8 * decision.blocks * decision.shared_slots).ptr
     operands = (
         *(call.args, copies.partitions, copies.columns, targets),
-        ctypes.c_void_p(places),
+        *(ctypes.c_void_p(places), ctypes.c_void_p(words)),
     )
     shared = folding.fold_bytes(call.device)
     name = "fold" + _suffix(decision)

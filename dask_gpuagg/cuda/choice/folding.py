@@ -20,8 +20,11 @@ from dask_gpuagg.cuda.runtime.driver import Device
 
 # Bytes of shared memory for each slot beside its key: where a group's rows start, their count.
 FOLD_SLOT = 2 + 4
-# Share of the slots that may be claimed, and slots for each expected group where there is room.
+# Share of the slots that may be claimed, and the share as far as partitions do not become too many:
+# of tables filled to 0.85 all have keys too far from their first slots, so that partitions begin
+# again in halves, at 0.7 three in a hundred. Slots for each expected group where there is room.
 FOLD_LOAD = 0.92
+FOLD_EASY = 0.7
 FOLD_ROOMY = 2
 # Rows of a partition, whose places have 16 bits, and how often their widest column may fill shared
 # memory. Of skewed keys neither is to be exceeded by more than so many deviations: what is beyond

@@ -24,6 +24,7 @@ from dask_gpuagg.cuda.choice.decision import (
     shared_bytes,
 )
 from dask_gpuagg.cuda.choice.folding import (
+    FOLD_EASY,
     FOLD_LOAD,
     FOLD_ROOMY,
     FOLD_SLOT,
@@ -213,6 +214,9 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
     if crowded and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
     slices = power_of_two(2 * math.ceil(tables / (wanted.most if folds else _MOST_PARTITIONS)) - 1)
+    if folds:
+        easy = math.ceil(margin(groups) / (most_slots * FOLD_EASY))
+        tables = max(tables, min(easy, slices * wanted.most))
     partitions = wanted.partitions(tables, slices)
     if partitions is None:
         return None
@@ -356,7 +360,7 @@ def writes_columns(query: Query, decision: Partitioned) -> bool:
     """
     if query.family == "Hashed":
         return False
-    if isinstance(decision, PgbFold) and not (query.folds_outputs and query.family != "Wide"):
+    if isinstance(decision, PgbFold) and (query.gathered or not query.folds_outputs):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call, Made, Target
 from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.tuning import (
     CODED_COLUMNS,
@@ -27,6 +28,8 @@ WORD_BITS = 59
 # Bits that integers get beyond those of the sampled values: as many values again below them, and
 # twice as many above.
 _MARGIN = 2
+# Values at either end of a near range that a sample may have missed, beside a share of the range.
+_NEAR = 4
 _PLACES = 8 * PIECES
 # From so many characters on offsets have 64 bits.
 _LARGE = (1 << 31) - 1
@@ -62,9 +65,19 @@ class ColumnCode(ctypes.Structure):
 
 
 class Codes(ctypes.Structure):
-    """``Codes`` of kernels/key/coded.cuh; one is equal to itself alone."""
+    """``Codes`` of kernels/key/coded.cuh; one is equal to itself alone.
+
+    Attributes
+    ----------
+    count : int
+        How many keys have a number.
+    near : bool
+        Whether hardly any key has one that the sample has no value of.
+    """
 
     _fields_ = [("column", ColumnCode * CODED_COLUMNS)]
+    count = 0
+    near = False
 
     def __hash__(self) -> int:
         return id(self)
@@ -114,6 +127,19 @@ def range_of(least: int, greatest: int, margin: int = _MARGIN) -> tuple[int, int
     return (least - below if greatest >= least else 0), needed + margin
 
 
+def _wide(least: int, greatest: int) -> tuple[int, int]:
+    """Base and number of values."""
+    base, bits = range_of(least, greatest)
+    return base, 1 << bits
+
+
+def range_near(least: int, greatest: int) -> tuple[int, int]:
+    """Base and number of values, with little room around what a sample has seen, and a null."""
+    span = max(0, greatest - least + 1)
+    beyond = span // BEYOND + _NEAR
+    return (least - beyond if span else 0), span + 2 * beyond + 1
+
+
 def bounds_of(least: int, greatest: int) -> tuple[int, int]:
     """Least and greatest value, from how kernels/estimate/ranges.cuh keeps them."""
     half = 1 << 63
@@ -121,18 +147,32 @@ def bounds_of(least: int, greatest: int) -> tuple[int, int]:
 
 
 # Partitions of a table mostly show the same bytes, and their numbers take longer than a kernel.
-_known: Cache[tuple[tuple[KeyPart, ...], bool, bytes], Codes | None] = Cache(64)
+_known: Cache[tuple[tuple[KeyPart, ...], bool, bytes, bool], Codes | None] = Cache(64)
 
 
 def codes_of_seen(
-    keys: tuple[KeyPart, ...], keep_nulls: bool, seen: ctypes.Array[Seen]
+    keys: tuple[KeyPart, ...], keep_nulls: bool, seen: ctypes.Array[Seen], dense: int = 0
 ) -> Codes | None:
-    """``codes_of``, made once of the same bytes; it is not to be written to."""
-    key = keys, keep_nulls, bytes(seen)
-    return _known.of(key, lambda: codes_of(keys, keep_nulls, list(seen)))
+    """``codes_of``, made once of the same bytes; it is not to be written to.
+
+    Parameters
+    ----------
+    dense : int
+        The most numbers for which there is little room around what was seen: keys may then have
+        slots of their own.
+    """
+
+    def made(near: bool) -> Codes | None:
+        key = keys, keep_nulls, bytes(seen), near
+        return _known.of(key, lambda: codes_of(keys, keep_nulls, list(seen), near))
+
+    near = made(near=True) if dense else None
+    return near if near is not None and near.count <= dense else made(near=False)
 
 
-def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) -> Codes | None:
+def codes_of(
+    keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen], near: bool = False
+) -> Codes | None:
     """Numbers for the values of every column, and together for the keys.
 
     Parameters
@@ -141,6 +181,9 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
     keep_nulls : bool
     seen : sequence of Seen
         Of each key.
+    near : bool
+        Whether there is to be little room for integers around what the sample has seen, and none
+        for strings.
 
     Returns
     -------
@@ -150,7 +193,8 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
     """
     if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
         return None
-    ranges = [None if k.string else range_of(*_bounds(s)) for k, s in zip(keys, seen, strict=True)]
+    range_ = range_near if near else _wide
+    ranges = [None if k.string else range_(*_bounds(s)) for k, s in zip(keys, seen, strict=True)]
     nulls = [int(k.masked and keep_nulls) for k in keys]
 
     def places(margin: _Margin) -> list[_Places | None]:
@@ -159,7 +203,7 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
     def values(texts: Sequence[_Places | None]) -> list[int]:
         made = []
         for text, numbers, null in zip(texts, ranges, nulls, strict=True):
-            made.append(null + (text.values if text else 1 << numbers[1] if numbers else 0))
+            made.append(null + (text.values if text else numbers[1] if numbers else 0))
         return made
 
     # more margin makes more values, so that without any they are fewest
@@ -168,7 +212,7 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
         return None
     texts = next(
         texts
-        for texts in (*map(places, reversed(_Margin)), fewest)
+        for texts in (*map(places, () if near else reversed(_Margin)), fewest)
         if math.prod(values(texts)) <= 1 << WORD_BITS
     )
     codes, scale = Codes(), 1
@@ -178,10 +222,11 @@ def codes_of(keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen]) ->
         if text is not None:
             _fill(code, text)
         elif numbers is not None:
-            base, bits = numbers
-            code.base, code.range = base % 2**64, (1 << min(bits, 64)) - 1
+            base, among = numbers
+            code.base, code.range = base % 2**64, min(among, 1 << 64) - 1
         code.nullable, code.scale, code.all = null, scale % 2**64, count % 2**64
         scale *= count
+    codes.count, codes.near = scale, near
     return codes
 
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import ColumnStruct
-from dask_gpuagg.cuda.choice.summary import BEYOND
-from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_of
+from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_near, range_of
 from dask_gpuagg.cuda.query.query import Query
 
 # Base and number of values of each key column.
@@ -20,8 +19,6 @@ Ranges = Sequence[tuple[int, int]]
 FILLING = 2
 # Queries with values outside of narrow ranges: they get wider ones.
 _out_of_range: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
-# Values at either end of a near range that a sample may have missed, beside a share of the range.
-_NEAR = 4
 FLOATS = ("f32", "f64")
 # Bits of a word.
 WORD = 64
@@ -174,10 +171,3 @@ def is_out_of_range(query: Query, about: tuple[str, ...]) -> bool:
 def forget_out_of_range() -> None:
     """Use the ranges of samples again."""
     _out_of_range.clear()
-
-
-def range_near(least: int, greatest: int) -> tuple[int, int]:
-    """Base and number of values, with little room around what a sample has seen, and a null."""
-    span = max(0, greatest - least + 1)
-    beyond = span // BEYOND + _NEAR
-    return (least - beyond if span else 0), span + 2 * beyond + 1

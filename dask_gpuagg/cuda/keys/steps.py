@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.keys.codes import range_near
 from dask_gpuagg.cuda.keys.ranges import (
     FILLING,
     FLOATS,
     Numbering,
     is_out_of_range,
-    range_near,
 )
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import read_back

@@ -17,6 +17,7 @@ from dask_gpuagg.cuda.keys.codes import (
     seen_bytes,
 )
 from dask_gpuagg.cuda.keys.ranges import (
+    FILLING,
     is_out_of_range,
     packed_ranges,
     range_columns,
@@ -70,7 +71,9 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
         if bits is not None:
             return replace(query, ranged=True, two_words=True), range_columns(bits), None
     elif query.may_be_coded:
-        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call))
+        near = slots and not is_out_of_range(query, call.about)
+        dense = FILLING * call.rows if near else 0
+        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call), dense)
         if codes is not None:
             return replace(query, coded=True), [], codes
     return shortened(call), [], None

@@ -351,6 +351,12 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     wide = replace(bare, keys=(WORD, WORD))
     assert wide.family == "Wide"
     assert partitioning.writes_columns(wide, hot)
+    assert partitioning.writes_columns(wide, choose.decide(wide, 10**8, hashed, H200, "pgb_fold"))
+    # its strings are gathered
+    short = replace(bare, keys=(KeyPart("i32", False, string=True, short=True),))
+    assert short.family == "Wide"
+    folded = choose.decide(short, 10**8, hashed, H200, "pgb_fold")
+    assert not partitioning.writes_columns(short, folded)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, choose.decide(text, 10**8, hashed, H200, "pgb"))
 
@@ -441,6 +447,14 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert folding.fold_bytes(device) + 4 * (5 + 32) <= device.shared_bytes
     assert 1 <= decision.fills <= 4
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
+
+
+@pytest.mark.parametrize("groups", [10**7, 3 * 10**7, 5 * 10**7])
+def test_tables_that_fold_are_filled_so_far_that_few_partitions_begin_again(groups: int) -> None:
+    rows = 5 * 10**7
+    decision = choose.decide(MINIMA, rows, KeySummary(groups, groups, 0.0, 0.0), H200, "pgb_fold")
+    assert decision.slices == 1
+    assert groups / decision.partitions / decision.shared_slots < folding.FOLD_EASY
 
 
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:

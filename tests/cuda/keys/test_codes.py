@@ -227,6 +227,36 @@ def test_no_string_in_the_sample() -> None:
     assert word_of(codes, [b"a"]) is None
 
 
+def test_near_codes_are_of_what_the_sample_has() -> None:
+    sample = [seen_texts([b"%04d" % n for n in range(300)]), seen_numbers(range(50))]
+    near = codes_of([TEXT, NUMBER], False, sample, near=True)
+    wide = codes_of([TEXT, NUMBER], False, sample)
+    assert near is not None
+    assert wide is not None
+    # of which slots of their own may be made
+    assert 300 * 50 < near.count < 2 * 300 * 50 < wide.count
+    words = [word_of(near, [b"%04d" % n, i]) for n in range(300) for i in range(50)]
+    assert None not in words
+    assert len(set(words)) == 300 * 50
+    assert max(word for word in words if word is not None) < near.count
+    # as many more integers as of a near range, and no other digits
+    assert word_of(near, [b"0000", 53]) is not None
+    for outside in ([b"0000", 60], [b"0300", 0], [b"1000", 0]):
+        assert word_of(near, outside) is None
+        assert word_of(wide, outside) is not None
+
+
+def test_codes_are_near_where_they_may_have_slots() -> None:
+    seen = (Seen * 1)(seen_texts([b"%06d" % n for n in range(2_000)]))
+    counts = []
+    for dense in (0, 1_999, 2_000, 10**8):
+        codes = codes_of_seen((TEXT,), False, seen, dense)
+        assert codes is not None
+        assert codes.near == (codes.count == 2_000)
+        counts.append(codes.count)
+    assert counts == [100_000, 100_000, 2_000, 2_000]
+
+
 def test_codes_of_the_same_bytes_are_made_once() -> None:
     def seen(*texts: bytes) -> Any:
         return (Seen * 1)(seen_texts(list(texts)))
