@@ -281,14 +281,14 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
 
     total, repeats = int(cp.cuda.Device().mem_info[1]), args.repeats
     count = int(args.gigabytes * 1e9 / ROW_BYTES)
-    for groups in args.groups:
+    for groups in args.groups if count else ():
         rows = Rows(count, groups)
         note(streamed(rows, repeats, pool=False))
         note(streamed(rows, repeats))
         for pool in (False, True) if args.twice else ():
             note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES)), pool=pool))
         del rows
-    for groups in args.groups if args.shares else ():
+    for groups in args.groups if count and args.shares else ():
         rows = Rows(count, groups)
         for share in args.shares:
             note(streamed(rows, repeats, limit=int(share * count * ROW_BYTES)))
@@ -300,7 +300,7 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=17.2, help="of a frame")
+    parser.add_argument("--gigabytes", type=float, default=17.2, help="of a frame; 0: peers only")
     parser.add_argument("--groups", type=int, nargs="+", default=[10_000_000, 100_000_000])
     parser.add_argument("--shares", type=float, nargs="*", default=[1 / 2, 1 / 8])
     parser.add_argument("--no-twice", dest="twice", action="store_false")

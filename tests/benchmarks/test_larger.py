@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from argparse import Namespace
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -61,6 +64,21 @@ def test_a_peer_that_takes_too_long_or_is_not_there(monkeypatch: pytest.MonkeyPa
     assert "not finished within 0.01 s" in larger.seconds_of_peer("host", 1_000, 10, 1, 0.01)
     monkeypatch.setattr(larger.importlib.util, "find_spec", lambda name: None)
     assert larger.seconds_of_peer("duckdb", 1_000, 10, 1, 0.01) == "not installed"
+
+
+def test_the_stream_beside_its_peers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(mem_info=(0, 1 << 30))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(larger, "streamed", lambda rows, repeats: {"seconds": [1.0, 0.5]})
+    monkeypatch.setattr(
+        larger, "seconds_of_peer", lambda name, *_: [2.0] if name == "host" else "no"
+    )
+    given = {"gigabytes": 0.0, "groups": [7, 9], "shares": [0.5], "twice": True, "repeats": 2}
+    cells: list[dict[str, Any]] = []
+    larger.run(Namespace(**given, peer_rows=100, peer_seconds=1.0), cells.append)
+    assert [cell["peer_ratio"] for cell in cells] == [{"host": 4.0}] * 2
+    assert cells[0]["peers"] == {"host": [2.0], "polars": "no", "duckdb": "no"}
 
 
 def test_the_first_repetition_counts_alone() -> None:
