@@ -23,7 +23,14 @@ from rmm.pylibrmm.stream import Stream as RmmStream
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
 from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import divided, ordered
-from dask_gpuagg.engines.device.groups import column_at, like, names_of, table, view_at
+from dask_gpuagg.engines.device.groups import (
+    Bare,
+    column_at,
+    like,
+    names_of,
+    table,
+    view_at,
+)
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.operations import (
@@ -177,7 +184,8 @@ class Gpu:
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of([groups[name] for name in groups.columns])
+        # parts have many tables: a Series of each column would take longer than a part's kernels
+        return bytes_of([Bare(column) for column in groups._data.values()])
 
     def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """Tables that share no group as a partial of the host engine."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Parts of divided tables: a power of two, which libcudf divides by with a mask.
-PARTS = 32
+# Parts of divided tables: a power of two, which libcudf divides by with a mask. With more of them
+# the calls of the kernels take longer than they save.
+PARTS = 16
 # Groups of an undivided table: beyond them a part has enough for a pass of the kernels.
 MOST_GROUPS = 1 << 27
 
