@@ -124,6 +124,6 @@ def restored(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None, dtyp
     return values.astype(dtype, copy=False)
 
 
-def restored_text(values: pa.Array, dtype: pd.StringDtype) -> Any:
+def restored_text(values: pa.Array | pa.ChunkedArray, dtype: pd.StringDtype) -> Any:
     """Text of groups in a host dtype."""
     return dtype.__from_arrow__(values.cast(pa.large_string()))

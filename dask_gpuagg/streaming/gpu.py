@@ -22,8 +22,15 @@ from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
 from dask_gpuagg.engines.device.exact import alike
-from dask_gpuagg.engines.device.exchange import ordered
-from dask_gpuagg.engines.device.groups import like, table, view
+from dask_gpuagg.engines.device.exchange import divided, ordered
+from dask_gpuagg.engines.device.groups import (
+    Bare,
+    column_at,
+    like,
+    names_of,
+    table,
+    view_at,
+)
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.operations import (
@@ -33,7 +40,7 @@ from dask_gpuagg.engines.device.operations import (
     reinterpreted,
     scalar,
 )
-from dask_gpuagg.engines.device.passes import keys_of, merged, states_of_rows
+from dask_gpuagg.engines.device.passes import merged, states_of_rows
 from dask_gpuagg.engines.device.stacking import bytes_of, stack
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
@@ -50,7 +57,7 @@ from dask_gpuagg.streaming.columns import (
     restored,
     restored_text,
 )
-from dask_gpuagg.streaming.download import Fetch, fetched, on_host, text_on_host
+from dask_gpuagg.streaming.download import Fetch, Places, fetched, on_host, text_on_host
 from dask_gpuagg.streaming.pool import pooled
 from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
 
@@ -126,8 +133,8 @@ class Gpu:
         self._pinned.copy(copies)
         return images, buffers
 
-    def partial(self, loaded: Loaded, plan: Plan) -> Any:
-        """The groups of loaded rows; the copied columns are released."""
+    def partial(self, loaded: Loaded, plan: Plan, parts: int) -> list[Any]:
+        """The groups of loaded rows, divided by key hash; the copied columns are released."""
         images, buffers = loaded
         stream = _get_stream().__cuda_stream__()[1]
         wait_for(stream, self._handle)
@@ -135,8 +142,26 @@ class Gpu:
             columns = [_column(*pair) for pair in zip(images, buffers, strict=True)]
             keys, values = columns[: len(plan.keys)], columns[len(plan.keys) :]
             del columns
-            dropna = plan.dropna and not plan.drops_late
-            return states_of_rows(keys, dict(enumerate(values)), None, plan, not dropna)
+            keep_nulls = not plan.dropna or plan.drops_late
+
+            def grouped(keys: list[Any], values: list[Any]) -> Any:
+                return states_of_rows(keys, dict(enumerate(values)), None, plan, keep_nulls)
+
+            if parts == 1:
+                return [grouped(keys, values)]
+            if plan.order_sensitive:
+                # the order of rows would be lost; groups have none
+                return self.divided(grouped(keys, values), plan, parts)
+            rows = table({f"c{i}": column for i, column in enumerate((*keys, *values))})
+            del keys, values
+            pieces = divided(rows, len(plan.keys), parts)
+            wait_for(self._handle, stream)
+            del rows
+            buffers.clear()
+            return [
+                grouped(columns[: len(plan.keys)], columns[len(plan.keys) :])
+                for columns in map(_columns_of, pieces)
+            ]
         finally:
             # the buffers return to the copying stream, which must not fill them before
             wait_for(self._handle, stream)
@@ -149,42 +174,49 @@ class Gpu:
         tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
         return merged(whole, plan)
 
+    def divided(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
+        """A table divided by key hash, as ``partial`` does: slices of one."""
+        return divided(groups, len(plan.keys), parts)
+
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
         return len(groups)
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
-        return bytes_of([groups[name] for name in groups.columns])
+        # parts have many tables: a Series of each column would take longer than a part's kernels
+        return bytes_of([Bare(column) for column in groups._data.values()])
 
-    def to_host(self, groups: Any, plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
-        """A table as a partial of the host engine."""
-        part = like_[0].part
+    def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
+        """Tables that share no group as a partial of the host engine."""
+        part, tables = like_[0].part, alike(tables, plan)
         found: dict[str, Any] = {}
-        for i, (key, known) in enumerate(zip(keys_of(groups), part.keys, strict=True)):
-            found[f"k{i}"] = _to_host(key, known.dtype, self._fetch)
+        for i, known in enumerate(part.keys):
+            keys = [view_at(each, f"k{i}") for each in tables]
+            found[f"k{i}"] = _to_host(keys, known.dtype, self._fetch)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
             # bins of exact sums are 0 of no rows, as their number is
             identity = dict(zip(record.fields, record.identity, strict=True))
-            for field in record.fields_in(groups.columns, f"s{i}."):
+            for field in record.fields_in(tables[0].columns, f"s{i}."):
                 empty = identity.get(field, 0)
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
-                found[name] = _field(groups[name], use.state, empty, of, self._fetch)
+                fields = [view_at(each, name) for each in tables]
+                found[name] = _field(fields, use.state, empty, of, self._fetch)
         return {"groups": pd.DataFrame(found, copy=False)}
 
-    def _fetch(self, address: int, size: int) -> Any:
+    def _fetch(self, places: Places) -> Any:
         """Bytes of the device."""
-        if size < _FETCHED_BYTES:
-            return fetched(address, size)
+        if sum(size for _, size in places) < _FETCHED_BYTES:
+            return fetched(places)
         wait_for(self._handle, _get_stream().__cuda_stream__()[1])
-        return self._pinned.fetch(address, size)
+        return self._pinned.fetch(places)
 
     def to_host_in_parts(self, groups: Any, plan: Plan, like_: Batch, parts: int) -> list[Any]:
         """A table divided by key hash, as partials of the host engine: slices of one."""
         groups, ends = ordered(groups, plan, parts)
-        whole = self.to_host(groups, plan, like_)["groups"]
+        whole = self.to_host([groups], plan, like_)["groups"]
         return [
             {"groups": whole.iloc[start:end]}
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
@@ -261,20 +293,25 @@ def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     return like(column, dtype)
 
 
+def _columns_of(rows: Any) -> list[Any]:
+    """The columns of a table."""
+    return [column_at(rows, name) for name in names_of(rows)]
+
+
 def _text_type(text: pa.Array) -> pa.DataType:
     return pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
 
 
-def _to_host(column: Any, dtype: Any, fetch: Fetch) -> Any:
-    """A column of groups in a host dtype."""
+def _to_host(columns: list[plc.Column], dtype: Any, fetch: Fetch) -> Any:
+    """Columns of groups, one behind the other, in a host dtype."""
     if isinstance(dtype, pd.StringDtype):
-        return restored_text(text_on_host(view(column), fetch), dtype)
-    return restored(*on_host(view(column), fetch), dtype)
+        return restored_text(text_on_host(columns, fetch), dtype)
+    return restored(*on_host(columns, fetch), dtype)
 
 
-def _field(column: Any, state: str, empty: Any, of: Any, fetch: Fetch) -> Any:
+def _field(columns: list[plc.Column], state: str, empty: Any, of: Any, fetch: Fetch) -> Any:
     """A field of a state as the host engine has it."""
-    values, valid = on_host(view(column), fetch)
+    values, valid = on_host(columns, fetch)
     if state in _OF_VALUES:
         return restored(values, valid, of)
     if valid is None:

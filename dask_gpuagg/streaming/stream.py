@@ -20,6 +20,7 @@ from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
 from dask_gpuagg.streaming.parts import loads, parts_of
+from dask_gpuagg.streaming.tables import MOST_GROUPS, PARTS, Tables
 
 # Of groups that are merged at the end only.
 _FEW_ROWS = 1 << 22
@@ -45,8 +46,11 @@ class Device(Protocol):
     def load(self, batch: Batch) -> Any:
         """The columns of a batch, in device memory."""
 
-    def partial(self, columns: Any, plan: Plan) -> Any:
-        """The groups of loaded rows, in device memory."""
+    def partial(self, columns: Any, plan: Plan, parts: int) -> list[Any]:
+        """The groups of loaded rows, in device memory: a table for each part of the key hashes."""
+
+    def divided(self, table: Any, plan: Plan, parts: int) -> list[Any]:
+        """A table in such parts; it may be released only with the last of them."""
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         """The groups of several tables, in the order of their rows.
@@ -60,11 +64,11 @@ class Device(Protocol):
     def nbytes(self, table: Any) -> int:
         """Device memory of a table."""
 
-    def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
-        """A table as a partial of the host engine."""
+    def to_host(self, tables: list[Any], plan: Plan, like: Batch) -> Any:
+        """Tables that share no group as a partial of the host engine."""
 
     def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
-        """The same, divided by key hash."""
+        """A table as partials of the host engine, divided by key hash."""
 
     def from_host(self, partials: list[Any], plan: Plan) -> Any:
         """Partials of the host as one table: of equal dtypes, categories in one order."""
@@ -92,9 +96,8 @@ class Stream:
     by_host: int = 0
     # in the order of their rows: partials of the host
     finished: list[Any] = field(default_factory=list)
-    # behind those, tables of the device, and the rows of the first after its merge
-    tables: list[Any] = field(default_factory=list)
-    merged_rows: int = 0
+    # behind those
+    tables: Tables = field(default_factory=Tables)
     # a batch of the rows that the tables are of: its dtypes are theirs
     like: Batch = ()
     # of tables that were too large: partials of the host, by part and in order
@@ -106,58 +109,78 @@ class Stream:
     def take(self, waiting: deque[tuple[Batch, Future[Any]]]) -> None:
         """Group the first batch of those that wait."""
         batch, loaded = waiting.popleft()
-        table = self._grouped(loaded.result)
+        made = self._grouped(loaded.result)
         # the future keeps what it has loaded
         del loaded
-        if table is None:
+        if made is None:
             self.sizes.refused()
             self.device.release()
             self._step_down(batch)
             return
-        self._hold(batch, table)
+        self._hold(batch, made)
         # a merge releases its tables, which nothing else may keep
-        del table
+        del made
         self._merge_what_has_grown()
 
-    def _hold(self, batch: Batch, table: Any) -> None:
+    def _hold(self, batch: Batch, made: list[Any]) -> None:
         if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
             self.spill()
-        self.sizes.grouped(sum(map(len, batch)), self.device.rows(table), _bytes_of_batch(batch))
-        self.tables.append(table)
+        groups = sum(map(self.device.rows, made))
+        self.sizes.grouped(sum(map(len, batch)), groups, _bytes_of_batch(batch))
+        self.tables.add(made)
         self.like = batch[:1]
 
     def _merge_what_has_grown(self) -> None:
-        held = sum(map(self.device.rows, self.tables))
-        many = held > max(_FEW_ROWS, 2 * self.merged_rows)
-        large = 0 < self.sizes.kept < self._held_bytes()
-        if len(self.tables) > 1 and (many or large):
+        many = self._held_rows() > max(_FEW_ROWS, 2 * self.tables.merged_rows)
+        large = 0 < self._kept < self._held_bytes()
+        if self.tables.can_merge and (many or large):
             self.merge()
+            if self.tables.number == 1 and self.tables.merged_rows > MOST_GROUPS:
+                self._attempt(lambda: self.tables.divide(self._in_parts))
+
+    def _in_parts(self, table: Any) -> list[Any]:
+        return self.device.divided(table, self.plan, PARTS)
+
+    @property
+    def _kept(self) -> int:
+        """Bytes of groups that stay: those of parts are held twice one part at a time."""
+        return self.sizes.kept if self.tables.number == 1 else self.sizes.kept * 3 // 2
+
+    def _held_rows(self) -> int:
+        return sum(map(self.device.rows, self.tables))
 
     def _held_bytes(self) -> int:
         return sum(map(self.device.nbytes, self.tables))
 
     def merge(self, last: bool = False) -> None:
-        """Merge the tables of the device into one; where that does not fit, they leave.
+        """Merge the tables of the device; where that does not fit, they leave.
 
-        The last one leaves in parts only where others have left: it is whole then.
+        The last ones leave in parts only where others have left: they are whole then.
         """
-        if len(self.tables) < 2:
+        if not self.tables.can_merge:
             return
-        made = self._attempt(lambda: self.device.merged(self.tables, self.plan))
-        if made is None:
+        if self._attempt(self._merged) is None:
             self.leave()
             return
-        self.tables, self.merged_rows = [made], self.device.rows(made)
-        room = max(self.sizes.kept, self.sizes.most)
-        if self.device.nbytes(made) > room and not last:
+        if self._held_bytes() > max(self._kept, self.sizes.most) and not last:
             self.leave()
+
+    def _merged(self) -> Tables:
+        self.tables.merge(lambda part: self.device.merged(part, self.plan), self.device.rows)
+        return self.tables
 
     def spill(self) -> None:
         """Move the tables of the device to the host."""
-        tables, self.tables, self.merged_rows = self.tables, [], 0
+        together = not self.tables.can_merge
+        self._to_host(self.tables.take(), together)
+
+    def _to_host(self, tables: list[Any], together: bool = False) -> None:
+        if together and tables:
+            self.finished.append(self.device.to_host(tables, self.plan, self.like))
+            tables.clear()
         tables.reverse()
         while tables:
-            self.finished.append(self.device.to_host(tables.pop(), self.plan, self.like))
+            self.finished.append(self.device.to_host([tables.pop()], self.plan, self.like))
         self.like = ()
 
     def leave(self) -> None:
@@ -165,23 +188,23 @@ class Stream:
 
         So what is to be merged later can be merged part by part on the device.
         """
-        dtypes = _dtypes_of(self.like)
+        dtypes, capacity, rows = _dtypes_of(self.like), self.capacity, self._held_rows()
+        tables = self.tables.take()
         if not self.plan.order_sensitive and (
             not self.parts or _are_same(dtypes, self.part_dtypes)
         ):
             self.part_dtypes, self.part_like = dtypes, self.like
-            self.part_capacity = self.capacity
-            rows = sum(map(self.device.rows, self.tables))
-            number = len(self.parts) or max(2, parts_of(_GROWTH * rows, self.part_capacity))
-            while self.tables:
-                divided = self._attempt(lambda: self._divided(self.tables[0], number))
+            self.part_capacity = capacity
+            number = len(self.parts) or max(2, parts_of(_GROWTH * rows, capacity))
+            while tables:
+                divided = self._attempt(lambda: self._divided(tables[0], number))
                 if divided is None:
                     break
-                del self.tables[0]
+                del tables[0]
                 self.parts = self.parts or [[] for _ in divided]
                 for part, piece in zip(self.parts, divided, strict=True):
                     part.append(piece)
-        self.spill()
+        self._to_host(tables)
 
     def _divided(self, table: Any, number: int) -> list[Any]:
         return self.device.to_host_in_parts(table, self.plan, self.like, number)
@@ -189,8 +212,7 @@ class Stream:
     @property
     def capacity(self) -> int:
         """Groups that a table of the device may have, by the bytes of those it has."""
-        rows = sum(map(self.device.rows, self.tables))
-        row_bytes = self._held_bytes() / max(rows, 1)
+        row_bytes = self._held_bytes() / max(self._held_rows(), 1)
         return max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
 
     def finish(self) -> list[Any]:
@@ -235,11 +257,12 @@ class Stream:
         if table is None:
             groups = [piece["groups"].reset_index(drop=True) for piece in pieces]
             return host.combine([{"groups": each} for each in groups], self.plan)
-        return self.device.to_host(table, self.plan, self.part_like)
+        return self.device.to_host([table], self.plan, self.part_like)
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
         """The groups of what a call loads; None where device memory does not suffice."""
-        return self._attempt(lambda: self.device.partial(load(), self.plan))
+        parts = self.tables.number
+        return self._attempt(lambda: self.device.partial(load(), self.plan, parts))
 
     def _attempt(self, make: Callable[[], Any]) -> Any | None:
         try:
@@ -251,10 +274,10 @@ class Stream:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         if self.tables:
             self.leave()
-        table = self._grouped(lambda: self.device.load(batch))
-        if table is not None:
-            self._hold(batch, table)
-            del table
+        made = self._grouped(lambda: self.device.load(batch))
+        if made is not None:
+            self._hold(batch, made)
+            del made
             self._merge_what_has_grown()
             return
         if sum(map(len, batch)) > _LEAST_ROWS:

@@ -5,6 +5,7 @@ Threads fill and empty the buffers: one core copies slower than the link to the 
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
@@ -86,10 +87,14 @@ class Pinned:
         """Start copies on the stream; when this returns, the host memory is read."""
         self._run(staging.upload, copies)
 
-    def fetch(self, address: int, size: int) -> npt.NDArray[np.uint8]:
-        """Bytes of the device, behind what is on the stream."""
-        made = np.empty(size, np.uint8)
-        self._run(staging.download, [Copy(made, address)])
+    def fetch(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint8]:
+        """Bytes from addresses of the device, so many each, behind what is on the stream."""
+        ends = list(itertools.accumulate((size for _, size in places), initial=0))
+        made = np.empty(ends[-1], np.uint8)
+        pairs = zip(places, ends[:-1], strict=True)
+        self._run(
+            staging.download, [Copy(made[at : at + size], place) for (place, size), at in pairs]
+        )
         return made
 
     def _run(self, loop: Callable[..., int], copies: Sequence[Copy]) -> None:

@@ -90,3 +90,25 @@ def test_tables_of_partials_stack_as_cudf_stacks_them() -> None:
             assert ours[name].dtype == theirs[name].dtype
             found, wanted = ours[name].to_arrow(), theirs[name].to_arrow()
             assert repr(found.to_pylist()) == repr(wanted.to_pylist())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5_000])
+def test_equal_keys_are_in_one_part(rows: int) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device.exchange import divided
+
+    rng = np.random.default_rng(rows)
+    whole = pd.DataFrame(
+        {"a": rng.integers(-3, 40, rows), "b": rng.choice([-0.0, 0.0, 1.5, np.nan], rows)}
+    )
+    whole["c"] = rng.random(rows)
+    table = cudf.from_pandas(whole, nan_as_null=True)
+    pieces = [each.to_pandas() for each in divided(table, 2, 8)]
+    assert len(pieces) == 8
+    found = pd.concat(pieces, keys=range(8), names=["part", None]).reset_index(0)
+    assert sorted(found["c"]) == sorted(whole["c"])
+    of_key = found.assign(b=found["b"].fillna(9) + 0.0).groupby(["a", "b"])["part"].nunique()
+    assert (of_key == 1).all()
+    if rows > 1:
+        assert found["part"].nunique() == 8

@@ -179,6 +179,41 @@ def test_groups_beyond_a_batch_stay_on_the_device(monkeypatch: pytest.MonkeyPatc
     assert_same(ours, whole.groupby("k").x.agg(asked), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("keys", [["k"], ["kf"], ["ks", "k"], ["kc", "kt"], ["kz", "kb"]])
+def test_many_groups_are_grouped_part_by_part(
+    keys: list[str], dropna: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are divided as groups are; those whose order counts after they are grouped."""
+    from dask_gpuagg.streaming import stream
+    from dask_gpuagg.streaming.batches import Sizes
+    from dask_gpuagg.streaming.gpu import Gpu
+
+    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 18, 1 << 19, kept=1 << 30))
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "MOST_GROUPS", 20)
+    parts: list[int] = []
+    real = Gpu.partial
+
+    def counted(self: Gpu, loaded: Any, plan: Any, number: int) -> list[Any]:
+        parts.append(number)
+        return real(self, loaded, plan, number)
+
+    monkeypatch.setattr(Gpu, "partial", counted)
+    whole = frame()
+    whole["kf"] = np.where(whole["kf"] == 0, -0.0, whole["kf"])
+    collection = dd.from_pandas(whole, npartitions=6).persist()
+    asked = {c: ASKED[c] for c in ("f", "i", "t", "d")}
+    check(collection, whole, keys, asked, dropna=dropna)
+    assert set(parts) == {1, stream.PARTS}
+    parts.clear()
+    unordered = {"f": ["sum", "var", "min"], "i": ["count", "max"]}
+    check(collection, whole, keys, unordered, dropna=dropna)
+    assert set(parts) == {1, stream.PARTS}
+    with dask.config.set({"gpuagg.deterministic": True}):
+        check(collection, whole, keys, {"f": ["sum", "mean"]}, dropna=dropna)
+
+
 def test_slices_of_tables_that_do_not_merge_are_those_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -209,8 +244,15 @@ def test_slices_of_tables_that_do_not_merge_are_those_tables(
     assert len(refused) == 3
 
 
+@pytest.mark.parametrize("undivided", [1 << 16, 1 << 27])
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 1.0])
-def test_less_memory_than_rows_need(share: float, limited: Callable[[int], Any]) -> None:
+def test_less_memory_than_rows_need(
+    share: float, undivided: int, limited: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dask_gpuagg.streaming import stream
+
+    monkeypatch.setattr(stream, "MOST_GROUPS", undivided)
+    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
     rng = np.random.default_rng(5)
     rows = 2_000_000
     whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})

@@ -61,11 +61,16 @@ class FakeDevice:
         self.log.append(f"load {rows}")
         return made[: len(part.keys)], made[len(part.keys) :]
 
-    def partial(self, columns: Any, plan: Plan) -> Any:
+    def partial(self, columns: Any, plan: Plan, parts: int) -> list[Any]:
         keys, values = columns
         made = host.partial(keys, values, pd.RangeIndex(len(keys[0])), plan)
         self._take(len(made["groups"]), "groups")
-        return made
+        return [made] if parts == 1 else host.split(made, plan, parts)
+
+    def divided(self, table: Any, plan: Plan, parts: int) -> list[Any]:
+        self._take(2 * self.rows(table), "division")
+        self.log.append(f"divide in {parts}")
+        return host.split(table, plan, parts)
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         self.log.append(f"merge {len(tables)}")
@@ -81,9 +86,10 @@ class FakeDevice:
         columns = [groups[name] for name in groups.columns]
         return host.bytes_of(columns)
 
-    def to_host(self, table: Any, plan: Plan, like: Batch) -> Any:
+    def to_host(self, tables: list[Any], plan: Plan, like: Batch) -> Any:
         self.log.append("leave")
-        return _decoded(table, [key.dtype for key in like[0].part.keys])
+        whole = pd.concat([table["groups"] for table in tables], ignore_index=True)
+        return _decoded({"groups": whole}, [key.dtype for key in like[0].part.keys])
 
     def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
         self._take(2 * self.rows(table), "split")

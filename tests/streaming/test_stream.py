@@ -55,9 +55,16 @@ def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFra
     limit=st.integers(0, 200),
     most=st.integers(100, 4_000),
     ordered=st.booleans(),
+    undivided=st.sampled_from([5, 20, 1 << 27]),
 )
 def test_every_way_down_gives_the_same_groups(
-    lengths: list[int], groups: int, nbytes: int, limit: int, most: int, ordered: bool
+    lengths: list[int],
+    groups: int,
+    nbytes: int,
+    limit: int,
+    most: int,
+    ordered: bool,
+    undivided: int,
 ) -> None:
     pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
     whole = pd.concat(pieces, ignore_index=True)
@@ -67,6 +74,7 @@ def test_every_way_down_gives_the_same_groups(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "_LEAST_ROWS", 8)
         patch.setattr(stream, "_FEW_ROWS", 16)
+        patch.setattr(stream, "MOST_GROUPS", undivided)
         made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
     theirs = expected(whole)[list(asked)]
     pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
@@ -126,6 +134,58 @@ def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
     pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
 
 
+@pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first", "last")])
+def test_many_groups_are_divided_and_merged_part_by_part(
+    asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay on the device, and leave it as one partial."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
+    monkeypatch.setattr(stream, "PARTS", 4)
+    pieces = [frame(1_000, 3_000, seed) for seed in range(12)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, asked)
+    device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20))
+    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert device.log.count("divide in 4") == 1
+    after = device.log[device.log.index("divide in 4") :]
+    merges = [line for line in after if line.startswith("merge")]
+    assert merges
+    assert len(merges) % 4 == 0
+    assert device.log.count("leave") == 1
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in asked})
+    assert len(made["groups"]) == len(theirs)
+    pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
+
+
+def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that come then are undivided again; a division that does not fit is left out."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
+    monkeypatch.setattr(stream, "PARTS", 4)
+    pieces = [frame(1_000, 4_000, seed) for seed in range(12)]
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, ("sum", "min"))
+    device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20), limit=4_000)
+    refused: list[str] = []
+    merged = device.merged
+
+    def refusing(tables: list[Any], plan: Plan) -> Any:
+        if device.log.count("divide in 4") and not refused:
+            refused.append("merge")
+            raise MemoryError
+        return merged(tables, plan)
+
+    monkeypatch.setattr(device, "merged", refusing)
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert refused
+    assert any(line.startswith("split in") for line in device.log)
+    by = whole.groupby("k").x
+    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+
+
 def test_groups_that_would_outgrow_the_device_are_merged_first() -> None:
     pieces = [frame(1_000, 3_000, 1)] * 6
     plan = plan_of(pieces[0], ("sum", "min"))
@@ -180,9 +240,9 @@ def test_copies_run_ahead_of_the_kernels() -> None:
             order.append("copy")
             return super().load(batch)
 
-        def partial(self, columns: Any, plan: Plan) -> Any:
+        def partial(self, columns: Any, plan: Plan, parts: int) -> list[Any]:
             order.append("group")
-            return super().partial(columns, plan)
+            return super().partial(columns, plan, parts)
 
     parts = [inputs_of(piece, ["k"], plan) for piece in pieces]
 

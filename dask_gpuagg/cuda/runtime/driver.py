@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import queue
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+# Bytes of pinned memory for what is read back, and addresses of it, as many as threads have read
+# at once.
+_LANDING_BYTES = 1 << 16
+_landings: queue.SimpleQueue[int] = queue.SimpleQueue()
 
 
 class DriverError(RuntimeError):
@@ -202,9 +209,28 @@ def read_back(
     into : ctypes.Structure, array, ctypes.c_uint32 or ctypes.c_uint64
     stream : int
     """
-    driver = bindings()
-    checked(driver.cuMemcpyDtoHAsync(ctypes.addressof(into), pointer, ctypes.sizeof(into), stream))
+    driver, size, target = bindings(), ctypes.sizeof(into), ctypes.addressof(into)
+    # a copy to pageable memory keeps the copies of all threads waiting for the kernels before it
+    landing = _landing() if size <= _LANDING_BYTES else None
+    checked(driver.cuMemcpyDtoHAsync(target if landing is None else landing, pointer, size, stream))
     checked(driver.cuStreamSynchronize(stream))
+    if landing is not None:
+        ctypes.memmove(target, landing, size)
+        _landings.put(landing)
+
+
+def _landing() -> int | None:
+    """The address of pinned memory that no thread uses; None where the host has none left."""
+    with suppress(queue.Empty):
+        return _landings.get_nowait()
+    driver = bindings()
+    portable = driver.CU_MEMHOSTALLOC_PORTABLE
+    try:
+        return int(checked(driver.cuMemHostAlloc(_LANDING_BYTES, portable)))
+    except DriverError as error:
+        if not error.passes:
+            raise
+    return None
 
 
 @cache

@@ -110,6 +110,20 @@ def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     return taken(whole, order), ends
 
 
+def divided(whole: Any, keys: int, parts: int) -> list[Any]:
+    """A table divided by the hash of its first columns, as slices of one.
+
+    By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
+    their dtypes are equal. The order of the rows is lost.
+    """
+    names = names_of(whole)
+    columns = plc.Table([view_at(whole, name) for name in names])
+    made, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
+    ordered = _like(whole, names, made)
+    ends = [*starts[1:parts], len(ordered)]
+    return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     # sorted by as few bits as number the buckets
     of_row = of_row.astype(np.min_scalar_type(buckets - 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import queue
 import subprocess
 import sys
 from typing import Any
@@ -106,3 +108,62 @@ def test_a_stopwatch_destroys_every_event_once(monkeypatch: pytest.MonkeyPatch) 
     watch.destroy()
     assert sorted(gone) == list(range(9)) == list(range(next(made)))
     assert watch.is_done()
+
+
+class Memory:
+    """A driver whose device is the host's memory, and which says where copies went."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pinned: int) -> None:
+        from cuda.bindings import driver as bindings
+
+        self.status, self.refusal = bindings.CUresult, "CUDA_ERROR_OUT_OF_MEMORY"
+        self.pinned, self.targets, self.kept = pinned, list[int](), list[Any]()
+        for name in ("cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuMemHostAlloc"):
+            monkeypatch.setattr(bindings, name, getattr(self, name))
+        monkeypatch.setattr(driver, "_landings", queue.SimpleQueue())
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[Any, int]:
+        if len(self.kept) == self.pinned:
+            return getattr(self.status, self.refusal), 0
+        self.kept.append(ctypes.create_string_buffer(size))
+        return self.status.CUDA_SUCCESS, ctypes.addressof(self.kept[-1])
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> tuple[Any]:
+        self.targets.append(target)
+        ctypes.memmove(target, source, size)
+        return (self.status.CUDA_SUCCESS,)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[Any]:
+        return (self.status.CUDA_SUCCESS,)
+
+    def read(self, words: int) -> bool:
+        """Read some words back; whether they came through pinned memory."""
+        source = (ctypes.c_uint32 * words)(*range(words))
+        into = (ctypes.c_uint32 * words)()
+        driver.read_back(ctypes.addressof(source), into, 0)
+        assert list(into) == list(range(words))
+        return self.targets[-1] in map(ctypes.addressof, self.kept)
+
+
+def test_what_is_read_back_comes_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is used again; large reads, and those of a host that has none, go without."""
+    memory = Memory(monkeypatch, pinned=1)
+    assert memory.read(7)
+    assert memory.read(driver._LANDING_BYTES // 4)
+    assert not memory.read(driver._LANDING_BYTES // 4 + 1)
+    assert len(memory.kept) == 1
+    taken = driver._landing()
+    assert taken is not None
+    # another thread has it
+    assert not memory.read(7)
+    driver._landings.put(taken)
+    assert memory.read(7)
+    assert len(memory.kept) == 1
+
+
+def test_refusals_other_than_of_memory_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch, pinned=0)
+    assert not memory.read(1)
+    memory.refusal = "CUDA_ERROR_NOT_INITIALIZED"
+    with pytest.raises(driver.DriverError, match="NOT_INITIALIZED"):
+        memory.read(1)
