@@ -16,6 +16,8 @@ from benchmarks.first_compiling import Compilations, Compiled, line, record
 from dask_gpuagg.cuda.runtime import background, compiler
 from tests.cuda.runtime.test_compiler import TINY
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_needed_units_are_told_from_guesses() -> None:
     class Source:
@@ -83,3 +85,24 @@ def test_a_child_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert next(found) == {"query": 1}
     with pytest.raises(subprocess.CalledProcessError):
         next(found)
+
+
+def test_the_tables_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    import result_tables
+
+    arms = {"stock": 0.25, "empty cache": 0.5, "filled cache": 0.3}
+    queries = [
+        {"query": "five by 1M int32", "arm": arm, "first_s": first, "warm_s": first / 10}
+        for arm, first in arms.items()
+    ]
+    compiling = [
+        {"query": "one sum by string", "groups": groups, "needed_s": 0.416, "of_one_core_s": 1.25}
+        for groups in (1_000, 50_000_000)
+    ]
+    report = {"machine": {"usable_cores": 16}, "queries": queries, "compiling": compiling}
+    made = result_tables.first_use(json.dumps(report)).splitlines()
+    assert "| five by 1M int32 | 250 | 500 | 300 | 25 | 30 |" in made
+    assert "| query | 1,000 groups | 50,000,000 groups |" in made
+    assert "| one sum by string | 0.42 (1.2) | 0.42 (1.2) |" in made
+    assert any("by 16 cores" in each for each in made)
