@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 ROWS = 50_000_000
 GROUPS = (1_000, 1_000_000, 50_000_000)
-# Keys side by side, the same times a large prime, and text.
-KEYS = ("int64", "int64, far apart", "string")
-FAR = 7_000_000_003
+# Keys side by side, anywhere in 64 bits, and text.
+KEYS = ("int64", "int64 of 64 bits", "string")
+# Odd, so that no two numbers have the same product modulo 2**64, and these lie in no steps.
+SCATTERING = 0x9E3779B97F4A7C15 - 2**64
 SPECS: dict[str, dict[str, list[str]]] = {
     "one sum": {"v": ["sum"]},
     "five": {"v": ["sum", "count", "min", "max"], "w": ["mean"]},
@@ -166,7 +167,7 @@ def frame(key: str, groups: int, rows: int) -> Any:
     import cupy as cp
 
     numbers = cp.arange(rows, dtype="int64") * 2_654_435_761 % groups
-    made = cudf.DataFrame({"k": numbers * (FAR if key.endswith("apart") else 1)})
+    made = cudf.DataFrame({"k": numbers * (SCATTERING if key.endswith("bits") else 1)})
     if key == "string":
         made["k"] = "key " + made["k"].astype(str)
     values = cp.arange(rows, dtype="int64") % 97

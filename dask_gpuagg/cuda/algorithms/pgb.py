@@ -31,6 +31,7 @@ from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
+from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
@@ -168,16 +169,32 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     return no_targets(call.query)
 
 
-def _suffix(decision: Partitioned) -> str:
+def kernels_of_decision(query: Query, device: Device, decision: Partitioned) -> tuple[str, str]:
+    """The kernel that scatters rows, and the one that groups those of a partition.
+
+    Parameters
+    ----------
+    query : Query
+        ``decision.partition_query``.
+    device : Device
+    decision : Partitioned
+    """
+    suffix = "" if decision.base is None else "_narrow"
     if decision.window:
-        return "_striped"
-    return "" if decision.base is None else "_narrow"
+        suffix = "_striped"
+    grouping = "aggregate"
+    if isinstance(decision, PgbFold):
+        grouping = "fold"
+    elif isinstance(decision, Pgb) and decision.crowded:
+        grouping = "aggregate_crowded"
+    scatter, _, _ = partitioning.scatter_of(query, device, decision)
+    return scatter + suffix, grouping + suffix
 
 
 def _scatter(decision: Partitioned, copies: _Copies) -> None:
     call, query = copies.call, copies.call.query
-    kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
-    kernel += _suffix(decision)
+    kernel, _ = kernels_of_decision(query, call.device, decision)
+    _, tile, shared = partitioning.scatter_of(query, call.device, decision)
     hot = (_hot_keys(query, decision),) if decision.hot_buckets else ()
     for args, columns, rows in call.over(call.args):
         operands = (args, copies.partitions, columns, copies.columns, *hot)
@@ -266,16 +283,16 @@ def _aggregate(
 
 def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
     call, query = copies.call, copies.call.query
-    kernel, slots = "aggregate", decision.shared_slots
+    _, kernel = kernels_of_decision(query, call.device, decision)
+    slots = decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
         shared = slots * partitioning.hashed_bytes(query, decision.base)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(query)
+        shared += skew.crowd_bytes(query)
     operands = (call.args, copies.partitions, copies.columns, targets)
-    kernel += _suffix(decision)
     call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
 
 
@@ -292,8 +309,8 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
         ctypes.c_void_p(places),
     )
     shared = folding.fold_bytes(call.device)
-    name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
+    _, kernel = kernels_of_decision(call.query, call.device, decision)
+    call.launch(kernel, decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:
