@@ -47,6 +47,13 @@ def compile_ahead(query: Query, rows: int, groups: int | None = None) -> None:
         prepared(asked, device)[1].begin(unit)
 
 
+def begin(query: Query, device: Device, decision: Decision) -> None:
+    """Let all kernels of a decision be compiled, of which a call has launched some at most."""
+    for asked, unit in units_of(query, device, decision):
+        if unit in asked.units:
+            prepared(asked, device)[1].begin(unit)
+
+
 def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wanted:
     """What a call is likely to need, what it needs surely in front.
 
