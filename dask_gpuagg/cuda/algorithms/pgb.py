@@ -179,22 +179,29 @@ def kernels_of_decision(query: Query, device: Device, decision: Partitioned) -> 
     device : Device
     decision : Partitioned
     """
-    suffix = "" if decision.base is None else "_narrow"
-    if decision.window:
-        suffix = "_striped"
-    grouping = "aggregate"
-    if isinstance(decision, PgbFold):
-        grouping = "fold"
-    elif isinstance(decision, Pgb) and decision.crowded:
-        grouping = "aggregate_crowded"
     scatter, _, _ = partitioning.scatter_of(query, device, decision)
-    return scatter + suffix, grouping + suffix
+    return scatter + _suffix(decision), _grouping(decision)
+
+
+def _suffix(decision: Partitioned) -> str:
+    if decision.window:
+        return "_striped"
+    return "" if decision.base is None else "_narrow"
+
+
+def _grouping(decision: Partitioned) -> str:
+    kernel = "aggregate"
+    if isinstance(decision, PgbFold):
+        kernel = "fold"
+    elif isinstance(decision, Pgb) and decision.crowded:
+        kernel = "aggregate_crowded"
+    return kernel + _suffix(decision)
 
 
 def _scatter(decision: Partitioned, copies: _Copies) -> None:
     call, query = copies.call, copies.call.query
-    kernel, _ = kernels_of_decision(query, call.device, decision)
-    _, tile, shared = partitioning.scatter_of(query, call.device, decision)
+    kernel, tile, shared = partitioning.scatter_of(query, call.device, decision)
+    kernel += _suffix(decision)
     hot = (_hot_keys(query, decision),) if decision.hot_buckets else ()
     for args, columns, rows in call.over(call.args):
         operands = (args, copies.partitions, columns, copies.columns, *hot)
@@ -283,7 +290,6 @@ def _aggregate(
 
 def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
     call, query = copies.call, copies.call.query
-    _, kernel = kernels_of_decision(query, call.device, decision)
     slots = decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(query)
@@ -293,7 +299,8 @@ def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> Non
     if decision.crowded:
         shared += skew.crowd_bytes(query)
     operands = (call.args, copies.partitions, copies.columns, targets)
-    call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
+    blocks, threads = decision.blocks, query.threads
+    call.launch(_grouping(decision), blocks, threads, *operands, shared=shared)
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
@@ -309,8 +316,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
         ctypes.c_void_p(places),
     )
     shared = folding.fold_bytes(call.device)
-    _, kernel = kernels_of_decision(call.query, call.device, decision)
-    call.launch(kernel, decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
+    call.launch(_grouping(decision), decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:
