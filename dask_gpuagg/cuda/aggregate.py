@@ -12,12 +12,11 @@ from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
-from dask_gpuagg.cuda.choice import choose, correction, summary
+from dask_gpuagg.cuda.choice import correction, summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
-from dask_gpuagg.cuda.dictionary import DICTIONARY_FROM, units_of_dictionary
+from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
-from dask_gpuagg.cuda.query.instantiations import first_units
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
@@ -181,28 +180,6 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
-def compile_ahead(query: Query, rows: int, groups: int) -> None:
-    """Let the kernels be compiled, in the background, that another such call is likely to launch.
-
-    Parameters
-    ----------
-    query : Query
-    rows, groups : int
-        Of the call that was.
-    """
-    device, sampled = current_device(), rows >= summary.SAMPLED_FROM
-    # a sample usually finds the first of the narrower representations of the keys, if there are any
-    for each in representations_of(query)[: 2 if sampled else 1]:
-        asked, own = prepared(each, device)
-        many = groups > choose.shared_capacity(asked, device)
-        own.begin(*first_units(asked.units, sampled, many))
-    if rows >= DICTIONARY_FROM:
-        for each, units in units_of_dictionary(query, groups > _FEW):
-            prepared(each, device)[1].begin(*units)
-
-
-# Groups whose numbers, integers of a narrow range, fit shared memory with most states.
-_FEW = 4_000
 # Units of the kernels that choose and make a representation of the keys.
 _REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
 

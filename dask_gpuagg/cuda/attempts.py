@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from dask_gpuagg.cuda.ahead import begin
 from dask_gpuagg.cuda.algorithms.direct import direct
 from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
 from dask_gpuagg.cuda.algorithms.key_runs import sgb
@@ -44,6 +45,7 @@ from dask_gpuagg.cuda.keys.words import (
     verified,
 )
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.numbering import numbering_of
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, sampled
@@ -118,6 +120,10 @@ class Attempt:
         done = None
         try:
             done = algorithm(call, self.decision)
+        except KernelsCompiling:
+            # what it would have launched next compiles side by side with what it lacks
+            begin(call.query, call.device, self.decision)
+            raise
         except MemoryError as error:
             if not self.spares_memory:
                 raise

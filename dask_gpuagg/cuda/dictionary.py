@@ -124,6 +124,20 @@ def numbered(asked: Query) -> Query:
     return replace(asked, keys=(KeyPart("u32", masked),))
 
 
+def may_serve(asked: Query, rows: int, groups: int | None) -> bool:
+    """Whether rows are so many, and strings so few, that a dictionary may be made of them.
+
+    Parameters
+    ----------
+    asked : Query
+    rows : int
+    groups : int, optional
+        None where they are not known.
+    """
+    many = asked.may_be_short and rows >= DICTIONARY_FROM
+    return many and (groups is None or groups * _ROWS_OF_GROUP <= rows)
+
+
 def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
     """The queries whose kernels a call by a dictionary launches, each with its likely units.
 

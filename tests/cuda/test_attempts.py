@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
 from dask_gpuagg.cuda.choice import choose
@@ -23,6 +23,7 @@ from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import numbering, repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_window import SUM, dense
@@ -121,6 +122,27 @@ def test_memory_errors_are_raised_unless_another_attempt_follows(
     assert attempt.run() is None
     assert attempt.refused == "std::bad_alloc"
     assert call.held == []
+
+
+def test_what_a_decision_launches_compiles_side_by_side(
+    run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[Query, str]] = []
+
+    def prepared(query: Query, device: Any) -> Any:
+        return query, SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
+
+    def fail(call: Any, decision: Decision) -> None:
+        raise KernelsCompiling("scatter")
+
+    monkeypatch.setattr(ahead, "prepared", prepared)
+    run_by(fail)
+    expected = {PARTS: ["scatter", "aggregate"], WINDOW: ["direct_shared"], HGB: ["hgb"]}
+    for decision, units in expected.items():
+        begun.clear()
+        with pytest.raises(KernelsCompiling, match="scatter"):
+            Attempt(Columns().call(SUM), decision).run()
+        assert begun == [(SUM, unit) for unit in units]
 
 
 def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], None]) -> None:

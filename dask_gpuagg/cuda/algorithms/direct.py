@@ -49,9 +49,9 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     if call.check:
         call.check()
     shared = choose.direct_bytes(query, decision)
-    kernel = "direct_far" if decision.far else "direct_shared"
+    kernel = kernel_of_decision(decision)
     if not decision.in_shared:
-        kernel, marks = "direct_global", 4 * math.ceil(keys / 32)
+        marks = 4 * math.ceil(keys / 32)
         window.present = call.allocate(marks).ptr
         fill(window.present, 0, marks, call.handle)
     for own, columns, _ in call.over(args):
@@ -71,3 +71,10 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
         if counters.homeless:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
+
+
+def kernel_of_decision(decision: Direct) -> str:
+    """The kernel that adds rows to the slots of their keys."""
+    if not decision.in_shared:
+        return "direct_global"
+    return "direct_far" if decision.far else "direct_shared"

@@ -31,6 +31,7 @@ from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
+from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
@@ -168,10 +169,33 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
     return no_targets(call.query)
 
 
+def kernels_of_decision(query: Query, device: Device, decision: Partitioned) -> tuple[str, str]:
+    """The kernel that scatters rows, and the one that groups those of a partition.
+
+    Parameters
+    ----------
+    query : Query
+        ``decision.partition_query``.
+    device : Device
+    decision : Partitioned
+    """
+    scatter, _, _ = partitioning.scatter_of(query, device, decision)
+    return scatter + _suffix(decision), _grouping(decision)
+
+
 def _suffix(decision: Partitioned) -> str:
     if decision.window:
         return "_striped"
     return "" if decision.base is None else "_narrow"
+
+
+def _grouping(decision: Partitioned) -> str:
+    kernel = "aggregate"
+    if isinstance(decision, PgbFold):
+        kernel = "fold"
+    elif isinstance(decision, Pgb) and decision.crowded:
+        kernel = "aggregate_crowded"
+    return kernel + _suffix(decision)
 
 
 def _scatter(decision: Partitioned, copies: _Copies) -> None:
@@ -266,17 +290,17 @@ def _aggregate(
 
 def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
     call, query = copies.call, copies.call.query
-    kernel, slots = "aggregate", decision.shared_slots
+    slots = decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
         shared = slots * partitioning.hashed_bytes(query, decision.base)
     if decision.crowded:
-        kernel, shared = "aggregate_crowded", shared + skew.crowd_bytes(query)
+        shared += skew.crowd_bytes(query)
     operands = (call.args, copies.partitions, copies.columns, targets)
-    kernel += _suffix(decision)
-    call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
+    blocks, threads = decision.blocks, query.threads
+    call.launch(_grouping(decision), blocks, threads, *operands, shared=shared)
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
@@ -296,8 +320,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
         *(ctypes.c_void_p(places), ctypes.c_void_p(words)),
     )
     shared = folding.fold_bytes(call.device)
-    name = "fold" + _suffix(decision)
-    call.launch(name, decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
+    call.launch(_grouping(decision), decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
 
 
 def _clear_beside(call: Call, slots: int) -> Table:

@@ -15,8 +15,8 @@ from dask_gpuagg.cuda.aggregate import (
     Part,
     Run,
     aggregate,
-    compile_ahead,
 )
+from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
@@ -99,6 +99,7 @@ def grouped(
 
 def _meanwhile(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served | None:
     """What libcudf makes while kernels compile; None where device memory does not suffice."""
+    compile_ahead(query, keys[0].size())
     try:
         served = _served(query, keys, inputs, why)
     except MemoryError:
