@@ -3,7 +3,7 @@
 ``python -m benchmarks.deterministic --rows 2e7`` sums a float64 column of host partitions, and with
 ``--engine device`` one of cuDF, by integer keys: dense ones, and the same times a large prime. Both
 settings alternate in one process, on persisted partitions. Answers are compared with each other.
-What is under way is printed, with the seconds that it took.
+What is under way is printed, with the seconds that it took. The file is written after every cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import dask
 import numpy as np
 
 import dask_gpuagg
-from benchmarks.machine import provenance
+from benchmarks.machine import commit, provenance
 from benchmarks.report import write
 from dask_gpuagg.reporting.runs import forget
 
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--groups", default=",".join(map(str, GROUPS)))
     parser.add_argument("--keys", default=",".join(KEYS))
     parser.add_argument("--values", default=",".join(VALUES))
+    parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("deterministic.json"))
     args = parser.parse_args()
     dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"})
@@ -135,15 +136,20 @@ def main() -> None:
     dask_gpuagg.enable()
     data = host_data if args.engine == "host" else device_data
     wait: Callable[[], None] = lambda: None  # noqa: E731
-    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
+    head = {**provenance(), "commit": args.commit or commit()}
     if args.engine == "device":
-        import cudf
+        from benchmarks.kernels import prepare, report_head
+
+        prepare()
         import cupy as cp
 
-        from dask_gpuagg.cuda.runtime.driver import current_device
-
         wait = cp.cuda.Device().synchronize
-        about |= {"gpu": current_device().name, "cudf": cudf.__version__}
+        head = report_head(args.commit)
+    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
+
+    def keep() -> None:
+        write({**head, **about, "repeats": args.repeats, "cells": cells}, args.out)
+
     cells: list[dict[str, Any]] = []
     for groups in (int(float(g)) for g in args.groups.split(",")):
         for keys in args.keys.split(","):
@@ -162,10 +168,11 @@ def main() -> None:
                     "ordinary_ms": round(median[False], 3), "exact_ms": round(median[True], 3),
                     "ratio": round(median[True] / median[False], 2), "kernels": kernels(),
                 })  # fmt: skip
+                keep()
                 if args.engine == "device":
                     cells[-1]["device_ms"] = device_times(collection.compute(), args.repeats)
+                    keep()
                 print(cells[-1], flush=True)
-                write({**provenance(), **about, "repeats": args.repeats, "cells": cells}, args.out)
                 del collection, results
 
 

@@ -1,7 +1,8 @@
-"""The first and the second ``compute()`` of whole queries, each arm in a process of its own.
+"""The first ``compute()`` of whole queries, and later ones, each arm in a process of its own.
 
 Arms: stock dask-cudf with the plugin off, the plugin with an empty kernel cache, and the plugin
-with what that left there. ``benchmarks.first_use`` runs them and keeps what they say.
+with what that left there. The last call is one of a warm process: nothing compiles any more.
+``benchmarks.first_use`` runs them and keeps what they say.
 """
 
 from __future__ import annotations
@@ -13,34 +14,51 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-ROWS = 4_000_000
+from benchmarks.first_compiling import settle
+
 PARTITIONS = 2
 DTYPES = {"a": "float64", "c": "float32"}
 SPECS: dict[str, dict[str, list[str]]] = {
     "one sum": {"a": ["sum"]},
     "five": {"a": ["sum", "count", "min", "max"], "c": ["mean"]},
 }
-# Each with its number of groups.
-KEYS = {"int64": 1_000, "int32": 1_000_000, "string": 1_000}
+
+
+class Keys(NamedTuple):
+    """Keys of some rows: their type, how many they are, and which queries group by them."""
+
+    dtype: str
+    groups: int
+    rows: int = 4_000_000
+    specs: tuple[str, ...] = tuple(SPECS)
+
+
+KEYS = {
+    "1,000 int64": Keys("int64", 1_000),
+    "1M int32": Keys("int32", 1_000_000),
+    "1,000 strings": Keys("string", 1_000),
+    "50M int64": Keys("int64", 50_000_000, 50_000_000, ("one sum",)),
+}
 STOCK, EMPTY, FILLED = "stock", "empty cache", "filled cache"
 ARMS = (STOCK, EMPTY, FILLED)
+# Calls between the second and the last: each may find that it needs another kernel.
+BETWEEN = 4
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Kind of the keys and name of the aggregations of each query."""
-    return ((key, spec) for key in KEYS for spec in SPECS)
+    """Name of the keys and of the aggregations of each query."""
+    return ((key, spec) for key, keys in KEYS.items() for spec in keys.specs)
 
 
-def measured() -> list[dict[str, Any]]:
+def measured() -> Iterator[dict[str, Any]]:
     """A record of each query in each arm."""
-    records = []
     for key, spec in queries():
         with tempfile.TemporaryDirectory() as cache:
             # in this order: the second arm fills the cache of the third
-            records += [in_a_process(arm, key, spec, cache) for arm in ARMS]
-    return records
+            for arm in ARMS:
+                yield in_a_process(arm, key, spec, cache)
 
 
 def in_a_process(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
@@ -58,7 +76,7 @@ def in_a_process(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
 
 
 def child(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
-    """One query, twice; importing cuDF and making CUDA's context are timed apart."""
+    """One query, several times; importing cuDF and making CUDA's context are timed apart."""
     start = time.perf_counter()
     import cudf  # noqa: F401
     import dask_cudf
@@ -79,29 +97,41 @@ def child(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
         dask_gpuagg.enable()
     rows = dask_cudf.from_cudf(frame(key), npartitions=PARTITIONS)
     cp.cuda.Device().synchronize()
-    seconds, kernels = [], []
-    for _ in range(2):
+
+    def call() -> tuple[float, list[str]]:
         start = time.perf_counter()
         rows.groupby("k").agg(SPECS[spec]).compute()
         cp.cuda.Device().synchronize()
-        seconds.append(time.perf_counter() - start)
-        kernels.append(ran() if arm != STOCK else [])
+        return time.perf_counter() - start, [] if arm == STOCK else ran()
+
+    first_s, first_kernels = call()
+    second_s, _ = call()
+    for _ in range(BETWEEN):
+        settle()
+        call()
+    warm_s, warm_kernels = call()
     return {
         "query": f"{spec} by {key}",
+        "rows": KEYS[key].rows,
         "arm": arm,
-        "first_s": seconds[0],
-        "second_s": seconds[1],
-        "kernels": kernels,
+        "first_s": first_s,
+        "second_s": second_s,
+        "warm_s": warm_s,
+        "kernels": first_kernels,
+        "warm_kernels": warm_kernels,
         "import_cudf_s": importing,
         "cuda_context_s": context,
     }
 
 
 def ran() -> list[str]:
-    """The kernels of this process's passes so far."""
+    """The kernels of this process's passes since it was last asked."""
     from dask_gpuagg import last_runs
+    from dask_gpuagg.reporting.runs import forget
 
-    return [run.decision.kernel for run in last_runs()]
+    kernels = [run.decision.kernel for run in last_runs()]
+    forget()
+    return kernels
 
 
 def frame(key: str) -> Any:
@@ -109,24 +139,26 @@ def frame(key: str) -> Any:
     import cudf
     import cupy as cp
 
-    numbers = cp.arange(ROWS, dtype="int64") * 2_654_435_761 % KEYS[key]
-    made = cudf.DataFrame({"k": numbers.astype("int32" if key == "int32" else "int64")})
-    if key == "string":
+    keys = KEYS[key]
+    rows = cp.arange(keys.rows, dtype="int64")
+    made = cudf.DataFrame({"k": rows * 2_654_435_761 % keys.groups})
+    if keys.dtype == "string":
         made["k"] = "key " + made["k"].astype(str)
+    else:
+        made["k"] = made["k"].astype(keys.dtype)
     for name, dtype in DTYPES.items():
-        made[name] = (cp.arange(ROWS, dtype="int64") % 97).astype(dtype)
+        made[name] = (rows % 97).astype(dtype)
     return made
 
 
-def lines(records: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each query: milliseconds of the first call of each arm beside stock's."""
-    for key, spec in queries():
-        query = f"{spec} by {key}"
-        first = {r["arm"]: r["first_s"] * 1e3 for r in records if r["query"] == query}
-        rest = ", ".join(
-            f"{arm} {first[arm]:.0f} ms ({first[arm] - first[STOCK]:+.0f})" for arm in ARMS[1:]
-        )
-        yield f"first call of {query}: {STOCK} {first[STOCK]:.0f} ms, {rest}"
+def line(record: dict[str, Any]) -> str:
+    """One record as a line, milliseconds."""
+    first, second, warm = (record[f"{which}_s"] * 1e3 for which in ("first", "second", "warm"))
+    served = ", by libcudf" if "libcudf" in record["kernels"] else ""
+    return (
+        f"{record['query']}, {record['arm']}: first call {first:.0f} ms{served}, second "
+        f"{second:.0f} ms, in a warm process {warm:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

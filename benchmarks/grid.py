@@ -1,7 +1,9 @@
 """Our kernels against cuDF's group-by over keys, aggregations, nulls and skew, on one GPU.
 
-``python -m benchmarks.grid`` alternates both arms in one process on one RMM pool, as columns,
-output included, and writes medians, ratios, device times and peak memory of every cell to JSON.
+``python -m benchmarks.grid`` alternates the arms in one process on one RMM pool, output included:
+as columns, and as users have it, DataFrames in and out. It writes medians, ratios, device times and
+peak memory of every cell to JSON. ``--fill i/n`` runs the i-th of n parts of the cells once, so
+that n processes side by side compile their kernels into the cache.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import (
     decision_fields,
     device_time,
+    engine_arm,
     peak_bytes,
     prepare,
+    prepare_to_fill,
     report_head,
     timed,
 )
@@ -41,6 +46,8 @@ AGGREGATIONS: dict[int, dict[str, list[str]]] = {
     20: {c: ["sum", "count", "min", "max", "mean"] for c in "vwxy"},
 }
 EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5)
+# Of all cells, and the ratio that each is the mean of.
+MEANS = {"geometric_mean": "ratio", "geometric_mean_frame": "ratio_frame"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class Cell:
     aggregations: int
     nulls: float = 0.0
     zipf: float = 0.0
+
+    @property
+    def input(self) -> Cell:
+        """Equal for cells of the same rows."""
+        return replace(self, aggregations=1)
 
 
 def cells() -> Iterator[Cell]:
@@ -158,10 +170,12 @@ def aggregator_of(keys: list[Any], values: dict[str, Any], aggregations: int) ->
 
 
 def arms(frame: Any, aggregations: int) -> dict[str, Callable[..., Any]]:
-    """Ours, and libcudf's group-by, on columns."""
+    """Ours and libcudf's group-by on columns, ours and cuDF's on DataFrames."""
     import pylibcudf as plc
 
     keys, values = columns_of(frame, aggregations)
+    labels = [label for label in frame.columns if label[0] == "k"]
+    spec = AGGREGATIONS[aggregations]
 
     def ours(stopwatch: Any = None) -> Any:
         return aggregator_of(keys, values, aggregations).run("auto", stopwatch)
@@ -171,15 +185,20 @@ def arms(frame: Any, aggregations: int) -> dict[str, Callable[..., Any]]:
             plc.groupby.GroupByRequest(
                 values[label], [getattr(plc.aggregation, name)() for name in names]
             )
-            for label, names in AGGREGATIONS[aggregations].items()
+            for label, names in spec.items()
         ]
         return plc.groupby.GroupBy(plc.Table(keys)).aggregate(requests)
 
-    return {"ours": ours, "cudf": theirs}
+    return {
+        "ours": ours,
+        "cudf": theirs,
+        "ours frame": engine_arm(frame, spec, labels),
+        "cudf frame": lambda: frame.groupby(labels).agg(spec),
+    }
 
 
 def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
-    """Medians, ratio, device times, memory and the decision of one cell."""
+    """Medians, ratios, device times, memory and the decision of one cell."""
     calls = arms(frame, cell.aggregations)
     keys, values = columns_of(frame, cell.aggregations)
     inputs = [*keys, *values.values()]
@@ -188,7 +207,7 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
     laps = device_time(calls["ours"], repeats)
     median = {name: statistics.median(t) for name, t in times.items()}
     # before other rows are grouped, for which a call would make room first
-    peaks = {name: peak_bytes(call) for name, call in calls.items()}
+    peaks = {name: peak_bytes(calls[name]) for name in ("ours", "cudf")}
     even = {}
     if cell.zipf:
         calls_even = arms(evenly(frame), cell.aggregations)
@@ -205,12 +224,26 @@ def measured(cell: Cell, frame: Any, repeats: int) -> dict[str, Any]:
         "restarted": run.restarted,
         "median_ms": median,
         "ratio": median["cudf"] / median["ours"],
+        "ratio_frame": median["cudf frame"] / median["ours frame"],
         "device_ms": sum(laps.values()),
         "kernels_ms": laps,
         "input_bytes": sum(column.device_buffer_size() for column in inputs),
         "peak_bytes": peaks,
         **even,
     }
+
+
+def fill(chosen: list[Cell], rows: int, part: int, parts: int) -> None:
+    """Run what our kernels do in a part of the cells, so that they are compiled."""
+    prepare_to_fill()
+    inputs = [list(alike) for _, alike in groupby(chosen, lambda cell: cell.input)]
+    for alike in inputs[part::parts]:
+        frame = frame_of(alike[0], rows)
+        for each in (frame, evenly(frame)) if alike[0].zipf else (frame,):
+            for cell in alike:
+                calls = arms(each, cell.aggregations)
+                calls["ours"]()
+                calls["ours frame"]()
 
 
 def main() -> None:
@@ -221,39 +254,49 @@ def main() -> None:
     parser.add_argument("--keys", help="only cells of these keys")
     parser.add_argument("--aggregations", help="only cells of so many")
     parser.add_argument("--zipf", action="store_true", help="only skewed cells")
+    parser.add_argument("--fill", help="i/n: run the i-th of n parts once, and measure nothing")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("grid.json"))
     args = parser.parse_args()
+    chosen = [
+        cell
+        for cell in cells()
+        if (not args.keys or cell.key in args.keys.split(","))
+        and (not args.aggregations or str(cell.aggregations) in args.aggregations.split(","))
+        and (cell.zipf or not args.zipf)
+    ]
+    if args.fill:
+        fill(chosen, int(args.rows), *map(int, args.fill.split("/")))
+        return
     prepare()
     done: list[dict[str, Any]] = []
     held: tuple[Cell, Any] | None = None
-    for cell in cells():
-        if args.keys and cell.key not in args.keys.split(","):
-            continue
-        if args.aggregations and str(cell.aggregations) not in args.aggregations.split(","):
-            continue
-        if args.zipf and not cell.zipf:
-            continue
-        alike = Cell(cell.key, cell.groups, 1, cell.nulls, cell.zipf)
-        if held is None or held[0] != alike:
+    for cell in chosen:
+        if held is None or held[0] != cell.input:
             held = None
-            held = alike, frame_of(cell, int(args.rows))
+            held = cell.input, frame_of(cell, int(args.rows))
         result = measured(cell, held[1], args.repeats)
         done.append(result)
         laps = " ".join(f"{n} {t:.2f}" for n, t in result["kernels_ms"].items() if t > 0.05)
         peaks = " ".join(f"{b / 2**20:,.0f}" for b in result["peak_bytes"].values())
+        times = result["median_ms"]
         print(
             f"{cell.key:>17} g={cell.groups:>10,} n={cell.aggregations:>2} nulls={cell.nulls} "
-            f"zipf={cell.zipf:<4} {result['kernel']:>8} ours {result['median_ms']['ours']:8.2f} "
-            f"({laps}) cudf {result['median_ms']['cudf']:8.2f} ratio {result['ratio']:6.2f} "
-            f"spilled {result['spilled']:,} peak {peaks} MiB"
+            f"zipf={cell.zipf:<4} {result['kernel']:>8} ours {times['ours']:8.2f} "
+            f"({laps}) cudf {times['cudf']:8.2f} ratio {result['ratio']:6.2f} "
+            f"frames {times['ours frame']:.2f} {times['cudf frame']:.2f} "
+            f"{result['ratio_frame']:.2f} spilled {result['spilled']:,} peak {peaks} MiB"
             + (f", even keys {result['even_ms']:.2f} ms" if cell.zipf else ""),
             flush=True,
         )
-        geometric = math.exp(statistics.fmean(math.log(c["ratio"]) for c in done))
-        head = report_head(args.commit) | {"rows": int(args.rows), "geometric_mean": geometric}
+        means = {
+            mean: statistics.geometric_mean(each[ratio] for each in done)
+            for mean, ratio in MEANS.items()
+        }
+        head = report_head(args.commit) | {"rows": int(args.rows), **means}
         write(head | {"cells": done}, args.out)
-    print(f"geometric mean {geometric:.2f}, least {min(c['ratio'] for c in done):.2f}")
+    for mean, ratio in MEANS.items():
+        print(f"{mean} {means[mean]:.2f}, least {min(each[ratio] for each in done):.2f}")
 
 
 if __name__ == "__main__":

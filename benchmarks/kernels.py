@@ -179,6 +179,16 @@ def prepare() -> None:
     cp.cuda.set_allocator(rmm_cupy_allocator)
 
 
+def prepare_to_fill() -> None:
+    """Of one of several processes that compile kernels: they share the GPU's memory."""
+    import cupy as cp
+    import dask
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    dask.config.set({"gpuagg.compile": "wait"})
+    cp.cuda.set_allocator(rmm_cupy_allocator)
+
+
 def report_head(at: str | None) -> dict[str, Any]:
     """Where a result was made: machine, commit, GPU, versions, hash of the kernels."""
     import cudf

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # What these keys hold are records: one a line, whatever their length.
-RECORDS = ("cells", "queries", "results", "runs")
+RECORDS = ("cells", "compiling", "queries", "results", "runs")
 WIDTH = 100
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import numbers
-from benchmarks.kernels import engine_arm, prepare, report_head, timed
+from benchmarks.kernels import engine_arm, prepare, prepare_to_fill, report_head, timed
 from benchmarks.report import write
 
 QUERIES: dict[str, dict[str, list[str]]] = {
@@ -348,6 +348,7 @@ def main() -> None:
     chosen = [m for m in members() if not args.families or args.families in m.family]
     rows = int(args.rows)
     if args.fill:
+        prepare_to_fill()
         part, parts = map(int, args.fill.split("/"))
         for member in chosen[part::parts]:
             frame = frame_of(member, rows)

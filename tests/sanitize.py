@@ -5,7 +5,7 @@ The tools are memcheck, racecheck, initcheck and synccheck; by default all. Need
 are checked. What libcudf's kernels write would count as never written for initcheck. So that tool
 sees all kernels, of a few queries whose columns are copied as they are, and what it finds in
 kernels of others is left out. ``--part 2/4`` runs every fourth query from the second on: processes
-may share the GPU.
+may share the GPU. ``--only steps,exact`` runs those whose name has one of these words.
 
 The exit status is 0 if no tool has found anything and all answers are right.
 """
@@ -13,14 +13,17 @@ The exit status is 0 if no tool has found anything and all answers are right.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -37,7 +40,9 @@ ONLY = {"initcheck": ("--copied",)}
 ROWS = 20_000
 
 
-def command_of(sanitizer: str, tool: str, python: Sequence[str], part: str = "1/1") -> list[str]:
+def command_of(
+    sanitizer: str, tool: str, python: Sequence[str], part: str = "1/1", only: str = ""
+) -> list[str]:
     """The command that runs a part of the queries under a tool."""
     # the CUDA bindings ask the driver for functions that it may not have
     given = ["--tool", tool, "--report-api-errors", "no"]
@@ -47,7 +52,7 @@ def command_of(sanitizer: str, tool: str, python: Sequence[str], part: str = "1/
         given += ["--error-exitcode", str(FOUND), "--kernel-name", f"kns={NAMESPACE}"]
     if tool == "memcheck":
         given += ["--leak-check", "no"]
-    return [sanitizer, *given, *python, *queries_of(part), *ONLY.get(tool, ())]
+    return [sanitizer, *given, *python, *queries_of(part, only), *ONLY.get(tool, ())]
 
 
 def ours(lines: Iterable[str]) -> Iterator[str]:
@@ -81,9 +86,10 @@ def found_by(command: Sequence[str], tool: str) -> bool:
     return found or running.returncode != 0
 
 
-def queries_of(part: str) -> list[str]:
+def queries_of(part: str, only: str = "") -> list[str]:
     """What Python is given to run a part of the queries."""
-    return ["-m", "tests.sanitize", "--part", part, "--queries"]
+    named = ["--only", only] if only else []
+    return ["-m", "tests.sanitize", "--part", part, *named, "--queries"]
 
 
 def sanitizer_of(environment: dict[str, str]) -> str | None:
@@ -96,7 +102,7 @@ def sanitizer_of(environment: dict[str, str]) -> str | None:
 
 
 def frame() -> pd.DataFrame:
-    """Keys of one word, of two columns, and text; values with nulls."""
+    """Keys of one word, of two columns, in steps, and text; values with nulls."""
     rng = np.random.default_rng(1)
     made = pd.DataFrame({"k": rng.integers(0, 3_000, ROWS) * 7, "few": rng.integers(0, 40, ROWS)})
     made["wide"] = rng.integers(-(2**62), 2**62, 500)[rng.integers(0, 500, ROWS)]
@@ -105,7 +111,25 @@ def frame() -> pd.DataFrame:
     made["f"] = rng.normal(1.0, 1.0, ROWS)
     made["n"] = pd.array(rng.integers(0, 9, ROWS), dtype="Int64")
     made.loc[rng.random(ROWS) < 0.2, "n"] = pd.NA
+    made["strided"] = rng.integers(-1_500, 1_500, ROWS) * 2**20
+    made["cents"] = rng.integers(0, 3_000, ROWS) / 100
+    made["whole"] = pd.Series(rng.integers(0, 3_000, ROWS)).astype(float)
+    made.loc[rng.random(ROWS) < 1e-3, "whole"] = np.nan
+    made["day"] = rng.integers(0, 365, ROWS) * 86_400 * 10**9
+    made["store"] = pd.Series(rng.integers(0, 20, ROWS)).astype("Int32")
+    made.loc[rng.random(ROWS) < 1e-3, "store"] = pd.NA
+    names = np.array([f"{i:x}" * (1 + i % 12) for i in range(300)], object)
+    made["name"] = names[rng.integers(0, 300, ROWS)]
     return made
+
+
+# What the decision says where keys are numbered by the steps in which they lie.
+STEPS = {
+    ("strided",): "keys lie 1,048,576 apart",
+    ("cents",): "keys are multiples of 1/100",
+    ("whole",): "keys are whole",
+    ("day", "store"): "",
+}
 
 
 def copied(rows: pd.DataFrame, labels: list[str]) -> list[Any]:
@@ -156,8 +180,55 @@ def queries(rows: pd.DataFrame, copies: bool) -> Iterator[tuple[str, Callable[[]
         for keys in of_keys[:1] if copies and name != "auto" else of_keys:
             yield f"{name} by {', '.join(keys)}", lambda n=name, k=keys: kernel(n, k)
 
+    def numbered(name: str, keys: tuple[str, ...]) -> None:
+        from dask_gpuagg.cuda.keys import steps
+
+        # the second time as for rows before
+        with patch.object(steps, "STEPPED_ROWS", 0):
+            for _ in range(2):
+                made, run = aggregated(rows, [*keys], wanted, name, on_device=copied)
+                assert_equal(made, by_pandas(rows, [*keys], wanted))
+                assert STEPS[keys] in run.decision.why, run.decision.why
+
+    for keys in STEPS:
+        for name in ("auto", "pgb") if len(keys) == 1 else ("auto",):
+            yield f"{name} by steps of {', '.join(keys)}", lambda n=name, k=keys: numbered(n, k)
+
+    def by_dictionary() -> None:
+        from dask_gpuagg.cuda import dictionary
+
+        few = patch.multiple(dictionary, DICTIONARY_FROM=0, _FEWEST_BEFORE=1 << 10)
+        # the second time it is known how many strings there are
+        with few:
+            for _ in range(2):
+                made, run = aggregated(rows, ["name"], wanted, on_device=copied)
+                assert_equal(made, by_pandas(rows, ["name"], wanted))
+                assert "numbers of a dictionary" in run.decision.why, run.decision.why
+
+    yield "by a dictionary", by_dictionary
+
+    def exact(name: str, key: str) -> None:
+        made, _ = aggregated(rows, [key], {"f": ["exact_total"]}, name, on_device=copied)
+        expected = rows.groupby(key).f.apply(math.fsum)
+        pd.testing.assert_series_equal(made["f.exact_total"], expected, check_names=False)
+
+    for name, key in (("auto", "few"), ("auto", "k"), ("lphga", "k"), ("pgb", "k")):
+        yield f"{name}, exact sums by {key}", lambda n=name, k=key: exact(n, k)
+
     if copies:
         return
+
+    def merged_exactly() -> None:
+        import cudf
+
+        collection = dask_cudf.from_cudf(cudf.DataFrame(rows[["k", "f"]]), 3)
+        settings = {"scheduler": "synchronous", "gpuagg.deterministic": True}
+        with dask_gpuagg.enabled(), dask.config.set(settings):
+            made: Any = collection.groupby("k").f.sum().compute()
+        expected = rows.groupby("k").f.apply(math.fsum)
+        pd.testing.assert_series_equal(made.to_pandas().sort_index(), expected)
+
+    yield "exact sums of three partitions", merged_exactly
 
     def whole(partitions: int) -> None:
         import cudf
@@ -172,15 +243,23 @@ def queries(rows: pd.DataFrame, copies: bool) -> Iterator[tuple[str, Callable[[]
     yield "whole groups of three partitions", lambda: whole(3)
 
 
-def run_queries(number: int, parts: int, copies: bool) -> None:
-    """Run each query of a part once."""
+def run_queries(number: int, parts: int, copies: bool, only: Sequence[str] = ("",)) -> int:
+    """Run each query of a part once, of those whose name has some of the words; how many failed."""
     import dask
 
-    rows = frame()
+    rows, failed = frame(), 0
+    chosen = (q for q in queries(rows, copies) if any(word in q[0] for word in only))
     with dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"}):
-        for name, run in islice(queries(rows, copies), number - 1, None, parts):
-            run()
-            print("right:", name, flush=True)
+        for name, run in islice(chosen, number - 1, None, parts):
+            try:
+                run()
+            except Exception:
+                failed += 1
+                print("wrong:", name, flush=True)
+                traceback.print_exc()
+            else:
+                print("right:", name, flush=True)
+    return failed
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -196,12 +275,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize")
     parser.add_argument("tools", nargs="*", metavar="tool", help=", ".join(TOOLS))
     parser.add_argument("--part", default="1/1", help="of the queries, as 2/4")
+    parser.add_argument("--only", default="", metavar="WORD,...", help="queries with such names")
     parser.add_argument("--queries", action="store_true", help="run them without a tool")
     parser.add_argument("--copied", action="store_true", help="those of copied columns alone")
     given = parser.parse_args(arguments)
     if given.queries:
-        run_queries(*part_of(given.part), given.copied)
-        return 0
+        only = given.only.split(",")
+        return min(1, run_queries(*part_of(given.part), given.copied, only))
     unknown = set(given.tools) - set(TOOLS)
     if unknown:
         print(f"there is no tool {', '.join(sorted(unknown))}: {', '.join(TOOLS)}", file=sys.stderr)
@@ -213,9 +293,9 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     # without the tool first: what is compiled is cached then
-    commands = {"no tool": [sys.executable, *queries_of(given.part)]}
+    commands = {"no tool": [sys.executable, *queries_of(given.part, given.only)]}
     for tool in given.tools or TOOLS:
-        commands[tool] = command_of(sanitizer, tool, [sys.executable], given.part)
+        commands[tool] = command_of(sanitizer, tool, [sys.executable], given.part, given.only)
     failed = []
     for tool, command in commands.items():
         print(f"== {tool}", flush=True)

@@ -68,9 +68,41 @@ def test_each_query_is_in_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2, 3):
         assert sanitize.main(["--part", f"{number}/3", "--queries"]) == 0
     assert sorted(ran) == list(range(7))
+    ran.clear()
+    for number in (1, 2):
+        assert sanitize.main(["--part", f"{number}/2", "--only", "2,5,6", "--queries"]) == 0
+    assert ran == [2, 6, 5]
     for wrong in ("0/3", "4/3", "x"):
         with pytest.raises(ValueError, match=r".*"):
             sanitize.part_of(wrong)
+
+
+def test_queries_go_on_after_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ValueError("a wrong answer")
+
+    monkeypatch.setattr(sanitize, "frame", lambda: None)
+    made = [("one", fail), ("two", lambda: None), ("three", fail)]
+    monkeypatch.setattr(sanitize, "queries", lambda rows, copies: iter(made))
+    assert sanitize.main(["--queries"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "wrong: one\nright: two\nwrong: three\n"
+    assert said.err.count("ValueError: a wrong answer") == 2
+
+
+def test_rows_have_keys_of_every_kind_of_steps() -> None:
+    """As ``keys/steps.py`` looks for them in a sample."""
+    rows = sanitize.frame()
+    assert (rows["strided"] % 2**20 == 0).all()
+    cents = rows["cents"] * 100
+    assert (cents.round() / 100 == rows["cents"]).all()
+    assert (cents.round() != cents).any()
+    assert rows["whole"].isna().any()
+    assert (rows["whole"].dropna() % 1 == 0).all()
+    assert rows["name"].str.len().nunique() > 10
+    assert {label for keys in sanitize.STEPS for label in keys} <= set(rows)
 
 
 def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import choice
 from dask_gpuagg.aggregations import markdown
@@ -83,9 +83,7 @@ def faster(text: str) -> str:
     for title, names in _CLASSES.items():
         cells = []
         for name in ("threads", "processes"):
-            ratios = [schedulers[name]["queries"][query]["ratio"] for query in names]
-            least, most = (f"{ratio:.1f}" for ratio in (min(ratios), max(ratios)))
-            cells.append(least if least == most else f"{least} to {most}")
+            cells.append(_between([schedulers[name]["queries"][query]["ratio"] for query in names]))
         rows.append([title, ", ".join(names), *cells])
     return markdown(["group-by", "queries", "in one process", "in two processes"], rows)
 
@@ -293,6 +291,20 @@ def tables(text: str) -> str:
     return markdown(["keys", *queries], rows)
 
 
+class _Kind(NamedTuple):
+    """What the arms of ``benchmarks/grid.py`` take and give: ours, and the ratio to cuDF's."""
+
+    said: str
+    arm: str
+    ratio: str
+
+
+_KINDS = (
+    _Kind("as DataFrames", "ours frame", "ratio_frame"),
+    _Kind("as columns", "ours", "ratio"),
+)
+
+
 def grid(text: str) -> str:
     """Markdown table of a result of ``benchmarks/grid.py``.
 
@@ -304,35 +316,44 @@ def grid(text: str) -> str:
     Returns
     -------
     str
-        By key, nulls, skew and groups: wall time of ours and how many times longer cuDF takes, for
-        each number of aggregations; then the geometric mean and the least of all.
+        By key, nulls, skew and groups: wall time of ours and how many times longer cuDF takes, as
+        DataFrames where these were measured and as columns, for each number of aggregations; then
+        the geometric means and the least.
     """
     report = json.loads(text)
     counts = sorted({cell["aggregations"] for cell in report["cells"]})
-    heads = [f"{n} aggregation{'s' if n > 1 else ''}, ms, cuDF / ours" for n in counts]
-    cells: dict[tuple[str, int], dict[int, str]] = {}
+    kinds = [kind for kind in _KINDS if kind.ratio in report["cells"][0]]
+    heads = [
+        f"{n} aggregation{'s' if n > 1 else ''} {kind.said}, ms, cuDF / ours"
+        for n in counts
+        for kind in kinds
+    ]
+    cells: dict[tuple[str, int], dict[int, list[str]]] = {}
     for cell in report["cells"]:
-        key = cell["key"]
+        key, ms = cell["key"], cell["median_ms"]
         if cell["nulls"]:
             key += f", {cell['nulls']:.0%} nulls"
         if cell["zipf"]:
             key += f", Zipf {cell['zipf']}"
-        shown = f"{cell['median_ms']['ours']:.2f}, {cell['ratio']:.1f}"
-        cells.setdefault((key, cell["made"]), {})[cell["aggregations"]] = shown
+        cells.setdefault((key, cell["made"]), {})[cell["aggregations"]] = [
+            f"{ms[kind.arm]:.2f}, {cell[kind.ratio]:.1f}" for kind in kinds
+        ]
     rows = [
-        [key, f"{groups:,}", *(shown_of.get(n, "") for n in counts)]
-        for (key, groups), shown_of in cells.items()
+        [key, f"{groups:,}", *(text for n in counts for text in shown.get(n, [""] * len(kinds)))]
+        for (key, groups), shown in cells.items()
     ]
-    ratios = [cell["ratio"] for cell in report["cells"]]
+    said = []
+    for kind in kinds:
+        ratios = [cell[kind.ratio] for cell in report["cells"]]
+        said.append(f"{kind.said} {geometric_mean(ratios):.1f}, the least {min(ratios):.2f}")
     return (
         f"{markdown(['key', 'groups', *heads], rows)}\n\n"
-        f"Geometric mean of all {len(ratios)} ratios: {report['geometric_mean']:.1f}; "
-        f"the least: {min(ratios):.2f}."
+        f"Geometric mean of all {len(report['cells'])} ratios: {'; '.join(said)}."
     )
 
 
 def first_use(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/first_use.py``.
+    """Markdown tables of a result of ``benchmarks/first_use.py``.
 
     Parameters
     ----------
@@ -342,10 +363,43 @@ def first_use(text: str) -> str:
     Returns
     -------
     str
-        What the first query of a shape takes longer than the second, with an empty kernel cache
-        and with a filled one.
+        By query, milliseconds: the first call of stock dask-cudf, ours with an empty kernel cache
+        and with a filled one, and calls of warm processes. Then seconds until the kernels of a
+        query were compiled. Of a result that has the steps of queries instead: what the first query
+        of a shape takes longer than the second.
     """
-    empty, filled = json.loads(text)["processes"].values()
+    report = json.loads(text)
+    if "processes" in report:
+        return _first_steps(report)
+    queries: dict[str, dict[str, Any]] = {}
+    for record in report["queries"]:
+        queries.setdefault(record["query"], {})[record["arm"]] = record
+    rows = []
+    for query, arms in queries.items():
+        stock, empty, filled = (arms[arm] for arm in ("stock", "empty cache", "filled cache"))
+        seconds = [*(arm["first_s"] for arm in (stock, empty, filled))]
+        seconds += [stock["warm_s"], filled["warm_s"]]
+        rows.append([query, *(f"{s * 1e3:.0f}" for s in seconds)])
+    head = ["query", "dask-cudf, first", "ours, empty cache", "filled cache"]
+    head += ["dask-cudf, warm", "ours, warm"]
+    times: dict[str, dict[int, str]] = {}
+    for cell in report["compiling"]:
+        shown = f"{cell['needed_s']:.2f} ({cell['of_one_core_s']:.1f})"
+        times.setdefault(cell["query"], {})[cell["groups"]] = shown
+    groups = sorted({cell["groups"] for cell in report["compiling"]})
+    compiling = [[query, *(found.get(g, "") for g in groups)] for query, found in times.items()]
+    return "\n".join(
+        [
+            *("Milliseconds of whole queries:", "", markdown(head, rows), ""),
+            f"Seconds until all kernels of a query are compiled, by "
+            f"{report['machine']['usable_cores']} cores, and in brackets of one core:",
+            *("", markdown(["query", *(f"{g:,} groups" for g in groups)], compiling)),
+        ]
+    )
+
+
+def _first_steps(report: dict[str, Any]) -> str:
+    empty, filled = report["processes"].values()
     rows = [
         [
             *(first["query"], ", ".join(first["kernels"]), str(first["units_compiled"])),
@@ -355,6 +409,42 @@ def first_use(text: str) -> str:
     ]
     head = ["query", "kernels of its two steps", "compiled", "empty cache, s", "filled cache, ms"]
     return markdown(head, rows)
+
+
+def exact_sums(results: Path) -> str:
+    """Markdown table of the results of ``benchmarks/deterministic.py``.
+
+    Parameters
+    ----------
+    results : Path
+        The folder of the results: of a CPU, and below it of a GPU, where there is one.
+
+    Returns
+    -------
+    str
+        By groups, how many times as long as ordinary sums exact ones take: the least and the
+        largest of all kinds of keys and values.
+    """
+    columns: dict[str, dict[int, list[float]]] = {}
+    for folder in (results, results / _WHOLE_QUERIES.parent.name):
+        path = folder / "deterministic.json"
+        if not path.exists():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        where = report.get("gpu", f"{report['machine']['usable_cores']} cores")
+        found = columns.setdefault(f"{where}, {report['rows']:,} rows", {})
+        for cell in report["cells"]:
+            found.setdefault(cell["groups"], []).append(cell["ratio"])
+    groups = sorted({g for found in columns.values() for g in found})
+    rows = [[f"{g:,}", *(_between(found.get(g, [])) for found in columns.values())] for g in groups]
+    return markdown(["groups", *columns], rows)
+
+
+def _between(ratios: list[float]) -> str:
+    if not ratios:
+        return ""
+    least, most = (f"{ratio:.1f}" for ratio in (min(ratios), max(ratios)))
+    return least if least == most else f"{least} to {most}"
 
 
 def larger(text: str) -> str:
@@ -435,6 +525,7 @@ def parts() -> dict[str, str]:
     }
     made = {name: make(path.read_text(encoding="utf-8")) for name, (path, make) in of_file.items()}
     return made | {
+        "deterministic.md": exact_sums(_RESULTS),
         "highlights.md": highlight_table(),
         "numbers.md": numbers(),
         "choice.md": expectations(choice.RESULT),
