@@ -15,7 +15,7 @@ from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import Refusal, Stock
+from dask_gpuagg.frontend.fallback import Refusal, Stock
 from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.specification import on_own_labels
 from dask_gpuagg.frontend.stock import asked

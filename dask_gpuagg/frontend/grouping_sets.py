@@ -13,7 +13,8 @@ from typing import Any
 from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import GroupingSet, Refusal, extend
+from dask_gpuagg.frontend.extended import GroupingSet, extend
+from dask_gpuagg.frontend.fallback import Refusal
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 

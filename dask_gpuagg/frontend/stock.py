@@ -25,7 +25,8 @@ from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import ExtendedAggregation, Refusal
+from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.fallback import Refusal
 from dask_gpuagg.frontend.patches import looking_away
 from dask_gpuagg.frontend.stock_answers import differences
 from dask_gpuagg.plan import Plan
