@@ -13,7 +13,7 @@ from dask_gpuagg.cluster.preflight import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
-from dask_gpuagg.frontend.first_rows import RowsOfGroups
+from dask_gpuagg.frontend.first_rows import NOT_OURS, RowsOfGroups, call_of
 from dask_gpuagg.frontend.stock import StockPlan, asked, stock_plan
 from dask_gpuagg.frontend.watching import Planned, plans_of
 from dask_gpuagg.picture import report
@@ -238,27 +238,18 @@ def _is_group_by(node: Any) -> bool:
     return isinstance(node, RowsOfGroups | Head) or logical.is_aggregation(node)
 
 
-def _what(node: Any) -> str:
-    if isinstance(node, RowsOfGroups):
-        return node.what
-    return f".{type(node).__name__.lower()}()" if isinstance(node, Head) else logical.describe(node)
-
-
-# of head and tail, which are ours where they are made
-_NOT_OURS = "made with the plugin off, with a negative n, or with several outputs"
-
-
 def _refusals(node: Any, problem: str | None) -> list[Unsupported]:
     if problem:
         return [Unsupported(problem)]
     if isinstance(node, Head):
-        return [Unsupported(_NOT_OURS)]
+        return [Unsupported(NOT_OURS)]
     # what else is to say of them, they say as they are lowered
     return [] if isinstance(node, RowsOfGroups) else logical.refusals(node)
 
 
 def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> Explained:
-    what = _what(node)
+    first = isinstance(node, RowsOfGroups | Head)
+    what = call_of(node) if first else logical.describe(node)
     if isinstance(found, str):
         refused = refused or [Unsupported(found)]
     if refused or isinstance(found, str):

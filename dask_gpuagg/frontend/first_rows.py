@@ -95,6 +95,15 @@ class RowsOfGroups(Expr, G.GroupByBase):
         return self._planned(query)
 
 
+# Of head and tail, which are ours where they are made: why stock Dask has them.
+NOT_OURS = "made with the plugin off, with a negative n, or with several outputs"
+
+
+def call_of(node: RowsOfGroups | G.Head) -> str:
+    """The call that made a node of ours, or of Dask's."""
+    return node.what if isinstance(node, RowsOfGroups) else f".{type(node).__name__.lower()}()"
+
+
 def rows(
     name: str,
     original: Callable[..., Any],

@@ -33,7 +33,7 @@ from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.first_rows import ROWS, rows
+from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
@@ -92,6 +92,8 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         made = _planned(self, stock_only, lowered, root)
     elif isinstance(self, SortedOutputs):
         made = _divided(self, lowered, root)
+    elif isinstance(self, G.Head):
+        note_fallback(self._name, call_of(self), NOT_OURS)
     if made is not None:
         return lowered.setdefault(self._name, made.lower_once(lowered))
     return original(self, lowered)

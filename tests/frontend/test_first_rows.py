@@ -97,6 +97,14 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Any):
 def test_what_partitions_do_not_know_is_left_to_dask(arguments: dict[str, int]):
     query = collection().groupby("k").head(**arguments)
     assert not any(isinstance(node, RowsOfGroups) for node in query.expr.walk())
+    with pytest.raises(UnsupportedGroupBy, match=r"\.head\(\) .* with a negative n, or with sever"):
+        query.compute()
+    with (
+        dask.config.set({"gpuagg.fallback": "warn"}),
+        pytest.warns(FallbackWarning, match=r"\.head\(\) runs with stock Dask: made with") as told,
+    ):
+        query.compute()
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("call", ["head", "tail"])
