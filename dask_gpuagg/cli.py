@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import dask_gpuagg
 from dask_gpuagg.explain import explained_as_planned
-from dask_gpuagg.frontend.hook import watching
+from dask_gpuagg.frontend.watching import watching
 
 PROG = "dask-gpuagg"
 

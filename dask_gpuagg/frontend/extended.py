@@ -16,16 +16,12 @@ from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr, ResetIndex
-from dask.dataframe.dask_expr._groupby import (
-    GroupByApplyConcatApply,
-    GroupByBase,
-    SeriesGroupBy,
-)
-from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, SeriesGroupBy
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend.device_metadata import numeric_labels
+from dask_gpuagg.frontend.fallback import Refusal, Stock
 from dask_gpuagg.frontend.functions import Parameters
 from dask_gpuagg.frontend.result_metadata import matrix_meta, outputs_meta, shaped
 from dask_gpuagg.frontend.specification import (
@@ -144,72 +140,6 @@ class GroupingSet(ExtendedAggregation):
         """The result; that of all rows has no key."""
         made = super().completed(planned)
         return made if self.kept else ResetIndex(made, drop=True)
-
-
-class Refusal:
-    """The error with which stock Dask refuses a specification; no part of what is asked.
-
-    Parameters
-    ----------
-    error : Exception
-    """
-
-    def __init__(self, error: Exception) -> None:
-        # not the error itself, which keeps the frames that it passed
-        lines = str(error).splitlines()
-        self.text = ": ".join([type(error).__name__, *(short(line) for line in lines[:1])])
-
-    def __dask_tokenize__(self) -> Any:
-        return "dask_gpuagg.Refusal"
-
-    def __repr__(self) -> str:
-        return f"Refusal({self.text})"
-
-
-class Stock:
-    """Another expression for the same result, which is no part of the one it is kept in.
-
-    Parameters
-    ----------
-    expr : Expr
-    """
-
-    def __init__(self, expr: Any) -> None:
-        # not called `expr`: Dask treats any object with that attribute as a collection, and would
-        # make its expression an input of this node
-        self.kept = expr
-
-    def lowered(self, split_out: Any, npartitions: int) -> Any:
-        """The expression with Dask's physical nodes and the number of outputs planned for ours.
-
-        Parameters
-        ----------
-        split_out : int, bool, callable or None
-        npartitions : int
-            The number that nodes above were built with.
-
-        Returns
-        -------
-        Expr
-        """
-        # it was not part of the query when that was simplified
-        expr: Any = self.kept.simplify()
-        group_by: Any = next(n for n in expr.walk() if isinstance(n, GroupByBase))
-        stock = group_by
-        if "split_out" in group_by._parameters:
-            stock = group_by.substitute_parameters({"split_out": split_out})
-        # lowered at once, so that it is not offered to the planner again
-        physical = stock._lower()
-        expr = expr.substitute(group_by, stock if physical is None else physical)
-        if expr.npartitions != npartitions:
-            return Repartition(expr, new_partitions=npartitions)
-        return expr
-
-    def __dask_tokenize__(self) -> Any:
-        return ("dask_gpuagg.Stock", self.kept._name)
-
-    def __repr__(self) -> str:
-        return f"Stock({self.kept._name})"
 
 
 def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:

@@ -5,7 +5,6 @@ Stock Dask calls Python once for each group of each partition, and gives the row
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,18 +15,25 @@ from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import Stock
+from dask_gpuagg.frontend.fallback import Refusal, Stock
 from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.specification import on_own_labels
-from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.frontend.stock import asked
+from dask_gpuagg.frontend.watching import Planned, is_watched, seen
+from dask_gpuagg.plan import Plan, StateUse, Unsupported
 from dask_gpuagg.planning.first_rows import rows_of_groups
+from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 
 
 class RowsOfGroups(Expr, G.GroupByBase):
-    """The first or last rows of each group; the last operands are the keys."""
+    """The first or last rows of each group; the last operands are the keys.
 
-    _parameters = ["frame", "n", "last", "dropna", "columns", "split_every", "stock"]
+    ``stock`` is Dask's own expression for it, ``refusal`` its error where it has none.
+    """
+
+    _parameters = ["frame", "n", "last", "dropna", "columns", "split_every", "stock", "refusal"]
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -47,36 +53,55 @@ class RowsOfGroups(Expr, G.GroupByBase):
             return None
         return type(self)(self.frame[kept], *self.operands[1:])
 
+    @property
+    def what(self) -> str:
+        """The call."""
+        return f".{'tail' if self.last else 'head'}({self.n})"
+
+    def _query(self, frame: Expr) -> GroupByQuery:
+        keys = tuple(logical.key_column(by, self.frame._meta) for by in self.by)
+        plan = Plan(keys, (), (StateUse("size", ()),), (), dropna=self.dropna is not False)
+        return GroupByQuery(plan, frame, list(self.by), self._meta, self.split_every, None)
+
+    def _planned(self, query: GroupByQuery) -> Expr:
+        return rows_of_groups(query, self.n, self.last, self.operand("columns"))
+
     def _lower(self) -> Any:
-        what = f".{'tail' if self.last else 'head'}()"
         try:
             problem = None if looking.get() else cluster_problem()
             if not acting():
                 problem = "the plugin is off"
             if problem is not None:
                 raise Unsupported(problem)
-            keys = [logical.key_column(by, self.frame._meta) for by in self.by]
+            query = self._query(self.frame)
         except Unsupported as refusal:
+            seen(self, refusal.reason)
             if self.stock is None:
                 raise UnsupportedGroupBy(
-                    f"group-by {what} cannot run: {refusal.reason}"
+                    f"group-by {self.what} cannot run: {refusal.reason}; "
+                    f"stock Dask refuses it: {self.refusal.text}"
                 ) from refusal
             if acting():
-                note_fallback(self._name, what, refusal.reason)
+                note_fallback(self._name, self.what, refusal.reason)
             return self.stock.lowered(1, 1)
         if not looking.get():
-            tally.plan(self._name)
-        return rows_of_groups(
-            self.frame,
-            self.by,
-            keys,
-            self._meta,
-            n=self.n,
-            last=self.last,
-            dropna=self.dropna is not False,
-            columns=self.operand("columns"),
-            split_every=self.split_every,
-        )
+            tally.plan(self._name, functools.partial(asked, self, query))
+        if is_watched():
+            # Dask lowers the inputs later, and reads narrow files several at a time
+            lowered = self._query(self.frame.lower_completely())
+            reason = f"a group has at most {self.n:,} rows in each of them"
+            routing = Routing(Route.TREE, 1, reason)
+            seen(self, Planned(lowered, routing, self._planned(lowered)))
+        return self._planned(query)
+
+
+# Of head and tail, which are ours where they are made: why stock Dask has them.
+NOT_OURS = "made with the plugin off, with a negative n, or with several outputs"
+
+
+def call_of(node: RowsOfGroups | G.Head) -> str:
+    """The call that made a node of ours, or of Dask's."""
+    return node.what if isinstance(node, RowsOfGroups) else f".{type(node).__name__.lower()}()"
 
 
 def rows(
@@ -92,11 +117,13 @@ def rows(
     # all but the last rows of a group are not known to a partition
     if n < 0 or split_out not in (None, 1):
         return original(self, n, split_every=split_every, split_out=split_out)
-    stock = None
-    with contextlib.suppress(Exception):  # it fails on several keys with dropna=False, and on cuDF
+    stock, refused = None, None
+    try:
         stock = Stock(original(self, n, split_every=split_every, split_out=split_out).expr)
+    except Exception as error:  # it fails on several keys with dropna=False, and on cuDF
+        refused = Refusal(error)
     columns = self._slice if self.obj.ndim == 2 else None
-    given = (n, name == "tail", self.dropna, columns, split_every, stock)
+    given = (n, name == "tail", self.dropna, columns, split_every, stock, refused)
     return new_collection(RowsOfGroups(self.obj.expr, *given, *self.by))
 
 

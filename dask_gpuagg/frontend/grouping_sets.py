@@ -6,13 +6,15 @@ The operators are those of Gray et al. 1997 (docs/how-it-works.md#sources).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import GroupingSet, Refusal, extend
+from dask_gpuagg.frontend.extended import GroupingSet, extend
+from dask_gpuagg.frontend.fallback import Refusal
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 
@@ -55,6 +57,8 @@ def grouping_sets(
 
     Raises
     ------
+    ValueError
+        For a set that has a key twice, and where no set has a key.
     UnsupportedGroupBy
         For aggregations that cannot be merged from groups: ``first``, ``last``, ``idxmin`` and
         ``idxmax``, which depend on the order of rows, and those that the plugin does not run.
@@ -90,7 +94,11 @@ def grouping_sets(
 
 def _labels(of: Sequence[Hashable]) -> tuple[Hashable, ...]:
     # else a string would be one column for each of its letters
-    return (of,) if isinstance(of, str) else tuple(of)
+    labels = (of,) if isinstance(of, str) else tuple(of)
+    for label, times in Counter(labels).items():
+        if times > 1:
+            raise ValueError(f"the grouping set {list(labels)} has the key {label!r} {times} times")
+    return labels
 
 
 def rollup(

@@ -16,10 +16,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -35,17 +33,17 @@ from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.first_rows import ROWS, rows
+from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.stock import asked
+from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
-from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
 
@@ -94,6 +92,8 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         made = _planned(self, stock_only, lowered, root)
     elif isinstance(self, SortedOutputs):
         made = _divided(self, lowered, root)
+    elif isinstance(self, G.Head):
+        note_fallback(self._name, call_of(self), NOT_OURS)
     if made is not None:
         return lowered.setdefault(self._name, made.lower_once(lowered))
     return original(self, lowered)
@@ -116,66 +116,6 @@ def _stock_only(node: Any) -> dict[str, Exception | None]:
         # it is unknown which of them are combined, and the planner may place groups in other
         # outputs than stock Dask does
         return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A group-by as it is planned: on lowered inputs, with its physical nodes."""
-
-    query: GroupByQuery
-    decision: Routing
-    nodes: Expr
-
-
-Noted = Callable[[Any, "Planned | str"], None]
-
-# who is told what the planner did with a group-by: planned it, or why not
-_watching: ContextVar[Noted | None] = ContextVar("_watching", default=None)
-
-
-@contextmanager
-def watching(note: Noted) -> Iterator[None]:
-    """Context manager: ``note`` is called for each group-by that this thread lowers.
-
-    Parameters
-    ----------
-    note : callable
-        Of the logical node, and ``Planned`` or the reason why stock Dask runs it.
-    """
-    token = _watching.set(note)
-    try:
-        yield
-    finally:
-        _watching.reset(token)
-
-
-def plans_of(tuned: Expr) -> dict[str, Planned | str]:
-    """What the planner does with the group-bys of a query that Dask has tuned, by their names.
-
-    Parameters
-    ----------
-    tuned : Expr
-
-    Returns
-    -------
-    dict of str to Planned or str
-        A text says why stock Dask runs a group-by.
-
-    Raises
-    ------
-    Exception
-        Whatever lowering the query raises.
-    """
-    seen: dict[str, Planned | str] = {}
-    with watching(lambda node, found: seen.__setitem__(node._name, found)):
-        tuned.lower_completely()
-    return seen
-
-
-def _seen(expr: Any, found: Planned | str) -> None:
-    note = _watching.get()
-    if note is not None:
-        note(expr, found)
 
 
 def _planned(
@@ -208,7 +148,7 @@ def _planned(
             raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
     except Unsupported as refusal:
-        _seen(expr, refusal.reason)
+        seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
         return None
     except UnsupportedGroupBy:
@@ -216,12 +156,12 @@ def _planned(
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
         reason = f"the planner failed: {error!r}"
-        _seen(expr, reason)
+        seen(expr, reason)
         _fall_back(expr, reason, cause=error)
         return None
     if not looking.get():
         tally.plan(expr._name, functools.partial(asked, expr, query))
-    _seen(expr, Planned(query, decision, planned))
+    seen(expr, Planned(query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 

@@ -25,7 +25,8 @@ from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.extended import ExtendedAggregation, Refusal
+from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.fallback import Refusal
 from dask_gpuagg.frontend.patches import looking_away
 from dask_gpuagg.frontend.stock_answers import differences
 from dask_gpuagg.plan import Plan
@@ -136,12 +137,12 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
     Asked
     """
     node, notes = expr, []
-    if isinstance(expr, ExtendedAggregation):
+    if "stock" in expr._parameters:  # an ExtendedAggregation, or first rows of groups
         if expr.stock is None:
             refusal = "" if expr.refusal is None else expr.refusal.text
             return Asked(query.plan, None, (), refusal or "unknown")
         node = next(n for n in expr.stock.kept.walk() if isinstance(n, G.GroupByBase))
-        if expr.guards:
+        if isinstance(expr, ExtendedAggregation) and expr.guards:
             notes.append("arguments of the functions are ignored")
         if isinstance(node, G.Median) and expr.sort:
             notes.append("groups are not sorted")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from dask._task_spec import Task
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
-from dask_gpuagg.plan import Column, Plan, StateUse
 from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.tasks.first_rows import gpuagg_rows, gpuagg_rows_combine, gpuagg_rows_finish
 
 
@@ -26,37 +25,18 @@ class GroupByRows(GroupByPartial):
         return Task(name, gpuagg_rows, *args, columns=self.operand("columns"), **given)
 
 
-def rows_of_groups(
-    frame: Expr,
-    by: Sequence[Any],
-    keys: Sequence[Column],
-    meta: Any,
-    *,
-    n: int,
-    last: bool,
-    dropna: bool,
-    columns: Any,
-    split_every: Any,
-) -> Expr:
+def rows_of_groups(query: GroupByQuery, n: int, last: bool, columns: Any) -> Expr:
     """The nodes of one ``head`` or ``tail``.
 
     Parameters
     ----------
-    frame : Expr
-    by : sequence
-        Labels, expressions or callables, one per key.
-    keys : sequence of Column
-        Their labels and dtypes.
-    meta : DataFrame or Series
-        Of the result, empty.
+    query : GroupByQuery
+        Its plan has the keys alone.
     n : int
     last : bool
-    dropna : bool
     columns : label, list of labels, or None
-    split_every : int, False or None
     """
-    plan = Plan(tuple(keys), (), (StateUse("size", ()),), (), dropna=dropna)
-    rows = GroupByRows(frame, plan, n, last, columns, *by)
-    given = {"plan": plan, "n": n, "last": last}
+    rows = GroupByRows(query.frame, query.plan, n, last, columns, *query.by)
+    given = {"plan": query.plan, "n": n, "last": last}
     steps = (gpuagg_rows_combine, gpuagg_rows_finish, given, given)
-    return TreeReduce(rows, GroupByRows, meta, *steps, split_every)
+    return TreeReduce(rows, GroupByRows, query.meta, *steps, query.split_every)

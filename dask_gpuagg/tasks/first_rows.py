@@ -46,7 +46,18 @@ def gpuagg_rows_combine(
     parts: Sequence[dict[str, Any]], plan: Plan, n: int, last: bool
 ) -> dict[str, Any]:
     """Task: rows of several partitions, of which each group again keeps the first or last."""
-    with task(plan, "combine") as done:
+    return _of_several("combine", parts, plan, n, last)
+
+
+def gpuagg_rows_finish(parts: Sequence[dict[str, Any]], plan: Plan, n: int, last: bool) -> Any:
+    """Task: the last rows to the result; see ``gpuagg_rows_combine``."""
+    return _of_several("finalize", parts, plan, n, last)[ROWS]
+
+
+def _of_several(
+    step: str, parts: Sequence[dict[str, Any]], plan: Plan, n: int, last: bool
+) -> dict[str, Any]:
+    with task(plan, step) as done:
         rows = [part[ROWS] for part in parts]
         filled = [some for some in rows if len(some)] or rows[:1]
         stacked = concat(filled) if len(filled) > 1 else filled[0]
@@ -54,11 +65,6 @@ def gpuagg_rows_combine(
         made = _picked(stacked, keys, plan, n, last)
         done.saw(engine_name(stacked), len(stacked), len(made[ROWS]))
         return made
-
-
-def gpuagg_rows_finish(parts: Sequence[dict[str, Any]], plan: Plan, n: int, last: bool) -> Any:
-    """Task: the last rows to the result; see ``gpuagg_rows_combine``."""
-    return gpuagg_rows_combine(parts, plan, n, last)[ROWS]
 
 
 def _picked(rows: Any, keys: Any, plan: Plan, n: int, last: bool) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from dask.dataframe import from_pandas
 from sphinx.application import Sphinx
 
 import dask_gpuagg
-from dask_gpuagg import aggregations
 from dask_gpuagg.engines.device.support import device_table
 from dask_gpuagg.picture import columns_of, drawn
+from dask_gpuagg.tables import meaning_table, support_table
 
 _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
@@ -146,8 +146,8 @@ def _write(app: Sphinx) -> None:
     folder.mkdir(exist_ok=True)
     settings = files(dask_gpuagg).joinpath("gpuagg.yaml").read_text(encoding="utf-8")
     parts = {
-        "support.md": aggregations.support_table(),
-        "meaning.md": aggregations.meaning_table(),
+        "support.md": support_table(),
+        "meaning.md": meaning_table(),
         "configuration.md": configuration(settings),
         "device.md": device_table(),
         "plan_sum.md": plan_picture("sum"),

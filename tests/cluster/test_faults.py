@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
-from distributed import Client, LocalCluster, Status, futures_of, wait
+from distributed import Client, KilledWorker, LocalCluster, Status, futures_of, wait
 
 import dask_gpuagg
 from dask_gpuagg.cluster.preflight import cluster_problem
@@ -124,7 +124,7 @@ class Once:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def total(at: str, once: Once) -> dd.Aggregation:
+def total(at: str, once: Callable[[], None]) -> dd.Aggregation:
     """A sum in one of whose steps something happens once."""
 
     def chunk(grouped: Any) -> Any:
@@ -157,6 +157,18 @@ def test_a_worker_dies_in_a_step(
     query = planned(held().groupby("k").v.agg(total(at, Once(marker)), **options))
     right(client, query)
     assert marker.exists()
+
+
+def test_a_task_that_kills_every_worker_is_named(client: Client) -> None:
+    here = os.getpid()
+
+    def dying() -> None:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    query = planned(held().groupby("k").v.agg(total("partial", dying)))
+    with pytest.raises(KilledWorker, match=r"gpuagg_chunk.* on 4 different workers"):
+        client.compute(query).result(timeout=PATIENCE)
 
 
 def test_a_worker_dies_with_its_partitions_before_the_query_runs(client: Client) -> None:

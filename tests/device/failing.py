@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,9 +67,13 @@ def failing(n: int, once: bool) -> Iterator[Failing]:
 
 
 def numbers() -> Iterator[int]:
-    """Each of the first allocations, and some of the later ones."""
+    """Each of the first allocations, and some of the later ones.
+
+    All of them where ``GPUAGG_ALLOCATIONS`` is ``all``.
+    """
+    every = os.environ.get("GPUAGG_ALLOCATIONS") == "all"
     n = 0
     while n < 5_000:
         yield n
-        n += 1 if n < 40 else max(n // 8, 5)
+        n += 1 if every or n < 40 else max(n // 8, 5)
     raise AssertionError("a query of so few rows makes so many allocations")

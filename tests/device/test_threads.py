@@ -1,4 +1,4 @@
-"""Threads that query at once: on the stream that all share, and each on a stream of its own.
+"""Threads that query at once: on one stream, on streams of their own, and on two GPUs.
 
 A process decides before it imports cuDF whether threads have streams of their own, so the queries
 run in processes of theirs.
@@ -41,13 +41,15 @@ def rows(thread: int) -> pd.DataFrame:
     return frame
 
 
-def queries(thread: int, together: threading.Barrier) -> None:
+def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
     """What one thread does: its own frames, queries and answers, as often as ``ROUNDS`` says."""
     import cudf
+    import cupy as cp
     import dask_cudf
 
     import dask_gpuagg
 
+    cp.cuda.Device(thread % gpus).use()
     frame = rows(thread)
     expected = {key: frame.groupby(key).agg(SPEC) for key in KEYS}
     # also the first query, which compiles, is asked by all threads at once
@@ -64,7 +66,7 @@ def queries(thread: int, together: threading.Barrier) -> None:
             )
 
 
-def main() -> None:
+def main(gpus: int) -> None:
     """All threads at once; an exception of one is that of the process."""
     import dask
 
@@ -73,7 +75,7 @@ def main() -> None:
     together = threading.Barrier(THREADS)
     settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
     with dask.config.set(settings), ThreadPoolExecutor(THREADS) as pool:
-        found: list[Any] = [pool.submit(queries, i, together) for i in range(THREADS)]
+        found: list[Any] = [pool.submit(queries, i, together, gpus) for i in range(THREADS)]
         for one in found:
             one.result()
     # by our kernels and not by cuDF's group-by in their place
@@ -84,10 +86,14 @@ def main() -> None:
 
 
 @pytest.mark.parametrize("own_streams", [False, True], ids=["one stream", "streams of their own"])
-def test_threads_that_query_at_once(own_streams: bool) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_threads_that_query_at_once(gpus: int, own_streams: bool) -> None:
+    if gpus > gpu_count():
+        pytest.skip(f"{gpus} GPUs are needed")
     made = run_python(
         "-m",
         "tests.device.test_threads",
+        str(gpus),
         env={"CUDF_PER_THREAD_STREAM": str(int(own_streams))},
         path=[entry for entry in sys.path if entry],
         timeout=600,
@@ -96,5 +102,11 @@ def test_threads_that_query_at_once(own_streams: bool) -> None:
     assert DONE in made.stdout
 
 
+def gpu_count() -> int:
+    from cuda.bindings import runtime
+
+    return int(runtime.cudaGetDeviceCount()[1])
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1])))

@@ -17,7 +17,8 @@ from dask.dataframe.dask_expr._collection import new_collection
 import dask_gpuagg
 from dask_gpuagg.frontend import calls, hook
 from dask_gpuagg.frontend.device_metadata import cudf_dtype
-from dask_gpuagg.frontend.extended import Stock, exact_of, extend
+from dask_gpuagg.frontend.extended import exact_of, extend
+from dask_gpuagg.frontend.fallback import Stock
 from dask_gpuagg.plan import Requested
 from tests.comparison import assert_same
 

@@ -97,6 +97,14 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Any):
 def test_what_partitions_do_not_know_is_left_to_dask(arguments: dict[str, int]):
     query = collection().groupby("k").head(**arguments)
     assert not any(isinstance(node, RowsOfGroups) for node in query.expr.walk())
+    with pytest.raises(UnsupportedGroupBy, match=r"\.head\(\) .* with a negative n, or with sever"):
+        query.compute()
+    with (
+        dask.config.set({"gpuagg.fallback": "warn"}),
+        pytest.warns(FallbackWarning, match=r"\.head\(\) runs with stock Dask: made with") as told,
+    ):
+        query.compute()
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("call", ["head", "tail"])
@@ -108,7 +116,7 @@ def test_it_is_counted_as_planned(call: str):
     with dask_gpuagg.profile() as ran:
         query.compute()
     assert ran.planned == 1
-    assert {step.step for step in ran.steps} == {"partial", "combine"}
+    assert {step.step for step in ran.steps} == {"partial", "finalize"}
 
 
 class TestFallback:
@@ -134,6 +142,69 @@ class TestFallback:
         query = collection().groupby(["k", "s"], dropna=False).head(1)
         with (
             dask.config.set({"gpuagg.enabled": False}),
-            pytest.raises(UnsupportedGroupBy, match="the plugin is off"),
+            pytest.raises(
+                UnsupportedGroupBy, match="the plugin is off; stock Dask refuses it: ValueError"
+            ),
         ):
             query.compute()
+
+
+@pytest.mark.parametrize("npartitions", [1, 20])
+@pytest.mark.parametrize("call", ["head", "tail"])
+def test_explain_says_what_runs(call: str, npartitions: int):
+    query = CALLS[call](collection(npartitions).groupby("k"))
+    (found,) = dask_gpuagg.explain(query).groupbys
+    assert (found.what, found.engine) == (f".{call}({3 if call == 'head' else 2})", "host")
+    assert found.reasons == ()
+    graph = query.optimize(fuse=False).__dask_graph__()
+    assert sum(n for _, n in found.physical.tasks) == len(graph) - npartitions
+    with dask_gpuagg.profile() as ran:
+        query.compute()
+    assert {step.step: step.calls for step in ran.steps} == dict(found.physical.tasks)
+    text = str(dask_gpuagg.explain(query))
+    assert "merge    tree into 1 output: a group has at most" in text
+    # those of other tests too
+    assert "ran      partial, host: " in text
+    assert "states" not in text
+    assert "bytes" not in text
+
+
+def test_explain_of_files_that_dask_reads_as_one_partition(tmp_path: Any):
+    wide = pd.DataFrame({f"c{i}": np.arange(48.0) for i in range(20)} | {"k": np.arange(48) % 3})
+    dd.from_pandas(wide, npartitions=12).to_parquet(tmp_path)
+    query = dd.read_parquet(tmp_path).groupby("k").c0.head(1)
+    (found,) = dask_gpuagg.explain(query).groupbys
+    (read,) = query.optimize(fuse=False).expr.find_operations(GroupByRows)
+    assert found.physical.partitions == read.npartitions < 12
+
+
+@pytest.mark.parametrize("npartitions", [1, 20])
+def test_explain_says_what_stock_dask_would_do(npartitions: int):
+    query = collection(npartitions).groupby("k").head(3)
+    stock = dask_gpuagg.explain(query).groupbys[0].stock
+    with dask.config.set({"gpuagg.enabled": False}):
+        theirs = collection(npartitions).groupby("k").head(3)
+        lowered = theirs.optimize()
+        got = theirs.compute()
+    assert (stock.refusal, stock.outputs) == ("", lowered.npartitions)
+    assert stock.tasks == len(lowered.__dask_graph__()) - npartitions
+    want = FRAME.groupby("k").head(3)
+    assert stock.differences[0] == "rows come group by group"
+    assert list(got.index) != list(want.index)
+    more = "groups have more rows, some from each output" in stock.differences
+    assert more == (npartitions > 15) == (len(got) > len(want))
+
+
+def test_explain_says_what_stock_dask_refuses():
+    query = collection().groupby(["s", "f"], dropna=False).head(1)
+    stock = dask_gpuagg.explain(query).groupbys[0].stock
+    with dask.config.set({"gpuagg.enabled": False}), pytest.raises(ValueError, match="Key") as told:
+        collection().groupby(["s", "f"], dropna=False).head(1)
+    assert stock.refusal == f"ValueError: {told.value}"
+
+
+@pytest.mark.parametrize("arguments", [{"n": -1}, {"n": 2, "split_out": 2}])
+def test_explain_of_what_is_left_to_dask(arguments: dict[str, int]):
+    (found,) = dask_gpuagg.explain(collection().groupby("k").tail(**arguments)).groupbys
+    assert (found.what, found.engine) == (".tail()", "stock Dask")
+    assert "with a negative n, or with several outputs" in str(found)

@@ -200,6 +200,12 @@ def test_the_order_of_rows_is_lost(asked: Any) -> None:
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(ValueError, match="need a key"):
         grouping_sets(lazy(3), [[], []], {"v": "sum"})
+    with pytest.raises(
+        ValueError, match=r"the grouping set \['a', 'b', 'a'\] has the key 'a' 2 times"
+    ):
+        grouping_sets(lazy(3), [["b"], ["a", "b", "a"]], {"v": "sum"})
+    with pytest.raises(ValueError, match="has the key 'a' 2 times"):
+        rollup(lazy(3), ["a", "a"], {"v": "sum"})
     with pytest.raises(KeyError):
         rollup(lazy(3), ["a", "missing"], {"v": "sum"})
     with pytest.raises(UnsupportedGroupBy, match="skew"):

@@ -209,7 +209,7 @@ def _path_of(text: str) -> tuple[Path | None, str | None]:
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        return None, str(error)
+        return None, str(error).rstrip(".")
     return (path, None) if path.is_absolute() else (None, "it is no absolute path")
 
 
@@ -219,7 +219,7 @@ def _default() -> tuple[str, Path | None, str | None]:
         # as that specification has it, one that is not absolute does not count
         path = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     except RuntimeError as error:  # a user whom the system does not know, as in some containers
-        return "below the home directory", None, str(error)
+        return "below the home directory", None, str(error).rstrip(".")
     return str(path / "dask_gpuagg"), path / "dask_gpuagg", None
 
 

@@ -14,6 +14,7 @@ import pylibcudf as plc
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
+from dask_gpuagg.engines.device.memory import on_device
 from dask_gpuagg.engines.device.operations import fill_nulls
 
 # What a bit says is used, from the lowest one on; the last bit is that of unusual values.
@@ -117,4 +118,4 @@ def _array(column: plc.Column) -> cp.ndarray:
 
 
 def _column(array: cp.ndarray) -> plc.Column:
-    return cudf.Series(array, nan_as_null=False).to_pylibcudf()[0]
+    return on_device(cudf.Series(array, nan_as_null=False)._column)

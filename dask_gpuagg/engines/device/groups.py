@@ -23,6 +23,7 @@ from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
+from dask_gpuagg.engines.device.memory import on_device
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.pieces import Pieces
 from dask_gpuagg.engines.device.whole_groups import SortedRows
@@ -305,13 +306,13 @@ def as_cudf_makes(cls: Any, data: ColumnAccessor, index: Any) -> Any:
 
 def view_at(frame: Any, name: str) -> plc.Column:
     """A column of a table as libcudf has it, without a Series in between."""
-    return frame._data[name].to_pylibcudf()
+    return on_device(frame._data[name])
 
 
 def view(column: Any) -> plc.Column:
     """The column as libcudf has it, or in pieces."""
     # not by the Series, which gives its name and index too
-    return column if isinstance(column, Pieces) else column._column.to_pylibcudf()
+    return column if isinstance(column, Pieces) else on_device(column._column)
 
 
 def plain(column: plc.Column) -> Any:

@@ -134,6 +134,28 @@ def spill_manager() -> Any | None:
     return None if module is None else module.get_global_manager()
 
 
+def on_device(column: Any) -> Any:
+    """A column of cuDF's as libcudf has it, its buffers in device memory.
+
+    cuDF's own ``to_pylibcudf`` leaves out those that are spilled. What is brought back stays as
+    long as the result refers to it, also where cuDF spills it again.
+    """
+    if spill_manager() is not None:
+        with column.access(mode="read", scope="internal"):
+            _bring_back(column.plc_column)
+            return column.to_pylibcudf()
+    return column.to_pylibcudf()
+
+
+def _bring_back(column: Any) -> None:
+    for buffer in (column.data(), column.null_mask()):
+        if buffer is not None:
+            # within ``access`` asking for the address brings a buffer back, for that long
+            _ = buffer.ptr
+    for child in column.children():
+        _bring_back(child)
+
+
 def free_cached() -> None:
     """Give back device memory that is kept for later: by cycles, by CuPy, by cuDF."""
     # cycles keep what their objects have allocated

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from dask_gpuagg.aggregations import REGISTRY, Kind, markdown
+from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import DEVICE_CLASSES, dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
 from dask_gpuagg.states import STATES
+from dask_gpuagg.tables import markdown
 
 # The most digits of a decimal of 64 bits.
 _DIGITS_OF_64_BITS = 18

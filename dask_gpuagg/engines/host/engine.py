@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import sketches
-from dask_gpuagg.engines.host.conform import categories_of, holds_objects, series_of
+from dask_gpuagg.engines.host.conform import holds_objects, series_of
 from dask_gpuagg.engines.host.distinct import first_rows, repeated
 from dask_gpuagg.engines.host.exchange import (
     concatenated_outputs,
@@ -38,8 +37,9 @@ from dask_gpuagg.engines.host.found_dtypes import (
     of_categories,
     unmasked,
 )
-from dask_gpuagg.engines.host.grouping import Groups, group, is_dictionary
+from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
+from dask_gpuagg.engines.host.promised_keys import as_promised, as_text, of_no_group
 from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
@@ -116,12 +116,12 @@ def partial(
         index = index[groups.kept]
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
-        keys = [_of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        keys = [of_no_group(*pair) for pair in zip(given, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
     held = columns
     columns = [durations(v, c.dtype) for v, c in zip(held, plan.columns, strict=False)]
     # of value_counts the value is the last key
-    texts = [_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
+    texts = [as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
     if plan.grouped:
@@ -207,7 +207,7 @@ def finalize(
     groups = group(_keys_together(stacked), dropna=False)
     # of value_counts the value is the last key
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
-    keys = [_as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
+    keys = [as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
     if plan.gathered:  # outputs have no categories yet that they all share
         pairs = zip(keys, groups.keys, strict=False)
         keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
@@ -357,57 +357,6 @@ def _fields(table: pd.DataFrame) -> Fields:
 def _sketched(plan: Plan, table: str) -> Sketched:
     """What a table has the entries of."""
     return plan.sketches[int(table.removeprefix("sketch"))]
-
-
-def _of_no_group(key: pd.Series, promised: Column) -> pd.Series:
-    """A key of a partition without groups: objects or NaN without a value have no dtype."""
-    found, wanted = dtype_class(key.dtype), dtype_class(promised.dtype)
-    nothing = isinstance(key.dtype, np.dtype) and found in ("object", "float") and key.isna().all()
-    if not nothing or wanted in (found, "category"):
-        return key.iloc[:0]
-    # objects, of which stacking takes no dtype where others have rows or a dtype
-    return pd.Series([], dtype=object)
-
-
-def _as_text(key: Any, promised: Column) -> Any:
-    """A key of the groups that was read as a dictionary of text, which was promised as text."""
-    if not (is_dictionary(key.dtype) and isinstance(promised.dtype, pd.StringDtype)):
-        return key
-    texts = pa.array(key)  # of no rows a chunked array, which only a cast decodes
-    return pd.array(texts.cast(texts.type.value_type), dtype=promised.dtype)
-
-
-def _as_promised(key: Any, promised: Column, level: Any) -> Any:
-    """A key of the groups, with categories only where the metadata has them.
-
-    Outputs of one result may have met different partitions: those that hold categories, text or
-    Python objects. They have to agree, or Dask cannot concatenate them. ``level`` is the dtype of
-    the result's index by its metadata: that of ``unique`` has lost the categories.
-    """
-    wanted = dtype_class(promised.dtype)
-    found = dtype_class(key.dtype)
-    if len(key) == 0 and found != "category":
-        return pd.Series(key).astype(promised.dtype).array
-    if wanted == "category":
-        kept = found == "category" or dtype_class(level) != "category"
-        return key if kept else categories_of(key, promised.dtype)
-    if found == "category":
-        return pd.Series(key).astype(key.categories.dtype).array
-    null = pd.isna(key)
-    if wanted == "object" or (found != "object" and not null.all()):
-        return key
-    held = pd.Series(key).astype(object)
-    # None is null to every dtype, and NaN to those that pandas takes from the values
-    for dtype, nothing in ((promised.dtype, None), (None, np.nan)):
-        objects = held.where(~null, nothing).tolist()
-        with suppress(TypeError, ValueError, OverflowError):
-            made = pd.Series(objects, dtype=dtype)
-            # floats are not what large integers are, nor integers what fractions are, nor is
-            # False what None is
-            pairs = zip(null, made.isna(), objects, made.tolist(), strict=True)
-            if all(m if n else a == b for n, m, a, b in pairs):
-                return made.array
-    return key
 
 
 def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:

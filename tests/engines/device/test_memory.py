@@ -6,7 +6,10 @@ import gc
 import pickle
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +22,7 @@ from dask_gpuagg.engines.device.memory import (
     first_that_fits,
     free_cached,
     limit_of_resource,
+    on_device,
     out_of_memory,
     resources,
     spill_manager,
@@ -131,6 +135,62 @@ def test_cudf_spills_only_where_it_was_asked_to(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(get_global_manager=lambda: manager))
     free_cached()
     assert asked == [sys.maxsize]
+
+
+class SpillableColumn:
+    """Of cuDF, of which the buffers are brought back while somebody has access."""
+
+    def __init__(self, *children: SpillableColumn, masked: bool = False) -> None:
+        self.plc_column, self.accessed, self.device = self, False, {"data": False, "mask": False}
+        self._children, self._masked = children, masked
+
+    @contextmanager
+    def access(self, **how: str) -> Iterator[None]:
+        assert how == {"mode": "read", "scope": "internal"}
+        self._let(True)
+        yield
+        self._let(False)
+
+    def _let(self, accessed: bool) -> None:
+        self.accessed = accessed
+        for child in self._children:
+            child._let(accessed)
+
+    def data(self) -> Any:
+        return _Buffer(self, "data")
+
+    def null_mask(self) -> Any:
+        return _Buffer(self, "mask") if self._masked else None
+
+    def children(self) -> tuple[SpillableColumn, ...]:
+        return self._children
+
+    def to_pylibcudf(self) -> list[bool]:
+        """Which buffers are there, before and after those of the children."""
+        below = [each for child in self._children for each in child.to_pylibcudf()]
+        return [self.device["data"], *below, *([self.device["mask"]] if self._masked else [])]
+
+
+class _Buffer:
+    def __init__(self, column: SpillableColumn, name: str) -> None:
+        self._column, self._name = column, name
+
+    @property
+    def ptr(self) -> int:
+        assert self._column.accessed, "the buffer would never be spilled again"
+        self._column.device[self._name] = True
+        return 1
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_spilled_columns_are_brought_back(spills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = SimpleNamespace() if spills else None
+    module = SimpleNamespace(get_global_manager=lambda: manager)
+    monkeypatch.setitem(sys.modules, "cudf.core.buffer.spill_manager", module)
+    column: Any = SpillableColumn(SpillableColumn(masked=True), masked=True)
+    # where cuDF spills nothing, no buffer is asked for
+    assert on_device(column) == [spills] * 4
+    assert not column.accessed
 
 
 def test_tables_come_back_as_they_left() -> None:

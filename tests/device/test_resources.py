@@ -1,0 +1,186 @@
+"""Queries by every kind of RMM's resources, and with what spills: the same answers, or an error."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from tests.device.test_allocations import lists, outcome, sorted_rows
+from tests.running import run_python
+
+NAMES = ("few groups", "many groups", "text", "exchange", "whole groups", "spread")
+GIB = 1 << 30
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "driver": lambda mr: mr.CudaMemoryResource(),
+    "pool": lambda mr: mr.PoolMemoryResource(mr.CudaMemoryResource(), GIB // 4),
+    "arena": lambda mr: mr.ArenaMemoryResource(mr.CudaMemoryResource(), GIB),
+    "async": lambda mr: mr.CudaAsyncMemoryResource(),
+    "managed": lambda mr: mr.ManagedMemoryResource(),
+    "pool of managed": lambda mr: mr.PoolMemoryResource(mr.ManagedMemoryResource(), GIB // 4),
+    "limited": lambda mr: mr.LimitingResourceAdaptor(mr.CudaMemoryResource(), GIB),
+    "counted": lambda mr: mr.StatisticsResourceAdaptor(mr.CudaMemoryResource()),
+    "tracked": lambda mr: mr.TrackingResourceAdaptor(mr.CudaMemoryResource()),
+}
+# kinds of which a limit is asked for memory step by step
+LIMITED = ("driver", "pool", "async", "managed")
+DONE = "all answers are right"
+
+
+def rows_of(rows: int = 200_000) -> pd.DataFrame:
+    rng = np.random.default_rng(15)
+    frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
+    frame["few"] = rng.integers(0, 50, rows)
+    frame["text"] = frame["k"].astype(str)
+    return frame
+
+
+@contextmanager
+def current(resource: Any) -> Iterator[None]:
+    """Context manager: RMM's current resource is another one."""
+    import rmm
+
+    before = rmm.mr.get_current_device_resource()
+    rmm.mr.set_current_device_resource(resource)
+    try:
+        yield
+    finally:
+        gc.collect()
+        rmm.mr.set_current_device_resource(before)
+
+
+def graph_of(name: str, npartitions: int = 2) -> tuple[Any, Any]:
+    """A query on cuDF partitions that are there: its graph and its keys."""
+    import cudf
+    import dask_cudf
+
+    ddf = dask_cudf.from_cudf(cudf.DataFrame(rows_of()), npartitions=npartitions)
+    query = lists(name)(ddf.persist()).optimize(fuse=False)
+    return dict(query.__dask_graph__()), query.__dask_keys__()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("raising")
+def test_answers_are_the_same_by_each_kind(name: str, kind: str) -> None:
+    import rmm
+
+    graph, keys = graph_of(name)
+    expected = sorted_rows(dask.get(graph, keys))
+    with current(KINDS[kind](rmm.mr)):
+        got = sorted_rows(dask.get(graph, keys))
+    pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", LIMITED)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("raising")
+def test_a_limit_costs_the_answer_or_nothing(name: str, kind: str) -> None:
+    """With ever more memory the query fails with sizes, until it goes through."""
+    import rmm
+
+    graph, keys = graph_of(name)
+    expected = sorted_rows(dask.get(graph, keys))
+    limit, errors = 1 << 14, []
+    while True:
+        limited = rmm.mr.LimitingResourceAdaptor(KINDS[kind](rmm.mr), limit)
+        with current(limited):
+            found, error = outcome(graph, keys)
+        if error is None:
+            got = sorted_rows(found)
+        del found
+        gc.collect()
+        assert limited.get_allocated_bytes() == 0, limit
+        if error is None:
+            break
+        errors.append(str(error))
+        limit *= 2
+    pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
+    assert errors
+    assert all("RMM's resource is limited to" in text for text in errors), errors
+
+
+def by_pandas(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """What a query has to give; pandas knows no ``split_out``."""
+    made = lists({"exchange": "many groups"}.get(name, name))(rows)
+    result: pd.DataFrame = made.sort_index()
+    return result
+
+
+def all_right(ddf: Any, rows: pd.DataFrame, get: Callable[[Any], Any]) -> None:
+    """Every query, twice."""
+    with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
+        for name in NAMES * 2:
+            made = get(lists(name)(ddf)).to_pandas().sort_index()
+            pd.testing.assert_frame_equal(
+                made, by_pandas(name, rows), check_dtype=False, check_index_type=False, rtol=1e-9
+            )
+
+
+def with_cudfs_spilling() -> None:
+    """In a process of its own: partitions of more bytes than cuDF leaves on the device."""
+    import cudf
+    import dask_cudf
+
+    from dask_gpuagg.engines.device.memory import spill_manager
+    from dask_gpuagg.worker.usage import spilled_by_cudf
+
+    assert spill_manager() is not None
+    rows = rows_of(1_000_000)
+    with dask.config.set(scheduler="synchronous"):
+        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=8).persist()
+        # of a frame that nobody has asked for its addresses
+        assert spilled_by_cudf() > 0
+        all_right(ddf, rows, lambda query: query.compute())
+    print(DONE)
+
+
+def test_with_cudfs_spilling() -> None:
+    """It moves buffers to the host whose addresses nobody has asked for."""
+    made = run_python(
+        "-c",
+        "from tests.device.test_resources import with_cudfs_spilling as run; run()",
+        env={"CUDF_SPILL": "1", "CUDF_SPILL_DEVICE_LIMIT": str(16 << 20)},
+        path=[entry for entry in sys.path if entry],
+        timeout=300,
+    )
+    assert made.returncode == 0, made.stderr
+    assert DONE in made.stdout
+
+
+def test_with_dask_cudas_spilling() -> None:
+    """Persisted partitions of more bytes than a worker keeps on its device."""
+    import cudf
+    import dask_cudf
+    from dask_cuda import LocalCUDACluster
+    from distributed import Client, wait
+
+    rows = rows_of(1_000_000)
+    with (
+        LocalCUDACluster(
+            n_workers=1,
+            device_memory_limit="16MB",
+            dashboard_address=None,
+            CUDA_VISIBLE_DEVICES=[0],
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(dask_gpuagg.GpuWorker(examples=[]))
+        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=8).persist()
+        wait(ddf)
+        all_right(ddf, rows, lambda query: client.compute(query).result(timeout=60))
+        (spilled,) = client.run(spilled_bytes).values()
+        assert spilled > 0
+
+
+def spilled_bytes(dask_worker: Any) -> int:
+    """What a worker reports with its heartbeats."""
+    return int(dask_worker.metrics["dask_gpuagg"](dask_worker)["spilled_bytes"])
