@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -66,6 +69,9 @@ class Kernels:
         # units that are being compiled in the background
         self._begun: dict[str, Future[None]] = {}
         self._lock = Lock()
+        # what is loaded is unloaded when nobody can launch it any more
+        self._loads: list[Any] = []
+        weakref.finalize(self, _retire, device, self._loads).atexit = False
 
     def prepare(self, *units: str) -> None:
         """Compile or load some units, or all, before one of their kernels is launched.
@@ -225,6 +231,7 @@ class Kernels:
             raise KernelsUnavailable(self._failures[unit])
         from cuda.bindings import driver
 
+        _unload_retired(self._device)
         try:
             compiled = self._compiled.pop(unit, None) or cubin(
                 self._query.source(unit), self._device.architecture
@@ -240,6 +247,7 @@ class Kernels:
                 raise _without_memory(error) from error
             self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
             raise KernelsUnavailable(self._failures[unit]) from error
+        self._loads.append(handle)
         return _Library(handle, compiled.names)
 
 
@@ -276,7 +284,35 @@ def _without_memory(error: DriverError) -> KernelsUnavailable:
     return KernelsUnavailable(f"device memory does not suffice to load the kernels: {error}")
 
 
-# Code stays loaded when its query is dropped: kernels on some stream may still need it.
+# Loaded code of queries that were dropped, by device.
+_retired: dict[Device, deque[Any]] = {}
+
+
+def _retire(device: Device, loads: list[Any]) -> None:
+    """Note what is to be unloaded; the garbage collector calls this in the middle of anything."""
+    _retired.setdefault(device, deque()).extend(loads)
+
+
+def _unload_retired(device: Device) -> None:
+    """Unload the code of queries that were dropped, once the device has passed all kernels.
+
+    Loading calls this: it takes as long, and the thread has the device.
+    """
+    waiting = _retired.get(device)
+    if not waiting:
+        return
+    from cuda.bindings import driver
+
+    handles = []
+    # not what is retired from now on, of which kernels may have been launched later
+    for _ in range(len(waiting)):
+        with suppress(IndexError):  # another thread unloads it
+            handles.append(waiting.popleft())
+    checked(driver.cuCtxSynchronize())
+    for handle in handles:
+        checked(driver.cuLibraryUnload(handle))
+
+
 _known: Cache[tuple[Query, Device], Kernels] = Cache(1024)
 
 

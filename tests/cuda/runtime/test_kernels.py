@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -27,6 +29,28 @@ pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not ins
 
 DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
 CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fold")})
+
+
+@pytest.fixture(autouse=True)
+def unloads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is waited for and unloaded, by a driver that does nothing."""
+    from cuda.bindings import driver as bindings
+
+    success, calls = bindings.CUresult.CUDA_SUCCESS, []
+
+    def wait() -> tuple[Any]:
+        calls.append("wait")
+        return (success,)
+
+    def unload(handle: Any) -> tuple[Any]:
+        calls.append(handle)
+        return (success,)
+
+    gc.collect()  # what tests before have dropped
+    monkeypatch.setattr(kernels_module, "_retired", {})
+    monkeypatch.setattr(bindings, "cuCtxSynchronize", wait)
+    monkeypatch.setattr(bindings, "cuLibraryUnload", unload)
+    return calls
 
 
 # ---- kernels that are unavailable ---------------------------------------------------------------
@@ -166,6 +190,63 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
     kernels_of(third, DEVICE)
     # the one whose use lies back farthest is dropped
     assert kernels_module.known() == (one, third)
+
+
+def test_code_of_queries_that_were_dropped_is_unloaded(
+    unloads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda.bindings import driver as bindings
+
+    loaded = iter(range(100))
+    success = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, next(loaded)))
+    compile_by(monkeypatch, lambda unit, architecture: CODE)
+    monkeypatch.setattr(kernels_module, "_known", Cache(2))
+    queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
+    queries += [TABLE["20 aggregations by int64"]]
+    held = kernels_of(queries[0], DEVICE)
+    for query in queries:
+        kernels_of(query, DEVICE).prepare("core", "hgb")
+    # the first was dropped, but somebody may launch its kernels
+    gc.collect()
+    kernels_of(queries[1], DEVICE).prepare("fold")
+    assert unloads == []
+    del held
+    gc.collect()
+    assert unloads == []
+    # of another device
+    kernels_of(queries[1], replace(DEVICE, ordinal=1)).prepare("core")
+    assert unloads == []
+    # the device has passed all kernels first
+    kernels_of(queries[2], DEVICE).prepare("fold")
+    assert unloads[:3] == ["wait", 0, 1]
+    assert unloads.count("wait") == 1
+
+
+def test_what_is_loaded_is_bounded(unloads: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    loaded: list[int] = []
+    success = bindings.CUresult.CUDA_SUCCESS
+
+    def load(*_: Any) -> tuple[Any, int]:
+        loaded.append(len(loaded))
+        return success, loaded[-1]
+
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
+    compile_by(monkeypatch, lambda unit, architecture: CODE)
+    monkeypatch.setattr(kernels_module, "_known", Cache(3))
+    names = [name for name in TABLE if "by int64" in name][:3]
+    for ordinal in range(40):
+        device = replace(DEVICE, name=f"device {ordinal % 2}")
+        query = replace(TABLE[names[ordinal % len(names)]], keep_nulls=bool(ordinal % 5))
+        kernels_of(query, device).prepare("core")
+        gc.collect()
+        gone = [each for each in unloads if each != "wait"]
+        assert len(gone) == len(set(gone))
+        # three queries, and what each device unloads as it loads the next time
+        assert len(loaded) - len(gone) <= 3 + 2
+    assert len(loaded) > 20
 
 
 # ---- threads -----------------------------------------------------------------------------------
