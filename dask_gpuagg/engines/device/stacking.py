@@ -126,10 +126,14 @@ def _bytes(column: Any) -> int:
 
 
 def _bytes_of(column: plc.Column) -> int:
-    """Bytes of a column's values, roughly: of a slice of text those of all of it."""
+    """Bytes of a column's values, roughly: of a slice of text its share of all of it."""
     if column.num_children():
         characters = column.data().size if column.data() else 0
-        return int(sum(map(_bytes_of, column.children())) + characters)
+        whole = sum(map(_bytes_of, column.children())) + characters
+        if column.type().id() == plc.TypeId.STRING:
+            # a slice has the offsets and the characters of all rows
+            whole = whole * column.size() // max(column.child(0).size() - 1, 1)
+        return int(whole)
     # text without rows may have no children, and text has no size of its own
     return int(column.size() * plc.types.size_of(column.type())) if column.size() else 0
 

@@ -209,3 +209,31 @@ def test_strings_are_of_cudfs_own_dtype(results: Any) -> None:
     assert made.columns[0].dtype == STRING
     assert made.columns[0].dtype.storage == STRING.storage
     assert made.index[0].dtype == np.dtype("object")
+
+
+def test_slices_of_text_have_its_bytes_together(engine: Any) -> None:
+    """Parts of one table are such slices: each has the characters of all."""
+    plc = engine.stacking.plc
+
+    def column(kind: Any, rows: int, characters: int = 0, children: tuple[Any, ...] = ()) -> Any:
+        return SimpleNamespace(
+            size=lambda: rows,
+            type=lambda: SimpleNamespace(id=lambda: kind),
+            data=lambda: SimpleNamespace(size=characters),
+            children=lambda: children,
+            child=children.__getitem__,
+            num_children=lambda: len(children),
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plc.types, "size_of", lambda kind: 4)
+        offsets = column(plc.TypeId.INT32, 161)
+        text = [column(plc.TypeId.STRING, rows, 3_200, (offsets,)) for rows in (160, 10, 0)]
+        whole, part, nothing = map(engine.stacking._bytes_of, text)
+        assert 3_200 + 640 <= whole <= 3_200 + 4 * 162
+        assert 16 * part == pytest.approx(whole, abs=16)
+        assert nothing == 0
+        empty = column(plc.TypeId.STRING, 0, 0, (column(plc.TypeId.INT32, 0),))
+        assert engine.stacking._bytes_of(empty) == 0
+        numbers = column(plc.TypeId.LIST, 10, 0, (offsets, column(plc.TypeId.INT32, 50)))
+        assert engine.stacking._bytes_of(numbers) == 4 * (161 + 50)
