@@ -11,6 +11,7 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 
 from dask_gpuagg.cuda.aggregate import Aggregated, Run
+from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
@@ -50,14 +51,14 @@ class Template(NamedTuple):
 
     Attributes
     ----------
-    query : Query
+    shape : Canonical
     inputs : tuple of (int, bool)
         Positions of the columns, and whether only the validity of one is read.
     outputs : tuple of (KernelOutput, DataType, int or None)
-        Of those that are gathered the position of the column.
+        As they were asked for; of those that are gathered the position of the column.
     """
 
-    query: Query
+    shape: Canonical
     inputs: tuple[tuple[int, bool], ...]
     outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
 
@@ -344,15 +345,20 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """What is compiled."""
+        return self._shape.query
+
+    @property
+    def _shape(self) -> Canonical:
         if self._template is not None:
-            return self._template.query
-        return _query(
+            return self._template.shape
+        asked = _query(
             tuple([key_part(k) for k in self.keys]),
             self.keep_nulls,
             tuple([value_part(c, present) for c, present in self._inputs]),
             tuple(self._states),
             tuple([output for output, _, _ in self._outputs]),
         )
+        return canonical(asked)
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
         """What the pass computes, for other columns of the same types; None if it cannot be told.
@@ -373,7 +379,7 @@ class Aggregator:
         if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
             return None
         present = [present for _, present in inputs]
-        return Template(self.query, tuple(zip(made, present, strict=True)), tuple(outputs))
+        return Template(self._shape, tuple(zip(made, present, strict=True)), tuple(outputs))
 
     def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
         """Compute the same of other columns, which have the same types."""
@@ -412,14 +418,15 @@ class Aggregator:
         run : Run
         """
         how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
-        made = grouped(self.query, self.keys, [c for c, _ in self._inputs], how)
+        query, inputs, places = self._shape
+        made = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
         run = made.run
         if isinstance(made, Served):
-            keys, plain = made.keys, made.outputs
+            keys, plain = made.keys, [made.outputs[i] for i in places]
         else:
             keys = self._key_columns(made, run.groups)
-            pairs = zip(made.outputs, self._outputs, strict=True)
-            plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
+            pairs = zip(places, self._outputs, strict=True)
+            plain = [column_of(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)

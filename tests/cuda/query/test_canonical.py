@@ -1,0 +1,139 @@
+"""Queries that differ in order alone are one, and what was asked for is found in it again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
+from dask_gpuagg.cuda.query.common import KEYS, common
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, ValuePart
+from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder
+
+# What may be asked of a column; merged: of three or two columns of partials.
+NAMES = [*EVERY, "wide sum", "limbs", "moments", "exact sum", "total", "total mean"]
+MERGED = ["mean of partials", "spread of partials", "sum of partials"]
+Asked = list[tuple[int, str]]
+
+
+def built(asked: Asked, columns: list[tuple[str, bool]]) -> tuple[Query, list[int]]:
+    """The query of aggregations of columns, in their order, and the columns of its inputs."""
+    builder = Builder(*INT64)
+    inputs: dict[int, int] = {}
+
+    def read(column: int, ctype: str, masked: bool) -> int:
+        if column not in inputs:
+            inputs[column] = builder.input(ctype, masked)
+        return inputs[column]
+
+    for c, name in asked:
+        ctype, masked = columns[c]
+        # partials have columns of their own
+        fields = [1000 + 10 * c + i for i in range(3)]
+        match name:
+            case "mean of partials":
+                total = builder.state("FloatSum", read(fields[0], "f64", masked))
+                n = builder.state("IntegerSum", read(fields[1], "i64", False))
+                builder.output(f"Mean<{total}, {n}, true>", "f64", True)
+            case "sum of partials":
+                total = builder.state("FloatSum", read(fields[0], "f64", masked))
+                builder.output(f"Field<{total}, f64>", "f64")
+            case "spread of partials":
+                of = [
+                    read(100 + f, t, False)
+                    for f, t in zip(fields, ("i64", "f64", "f64"), strict=True)
+                ]
+                builder.output(f"Spread<{builder.state('MergedMoments', *of)}, 1, 1>", "f64", True)
+            case _:
+                builder.add(name, read(c, ctype, masked))
+    return builder.query, list(inputs)
+
+
+def meaning(query: Query, columns: list[int], output: KernelOutput) -> object:
+    """An output by the columns that its states read, not by any number in the query."""
+    of_none = output.renumbered([0] * len(query.states))
+    states = [query.states[i] for i in output.states]
+    return of_none, [(s.policy, s.ctype, [columns[i] for i in s.inputs]) for s in states]
+
+
+asked_of_columns = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([*NAMES, *MERGED])), min_size=1, max_size=9
+)
+types = st.lists(
+    st.tuples(st.sampled_from(["f64", "i64", "f32"]), st.booleans()), min_size=3, max_size=3
+)
+
+
+@given(asked_of_columns, types, st.randoms(use_true_random=False))
+def test_order_makes_no_other_query(
+    asked: Asked, columns: list[tuple[str, bool]], rng: random.Random
+) -> None:
+    shuffled = rng.sample(asked, len(asked))
+    names = rng.sample(range(3), 3)
+    renamed = [(names[c], name) for c, name in shuffled]
+    types_renamed = [columns[names.index(i)] for i in range(3)]
+    found = {
+        canonical(built(*of)[0]).query
+        for of in ((asked, columns), (shuffled, columns), (renamed, types_renamed))
+    }
+    (made,) = found
+    assert canonical(made).query is made
+
+
+@given(asked_of_columns, types)
+def test_what_was_asked_is_found_in_it(asked: Asked, columns: list[tuple[str, bool]]) -> None:
+    query, read = built(asked, columns)
+    made = canonical(query)
+    of_made = [read[i] for i in made.inputs]
+    assert sorted(made.inputs) == list(range(len(query.inputs)))
+    assert [query.inputs[i] for i in made.inputs] == list(made.query.inputs)
+    assert sorted(made.outputs) == list(range(len(query.outputs)))
+    for output, place in zip(query.outputs, made.outputs, strict=True):
+        there = made.query.outputs[place]
+        assert meaning(query, read, output) == meaning(made.query, of_made, there)
+    assert len(made.query.states) == len(query.states) == len(set(made.query.states))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_common_queries_are_canonical(key: str) -> None:
+    for one in common(key):
+        assert canonical(one.query).query == one.query
+
+
+def test_usual_queries_stay_as_they_are_asked_for() -> None:
+    """Their machine code is that which was measured."""
+    for names in (["sum", "count", "min", "max", "mean"], ["mean", "std"], ["min"], ["count"]):
+        query, _ = built([(0, name) for name in names], [("f64", False)])
+        assert canonical(query).query == query
+    five = [(0, "sum"), (0, "count"), (0, "min"), (0, "max"), (1, "mean")]
+    for second in ("f32", "f64"):
+        query, _ = built(five, [("f64", False), (second, False)])
+        assert canonical(query).query == query
+    for names in (["sum"], ["mean"], ["sum", "min", "max"]):
+        query, _ = built([(c, name) for c in range(3) for name in names], [("f64", False)] * 3)
+        assert canonical(query).query == query
+
+
+def test_every_state_has_its_place() -> None:
+    of_keys = {"AnyRow", "Witness"}
+    assert {*STATE_BYTES, "Min", "Max"} - of_keys == set(STATES_IN_ORDER)
+    for query in TABLE.values():
+        canonical(query)
+
+
+def test_columns_alike_are_one_query_however_many_have_nulls() -> None:
+    """Not which columns have nulls but how many of a type: 4 of 8."""
+    asked = [(c, name) for c in range(3) for name in ("sum", "max")]
+    found = {
+        canonical(built(asked, [("f64", masked) for masked in nulls])[0]).query
+        for nulls in itertools.product((False, True), repeat=3)
+    }
+    assert len(found) == 4
+    assert {sum(v == ValuePart("f64", True) for v in query.inputs) for query in found} == {
+        0, 1, 2, 3,
+    }  # fmt: skip
