@@ -1,7 +1,8 @@
 """One query for all that differ in the order in which columns and aggregations were listed.
 
 Machine code is compiled for the query in canonical order; what it makes is put back in the order
-that was asked for.
+that was asked for. Where a key column has nulls, it is compiled for key columns that all may have
+some: kernels find no mask where there is none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState
+from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState, KeyPart
 
 # States of an input in their order, in which most users ask for them. One that reads no input
 # stands among those of the first.
@@ -72,11 +73,21 @@ def canonical(query: Query) -> Canonical:
     outputs = sorted(by_name, key=lambda i: _output_key(made[i], kept))
     ordered = replace(
         query,
+        keys=_keys_alike(query),
         inputs=tuple([query.inputs[i] for i in inputs]),
         states=tuple(kept),
         outputs=tuple([made[i] for i in outputs]),
     )
     return Canonical(_first(ordered), tuple(inputs), tuple(_places(outputs)))
+
+
+def _keys_alike(query: Query) -> tuple[KeyPart, ...]:
+    """The keys, which all may have nulls where one has, unless tables would hold them otherwise."""
+    if not any(key.masked for key in query.keys):
+        return query.keys
+    alike = tuple([key._replace(masked=True) for key in query.keys])
+    # of nine columns and more the flags of nulls may take another word
+    return alike if replace(query, keys=alike).family == query.family else query.keys
 
 
 @lru_cache(1024)

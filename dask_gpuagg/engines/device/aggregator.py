@@ -444,5 +444,9 @@ class Aggregator:
         if made.gathered:
             rows = column_of(made.keys[0], INT32, groups)
             return gather(list(map(whole, self.keys)), rows, all_there=True)
-        pairs = zip(made.keys, self.keys, strict=True)
-        return [column_of(m, k.type(), groups) for m, k in pairs]
+        # what was compiled for nulls makes a mask for every column
+        pairs = [
+            (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
+            for m, k in zip(made.keys, self.keys, strict=True)
+        ]
+        return [column_of(m, dtype, groups) for m, dtype in pairs]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
 from dask_gpuagg.cuda.query.common import KEYS, common
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, ValuePart
-from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder
+from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart, ValuePart
+from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder, key, string
 
 # What may be asked of a column; merged: of three or two columns of partials.
 NAMES = [*EVERY, "wide sum", "limbs", "moments", "exact sum", "total", "total mean"]
@@ -137,3 +137,43 @@ def test_columns_alike_are_one_query_however_many_have_nulls() -> None:
     assert {sum(v == ValuePart("f64", True) for v in query.inputs) for query in found} == {
         0, 1, 2, 3,
     }  # fmt: skip
+
+
+key_types = st.lists(
+    st.one_of(
+        st.sampled_from(["i8", "i16", "i32", "i64", "u8", "f32", "f64", "i128"]).map(key),
+        st.sampled_from(["i32", "i64"]).map(string),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(key_types, st.booleans(), st.data())
+def test_keys_with_and_without_nulls_are_two_queries(
+    keys: list[KeyPart], keep_nulls: bool, data: st.DataObject
+) -> None:
+    patterns = st.lists(st.booleans(), min_size=len(keys), max_size=len(keys))
+    found = set()
+    for nulls in [data.draw(patterns) for _ in range(4)]:
+        asked = [k._replace(masked=masked) for k, masked in zip(keys, nulls, strict=True)]
+        query = Builder(*asked, keep_nulls=keep_nulls).query
+        made = canonical(query).query
+        # tables hold the keys as they would, and no null is overlooked
+        assert made.family == query.family
+        assert all(m.masked or not k.masked for m, k in zip(made.keys, asked, strict=True))
+        if not any(nulls):
+            assert made == query
+        found.add(made)
+    if len(keys) <= 8:
+        assert len(found) <= 2
+
+
+def test_many_narrow_keys_keep_their_word() -> None:
+    """The flags of all fifteen columns would not fit two words."""
+    asked = [key("i8", True), *[key("u8")] * 6]
+    seven = Builder(*asked, keep_nulls=True).query
+    assert all(k.masked for k in canonical(seven).query.keys)
+    fifteen = Builder(*asked, *[key("u8")] * 8, keep_nulls=True).query
+    assert fifteen.family == "Wide"
+    assert canonical(fifteen).query == fifteen
