@@ -2,7 +2,7 @@
 
 Machine code is compiled for the query in canonical order; what it makes is put back in the order
 that was asked for. Where a key column has nulls, it is compiled for key columns that all may have
-some: kernels find no mask where there is none.
+some, and so are inputs: kernels find no mask where there is none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState, KeyPart
+from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState
 
 # States of an input in their order, in which most users ask for them. One that reads no input
 # stands among those of the first.
@@ -25,6 +25,8 @@ STATES_IN_ORDER = (
 
 # Outputs of an input that come behind all others.
 _LAST = ("Mean", "WideMean", "LimbMean", "ExactMean", "Spread", "MomentLoss", "ExactLoss")
+# Inputs with nulls that partitions have bits for (kernels/pgb_tr/partitions.cuh).
+_MASKED_AT_MOST = 64
 
 # How an input is used: policies, and at which place of their arguments.
 _Uses = list[tuple[str, int, str]]
@@ -62,6 +64,7 @@ def canonical(query: Query) -> Canonical:
     Inputs are ordered by type and use, those that one output needs side by side. Inputs that are
     alike in both keep their order, which makes no difference.
     """
+    query = _alike(query)
     inputs = _ordered_inputs(query)
     place = _places(inputs)
     moved = [s._replace(inputs=tuple(place[i] for i in s.inputs)) for s in query.states]
@@ -73,7 +76,6 @@ def canonical(query: Query) -> Canonical:
     outputs = sorted(by_name, key=lambda i: _output_key(made[i], kept))
     ordered = replace(
         query,
-        keys=_keys_alike(query),
         inputs=tuple([query.inputs[i] for i in inputs]),
         states=tuple(kept),
         outputs=tuple([made[i] for i in outputs]),
@@ -81,13 +83,17 @@ def canonical(query: Query) -> Canonical:
     return Canonical(_first(ordered), tuple(inputs), tuple(_places(outputs)))
 
 
-def _keys_alike(query: Query) -> tuple[KeyPart, ...]:
-    """The keys, which all may have nulls where one has, unless tables would hold them otherwise."""
-    if not any(key.masked for key in query.keys):
-        return query.keys
-    alike = tuple([key._replace(masked=True) for key in query.keys])
-    # of nine columns and more the flags of nulls may take another word
-    return alike if replace(query, keys=alike).family == query.family else query.keys
+def _alike(query: Query) -> Query:
+    """Keys that all may have nulls where one has, and inputs likewise."""
+    if any(key.masked for key in query.keys):
+        keys = tuple([key._replace(masked=True) for key in query.keys])
+        alike = replace(query, keys=keys)
+        # of many columns the flags of nulls may not fit the words any more
+        query = alike if alike.family == query.family else query
+    few = len(query.inputs) <= _MASKED_AT_MOST
+    if few and any(value.masked for value in query.inputs):
+        query = replace(query, inputs=tuple([v._replace(masked=True) for v in query.inputs]))
+    return query
 
 
 @lru_cache(1024)

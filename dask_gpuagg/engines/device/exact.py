@@ -139,7 +139,7 @@ def merge(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
     labels = [name for name in stacked.columns if name.startswith(prefix)]
     for i, name in enumerate(labels):
         aggregator = grouping.another() if i and i % _FIELDS == 0 else grouping.aggregator
-        aggregator.sum(view(stacked[name]))
+        aggregator.total(view(stacked[name]))
     return labels
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
 from dask_gpuagg.cuda.query.common import KEYS, common
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart, ValuePart
+from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart
 from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder, key, string
 
 # What may be asked of a column; merged: of three or two columns of partials.
@@ -91,7 +90,8 @@ def test_what_was_asked_is_found_in_it(asked: Asked, columns: list[tuple[str, bo
     made = canonical(query)
     of_made = [read[i] for i in made.inputs]
     assert sorted(made.inputs) == list(range(len(query.inputs)))
-    assert [query.inputs[i] for i in made.inputs] == list(made.query.inputs)
+    types_read = [query.inputs[i].ctype for i in made.inputs]
+    assert types_read == [part.ctype for part in made.query.inputs]
     assert sorted(made.outputs) == list(range(len(query.outputs)))
     for output, place in zip(query.outputs, made.outputs, strict=True):
         there = made.query.outputs[place]
@@ -126,17 +126,19 @@ def test_every_state_has_its_place() -> None:
         canonical(query)
 
 
-def test_columns_alike_are_one_query_however_many_have_nulls() -> None:
-    """Not which columns have nulls but how many of a type: 4 of 8."""
-    asked = [(c, name) for c in range(3) for name in ("sum", "max")]
-    found = {
-        canonical(built(asked, [("f64", masked) for masked in nulls])[0]).query
-        for nulls in itertools.product((False, True), repeat=3)
-    }
-    assert len(found) == 4
-    assert {sum(v == ValuePart("f64", True) for v in query.inputs) for query in found} == {
-        0, 1, 2, 3,
-    }  # fmt: skip
+@given(asked_of_columns, types)
+def test_inputs_have_nulls_all_or_none(asked: Asked, columns: list[tuple[str, bool]]) -> None:
+    """So it does not matter to the inputs which columns have some."""
+    query, _ = built(asked, columns)
+    some = any(part.masked for part in query.inputs)
+    assert {part.masked for part in canonical(query).query.inputs} == {some}
+
+
+def test_more_inputs_than_partitions_have_bits_for_stay_as_they_are() -> None:
+    query, _ = built([(c, "first") for c in range(65)], [("f64", c == 0) for c in range(65)])
+    assert sum(part.masked for part in canonical(query).query.inputs) == 1
+    query, _ = built([(c, "first") for c in range(64)], [("f64", c == 0) for c in range(64)])
+    assert all(part.masked for part in canonical(query).query.inputs)
 
 
 key_types = st.lists(

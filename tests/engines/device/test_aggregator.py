@@ -88,10 +88,16 @@ def made_of(method: str, name: str) -> tuple[Any, ...]:
     return ("Extreme", (method.capitalize(), name), *([count] if nulls else []))
 
 
-def asking(module: ModuleType, asked: Sequence[tuple[str, str]]) -> Any:
-    made = module.Aggregator([COLUMNS["k"]], False)
+def asking(
+    module: ModuleType,
+    asked: Sequence[tuple[str, str]],
+    columns: dict[str, Any] = COLUMNS,
+    nulls: bool = False,
+) -> Any:
+    made = module.Aggregator([columns["k"]], False)
+    made.nulls = nulls
     for method, name in asked:
-        getattr(made, method)(COLUMNS[name])
+        getattr(made, method)(columns[name])
     return made
 
 
@@ -132,3 +138,64 @@ def test_a_template_is_repeated_in_the_order_that_was_asked_for(module: ModuleTy
         ("Mean", ("FloatSum", "C"), ("Size",)), ("Extreme", ("Max", "B")),
         ("Field", ("FloatSum", "A")), ("Extreme", ("Min", "B")),
     ]  # fmt: skip
+
+
+def patterns(names: str) -> Iterator[dict[str, Any]]:
+    """The columns with nulls in each selection of some of them."""
+    for nulls in itertools.product((False, True), repeat=len(names)):
+        some = dict(zip(names, nulls, strict=True))
+        yield {n: column(n, c.kind, some.get(n, False)) for n, c in COLUMNS.items()}
+
+
+@pytest.mark.parametrize("asked", [
+    [("sum", "a"), ("min", "a"), ("mean", "b"), ("max", "c"), ("count", "c")],
+    [("count", "a"), ("count", "b"), ("sum", "d")],
+    [("first", "a"), ("last", "b"), ("any", "d"), ("limbs", "d"), ("moments", "b")],
+    [("exact_total", "a"), ("exact_total_mean", "b"), ("prod", "d"), ("exact_mean", "d")],
+])  # fmt: skip
+def test_which_columns_have_nulls_makes_no_other_query(
+    module: ModuleType, asked: list[tuple[str, str]]
+) -> None:
+    read = "".join(sorted({name for _, name in asked}))
+    found: dict[bool, set[Any]] = {False: set(), True: set()}
+    for columns in patterns(read):
+        nulls = any(columns[name].nulls for name in read)
+        found[nulls].add(asking(module, asked, columns, nulls).query)
+    assert [len(queries) for queries in found.values()] == [1, 1]
+    (plain,), (nullable,) = found.values()
+    assert not any(part.masked for part in plain.inputs)
+    assert all(part.masked for part in nullable.inputs)
+    # as where really all have some
+    every = {n: column(n, c.kind, n in read) for n, c in COLUMNS.items()}
+    assert asking(module, asked, every).query == nullable
+
+
+def test_without_nulls_nothing_is_counted_but_rows(module: ModuleType) -> None:
+    asked = [("sum", "a"), ("count", "b"), ("min", "c"), ("mean", "a")]
+    query = asking(module, asked).query
+    assert [s.policy for s in query.states] == ["FloatSum", "Size", "Min"]
+    assert not any(output.nullable for output in query.outputs)
+
+
+def test_integers_that_are_never_null_are_not_counted(module: ModuleType) -> None:
+    """Counts of partials, beside sums of which one is null."""
+    made = module.Aggregator([COLUMNS["k"]], False)
+    made.nulls = True
+    made.sum(COLUMNS["a"])
+    made.total(column("n", "i64"))
+    assert sorted(s.policy for s in made.query.states) == ["Count", "FloatSum", "IntegerSum"]
+    assert [o.nullable for o in made.query.outputs] == [True, False]
+
+
+def test_key_columns_without_nulls_have_no_mask(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several keys of which one has some."""
+    from dask_gpuagg.cuda.call.call import Made
+
+    keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
+    made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)
+    monkeypatch.setattr(module, "column_of", lambda made, *_: made.mask)
+    aggregator = module.Aggregator(keys, True)
+    assert all(part.masked for part in aggregator.query.keys)
+    assert aggregator._key_columns(made, 7) == ["mask", None, "mask"]
