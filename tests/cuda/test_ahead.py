@@ -63,7 +63,7 @@ def test_strings_as_numbers_of_a_dictionary_or_hashed() -> None:
     # too many of them for a dictionary
     found = likely(TEXTS, rows, rows, H200)
     assert {query for query, _ in found} == {TEXTS, coded}
-    assert (TEXTS, "fold") in found
+    assert {(TEXTS, "scatter_wide"), (TEXTS, "aggregate")} <= set(found)
 
 
 @pytest.mark.parametrize("groups", [None, 0, 1, 3_000, 10**5, 10**7, 10**8])

@@ -26,6 +26,8 @@ _SORTED_BYTES = 24
 _ASKED_FROM = 1 << 28
 # Bytes of a value in most columns of copies, each of which is allocated by itself.
 _COPIED_BYTES = 8
+# Share of the bytes of copies that there was no room for: of nearly as many nobody need try again.
+_LESS = 0.95
 
 
 def that_fits(
@@ -103,7 +105,7 @@ def with_less_memory(
     """
     estimate = decision.estimate
     if isinstance(decision, Partitioned):
-        memory = copies_bytes(query, decision) - 1
+        memory = int(_LESS * copies_bytes(query, decision))
         made = decide(query, rows, estimate, device, "auto", costs, values, memory)
         return _instead_of(decision, made)
     case = Case(query, rows, estimate, device, query.values if values is None else values)

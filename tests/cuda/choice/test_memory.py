@@ -91,3 +91,11 @@ def test_a_call_asks_the_allocator_before_it_decides(
     made = attempts.decide(call, forced, sample)
     assert made.kernel == ("pgb" if forced == "pgb" else "sp_ega")
     assert bool(asked) == (forced == "auto")
+
+
+def test_copies_of_nearly_as_many_bytes_are_not_tried() -> None:
+    estimate = exact(9 * 10**7)
+    whole, folded = (decide(SUM, ROWS, estimate, H200, kernel) for kernel in ("pgb", "pgb_fold"))
+    more, less = sorted((whole, folded), key=lambda made: -global_bytes(SUM, made))
+    assert 0.95 < global_bytes(SUM, less) / global_bytes(SUM, more) < 1
+    assert isinstance(with_less_memory(SUM, ROWS, more, H200), SpEga)
