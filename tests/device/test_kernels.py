@@ -33,11 +33,13 @@ def aggregated(
     kernel: str = "auto",
     keep_nulls: bool = False,
     on_device: Callable[[pd.DataFrame, list[str]], list[Any]] = columns_of,
+    nulls: bool = False,
 ) -> tuple[pd.DataFrame, Any]:
     """Ours, as a pandas frame indexed by the keys and sorted."""
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
     aggregator = Aggregator(on_device(frame, keys), keep_nulls)
+    aggregator.nulls = nulls
     labels = []
     for label, names in wanted.items():
         (column,) = on_device(frame, [label])

@@ -1,7 +1,7 @@
 """Queries that are common, as the device engine makes them of columns without nulls.
 
 They are compiled ahead where there is no cuDF, as in the build of an image. Inputs, states and
-outputs come in the order in which ``engines/device`` asks its ``Aggregator`` for them;
+outputs are those that ``engines/device`` asks its ``Aggregator`` for, in canonical order too;
 ``tests/device/test_warm.py`` compares.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dask_gpuagg.cuda.query.canonical import canonical
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 
@@ -67,7 +68,8 @@ class _Pass:
     @property
     def query(self) -> Query:
         inputs, states = tuple(self._inputs.values()), tuple(self._states)
-        return Query(self._keys, self._keep_nulls, inputs, states, tuple(self._outputs))
+        asked = Query(self._keys, self._keep_nulls, inputs, states, tuple(self._outputs))
+        return canonical(asked).query
 
     def state(self, policy: str, *columns: tuple[str, str], of_type: str | None = None) -> int:
         """The number of a state of some columns, each by its name and type."""

@@ -5,6 +5,7 @@ They are tuples, which are hashed and compared fast: each call looks its query u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Bytes of shared memory per slot: what a slot has once, and what each replica has. The
@@ -131,6 +132,14 @@ class KernelOutput(NamedTuple):
         """Positions of the states that it reads."""
         read = [self.arguments[i] for i in _STATE_ARGUMENTS.get(self.policy, (0,))]
         return [int(argument) for argument in read if argument != "NO_STATE"]
+
+    def renumbered(self, places: Sequence[int]) -> KernelOutput:
+        """The same output of states that have other positions: ``places``, by the old ones."""
+        arguments = self.arguments
+        for i in _STATE_ARGUMENTS.get(self.policy, (0,)):
+            if arguments[i] != "NO_STATE":
+                arguments[i] = str(places[int(arguments[i])])
+        return self._replace(code=f"{self.policy}<{', '.join(arguments)}>")
 
 
 # Bins of an ``ExactSum`` (kernels/aggregate/exact_sum.cuh).

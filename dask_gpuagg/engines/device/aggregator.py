@@ -11,6 +11,7 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 
 from dask_gpuagg.cuda.aggregate import Aggregated, Run
+from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
@@ -40,24 +41,19 @@ from dask_gpuagg.engines.device.pieces import whole
 _query = lru_cache(1024)(Query)
 
 
-def _flag(column: plc.Column) -> str:
-    """Whether groups may have no values, as C++ says it."""
-    return str(masked(column)).lower()
-
-
 class Template(NamedTuple):
     """What a pass computes of columns by their positions.
 
     Attributes
     ----------
-    query : Query
+    shape : Canonical
     inputs : tuple of (int, bool)
         Positions of the columns, and whether only the validity of one is read.
     outputs : tuple of (KernelOutput, DataType, int or None)
-        Of those that are gathered the position of the column.
+        As they were asked for; of those that are gathered the position of the column.
     """
 
-    query: Query
+    shape: Canonical
     inputs: tuple[tuple[int, bool], ...]
     outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
 
@@ -76,11 +72,18 @@ class Aggregator:
     Notes
     -----
     Inputs are read once and states kept once, however many outputs need them.
+
+    Attributes
+    ----------
+    nulls : bool
+        Whether outputs are made as if every column had nulls, because one has some: which one it
+        is makes no other kernels then.
     """
 
     def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool, least: int = 0) -> None:
         self.keys = list(keys)
         self.keep_nulls, self._least = keep_nulls, least
+        self.nulls = False
         # each with whether only its validity is read
         self._inputs: list[tuple[plc.Column, bool]] = []
         # where they are, by the columns themselves and by the memory that they are views of
@@ -132,8 +135,16 @@ class Aggregator:
             self._states.append(state)
         return self._states.index(state)
 
+    def _masked(self, column: plc.Column) -> bool:
+        """Whether groups may have no values."""
+        return self.nulls or masked(column)
+
+    def _flag(self, column: plc.Column) -> str:
+        """The same, as C++ says it."""
+        return str(self._masked(column)).lower()
+
     def _counted(self, column: plc.Column) -> int:
-        return self._of_present("Count", column) if masked(column) else self._state("Size")
+        return self._of_present("Count", column) if self._masked(column) else self._state("Size")
 
     def _add(
         self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
@@ -163,6 +174,11 @@ class Aggregator:
         else:
             self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
 
+    def total(self, column: plc.Column) -> None:
+        """Sums of integers of partials that are never null, as counts are."""
+        policy, types = "IntegerSum", wide(ctype_of(column), column.type())
+        self._add_reduced(policy, "Field", *types, column, masked(column))
+
     def wide_sum(self, column: plc.Column) -> None:
         """Sums of a decimal as decimal128; null for groups without values."""
         dtype = DataType(TypeId.DECIMAL128, column.type().scale())
@@ -181,14 +197,16 @@ class Aggregator:
 
     def exact_total(self, column: plc.Column) -> None:
         """Sums of numbers without rounding, rounded once; null for groups without values."""
-        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
         code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
-        self._add(code, "f64", FLOAT64, masked(column))
+        self._add(code, "f64", FLOAT64, self._masked(column))
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
         states = f"{self._state('ExactSum', column)}, {self._counted(column)}"
-        self._add(f"ExactMean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
+        self._add(
+            f"ExactMean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column)
+        )
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``centred.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
@@ -205,13 +223,20 @@ class Aggregator:
             self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
 
     def _add_reduced(
-        self, policy: str, output: str, made: str, dtype: DataType, column: plc.Column
+        self,
+        policy: str,
+        output: str,
+        made: str,
+        dtype: DataType,
+        column: plc.Column,
+        nullable: bool | None = None,
     ) -> None:
+        nullable = self._masked(column) if nullable is None else nullable
         state = self._state(policy, column)
         types = [str(state)] if output == "WideField" else [str(state), made]
-        if masked(column):
-            output, types = f"{output}Of", [*types, str(self._counted(column))]
-        self._add(f"{output}<{', '.join(types)}>", made, dtype, masked(column))
+        if nullable:
+            output, types = f"{output}Of", [*types, str(self._of_present("Count", column))]
+        self._add(f"{output}<{', '.join(types)}>", made, dtype, nullable)
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""
@@ -225,10 +250,10 @@ class Aggregator:
         ctype = ctype_of(column)
         if ctype == "i128":
             raise UnsupportedType("extremes of decimal128")
-        count = str(self._counted(column)) if masked(column) else "NO_STATE"
+        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
         state = self._state(policy, column, ctype=ctype)
         code = f"Extreme<{state}, {ctype}, {count}>"
-        self._add(code, ctype, column.type(), masked(column))
+        self._add(code, ctype, column.type(), self._masked(column))
 
     def any(self, column: plc.Column) -> None:
         """Whether any value is true; of none: false."""
@@ -256,14 +281,14 @@ class Aggregator:
     def mean(self, column: plc.Column) -> None:
         """Means in float64, null for groups without values."""
         states = f"{self._state('FloatSum', column)}, {self._counted(column)}"
-        self._add(f"Mean<{states}, {_flag(column)}>", "f64", FLOAT64, masked(column))
+        self._add(f"Mean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column))
 
     def exact_mean(self, column: plc.Column) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
         ctype = ctype_of(column)
         states = f"{self._state('WideSum', column)}, {self._counted(column)}"
-        code = f"WideMean<{states}, {ctype}, {_flag(column)}>"
-        self._add(code, ctype, column.type(), masked(column))
+        code = f"WideMean<{states}, {ctype}, {self._flag(column)}>"
+        self._add(code, ctype, column.type(), self._masked(column))
 
     def limbs(self, column: plc.Column) -> None:
         """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
@@ -344,15 +369,20 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """What is compiled."""
+        return self._shape.query
+
+    @property
+    def _shape(self) -> Canonical:
         if self._template is not None:
-            return self._template.query
-        return _query(
+            return self._template.shape
+        asked = _query(
             tuple([key_part(k) for k in self.keys]),
             self.keep_nulls,
             tuple([value_part(c, present) for c, present in self._inputs]),
             tuple(self._states),
             tuple([output for output, _, _ in self._outputs]),
         )
+        return canonical(asked)
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
         """What the pass computes, for other columns of the same types; None if it cannot be told.
@@ -373,7 +403,7 @@ class Aggregator:
         if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
             return None
         present = [present for _, present in inputs]
-        return Template(self.query, tuple(zip(made, present, strict=True)), tuple(outputs))
+        return Template(self._shape, tuple(zip(made, present, strict=True)), tuple(outputs))
 
     def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
         """Compute the same of other columns, which have the same types."""
@@ -412,14 +442,15 @@ class Aggregator:
         run : Run
         """
         how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
-        made = grouped(self.query, self.keys, [c for c, _ in self._inputs], how)
+        query, inputs, places = self._shape
+        made = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
         run = made.run
         if isinstance(made, Served):
-            keys, plain = made.keys, made.outputs
+            keys, plain = made.keys, [made.outputs[i] for i in places]
         else:
             keys = self._key_columns(made, run.groups)
-            pairs = zip(made.outputs, self._outputs, strict=True)
-            plain = [column_of(column, dtype, run.groups) for column, (_, dtype, _) in pairs]
+            pairs = zip(places, self._outputs, strict=True)
+            plain = [column_of(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)
@@ -437,5 +468,9 @@ class Aggregator:
         if made.gathered:
             rows = column_of(made.keys[0], INT32, groups)
             return gather(list(map(whole, self.keys)), rows, all_there=True)
-        pairs = zip(made.keys, self.keys, strict=True)
-        return [column_of(m, k.type(), groups) for m, k in pairs]
+        # what was compiled for nulls makes a mask for every column
+        pairs = [
+            (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
+            for m, k in zip(made.keys, self.keys, strict=True)
+        ]
+        return [column_of(m, dtype, groups) for m, dtype in pairs]

@@ -341,6 +341,7 @@ def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str
         template, labels = known[kind]
         grouping.aggregator.repeat(template, views)
         return labels
+    grouping.read(views)
 
     def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
         column = None if output.column is None else views[output.column]

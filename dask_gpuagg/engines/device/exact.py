@@ -55,7 +55,8 @@ def update(grouping: Grouping, column: plc.Column, unusual: bool) -> list[str]:
     values = array_of(plc.unary.cast(whole(column), FLOAT64), 0.0)
     for name, rows in zip(exact_sums.SPECIAL, _not_finite(values), strict=True):
         if bool(rows.any()):
-            grouping.aggregator.sum(plc.unary.cast(column_of(rows), plc.DataType(plc.TypeId.INT8)))
+            ones = plc.unary.cast(column_of(rows), plc.DataType(plc.TypeId.INT8))
+            grouping.aggregator.total(ones)
             labels.append(name)
     for first, part in _parts(values):
         grouping.another().exact_sum(column_of(part))
@@ -139,7 +140,7 @@ def merge(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
     labels = [name for name in stacked.columns if name.startswith(prefix)]
     for i, name in enumerate(labels):
         aggregator = grouping.another() if i and i % _FIELDS == 0 else grouping.aggregator
-        aggregator.sum(view(stacked[name]))
+        aggregator.total(view(stacked[name]))
     return labels
 
 

@@ -6,7 +6,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import cudf
@@ -69,6 +69,15 @@ class Grouping:
         self.views = [view(k) for k in keys]
         self._keep_nulls, self._least = keep_nulls, least
         self._passes = [Aggregator(self.views, keep_nulls, least)]
+        self._nulls = False
+
+    def read(self, columns: Iterable[plc.Column]) -> None:
+        """Tell the passes which columns they will read, before outputs are added.
+
+        Then kernels are compiled for columns that all have nulls, or none, not for some of them.
+        """
+        self._nulls = any(map(layout.masked, columns))
+        self._passes[-1].nulls = self._nulls
 
     @property
     def aggregator(self) -> Aggregator:
@@ -78,6 +87,7 @@ class Grouping:
     def another(self) -> Aggregator:
         """A new pass: kernels of few states compile faster, and equal passes share them."""
         self._passes.append(Aggregator(self.views, self._keep_nulls, self._least))
+        self._passes[-1].nulls = self._nulls
         return self._passes[-1]
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:

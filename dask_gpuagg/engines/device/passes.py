@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
+
+import pylibcudf as plc
 
 from dask_gpuagg.engines.device import exact, library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
@@ -15,6 +17,7 @@ from dask_gpuagg.engines.device.groups import (
     is_own,
     names_of,
     view,
+    view_at,
 )
 from dask_gpuagg.engines.device.moments import (
     is_lost,
@@ -53,6 +56,7 @@ def states_of_rows(
     labels, dtypes = [], {}
     # several states read the same column
     seen = cache(lambda c: view(columns[c]))
+    grouping.read(seen(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
             continue
@@ -88,6 +92,7 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
     ``least`` is the rows of the largest of them.
     """
     grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
+    grouping.read(_fields_of(stacked, plan))
     labels: list[str] = []
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
@@ -123,6 +128,7 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
     if plan.shape == "values":
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
+    grouping.read(_fields_of(stacked, plan))
     chosen = [i for i, o in enumerate(plan.outputs) if _finished_in_kernels(o, plan)]
 
     def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
@@ -196,6 +202,13 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
             for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
                 groups[f"s{i}.{name}"] = values
     return groups
+
+
+def _fields_of(stacked: Any, plan: Plan) -> Iterator[plc.Column]:
+    """The fields of partials that the kernels merge, but for those of integers without nulls."""
+    for i, use in enumerate(plan.states):
+        if in_kernels(use, plan) and not STATES[use.state].binned:
+            yield from (view_at(stacked, f"s{i}.{f}") for f in STATES[use.state].fields)
 
 
 def keys_of(groups: Any) -> list[Any]:

@@ -16,6 +16,8 @@ from dask_gpuagg.engines.device.groups import view_at
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
 
+# Fields of partials that are integers of every group; those that merge by themselves are summed.
+NEVER_NULL = ("n", "hi", "lo")
 _DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
 
 
@@ -100,8 +102,8 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
         aggregator.merged_loss(*fields)
         return
     assert record.kernels, f"the planner let {use.state!r} through to the kernels"
-    for field in fields:
-        getattr(aggregator, record.merge)(field)
+    for name, field in zip(record.fields, fields, strict=True):
+        getattr(aggregator, "total" if name in NEVER_NULL else record.merge)(field)
 
 
 def finish(

@@ -1,0 +1,142 @@
+"""One query for all that differ in the order in which columns and aggregations were listed.
+
+Machine code is compiled for the query in canonical order; what it makes is put back in the order
+that was asked for. Where a key column has nulls, it is compiled for key columns that all may have
+some, and so are inputs: kernels find no mask where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState
+
+# States of an input in their order, in which most users ask for them. One that reads no input
+# stands among those of the first.
+STATES_IN_ORDER = (
+    "IntegerSum", "FloatSum", "WideSum", "ExactSum", "Size", "Count", "Min", "Max",
+    "IntegerProduct", "FloatProduct", "Any", "All", "FirstRow", "LastRow",
+    "Moments", "MergedMoments",
+)  # fmt: skip
+
+# Outputs of an input that come behind all others.
+_LAST = ("Mean", "WideMean", "LimbMean", "ExactMean", "Spread", "MomentLoss", "ExactLoss")
+# Inputs with nulls that partitions have bits for (kernels/pgb_tr/partitions.cuh).
+_MASKED_AT_MOST = 64
+
+# How an input is used: policies, and at which place of their arguments.
+_Uses = list[tuple[str, int, str]]
+_Key = tuple[int, str, bool, _Uses]
+
+
+class Canonical(NamedTuple):
+    """A query in canonical order.
+
+    Attributes
+    ----------
+    query : Query
+    inputs : tuple of int
+        Of each input of ``query`` its place among those that were asked for.
+    outputs : tuple of int
+        Of each output that was asked for its place in ``query``.
+    """
+
+    query: Query
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@lru_cache(1024)
+def canonical(query: Query) -> Canonical:
+    """The same query in canonical order.
+
+    Parameters
+    ----------
+    query : Query
+        Whose states are all read by outputs.
+
+    Notes
+    -----
+    Inputs are ordered by type and use, those that one output needs side by side. Inputs that are
+    alike in both keep their order, which makes no difference.
+    """
+    query = _alike(query)
+    inputs = _ordered_inputs(query)
+    place = _places(inputs)
+    moved = [s._replace(inputs=tuple(place[i] for i in s.inputs)) for s in query.states]
+    states = sorted(range(len(moved)), key=lambda i: _state_key(moved[i]))
+    place, kept = _places(states), [moved[i] for i in states]
+    made = [output.renumbered(place) for output in query.outputs]
+    # backwards by name: fields of moments as they are asked for, and losses last
+    by_name = sorted(range(len(made)), key=lambda i: made[i].code, reverse=True)
+    outputs = sorted(by_name, key=lambda i: _output_key(made[i], kept))
+    ordered = replace(
+        query,
+        inputs=tuple([query.inputs[i] for i in inputs]),
+        states=tuple(kept),
+        outputs=tuple([made[i] for i in outputs]),
+    )
+    return Canonical(_first(ordered), tuple(inputs), tuple(_places(outputs)))
+
+
+def _alike(query: Query) -> Query:
+    """Keys that all may have nulls where one has, and inputs likewise."""
+    if any(key.masked for key in query.keys):
+        keys = tuple([key._replace(masked=True) for key in query.keys])
+        alike = replace(query, keys=keys)
+        # of many columns the flags of nulls may not fit the words any more
+        query = alike if alike.family == query.family else query
+    few = len(query.inputs) <= _MASKED_AT_MOST
+    if few and any(value.masked for value in query.inputs):
+        query = replace(query, inputs=tuple([v._replace(masked=True) for v in query.inputs]))
+    return query
+
+
+@lru_cache(1024)
+def _first(query: Query) -> Query:
+    """The first of equal queries, which has computed much already."""
+    return query
+
+
+def _places(order: Iterable[int]) -> list[int]:
+    """Where each element is after an order: the inverse of a permutation."""
+    places = {old: new for new, old in enumerate(order)}
+    return [places[i] for i in range(len(places))]
+
+
+def _ordered_inputs(query: Query) -> list[int]:
+    linked = list(range(len(query.inputs)))
+    uses: list[_Uses] = [[] for _ in query.inputs]
+    for state in query.states:
+        for position, i in enumerate(state.inputs):
+            uses[i].append((state.policy, position, state.ctype or ""))
+    for output in query.outputs:
+        name = output.renumbered([0] * len(query.states)).code
+        together = set()
+        for position, s in enumerate(output.states):
+            state = query.states[s]
+            for i in state.inputs:
+                uses[i].append((name, position, state.policy))
+                together.add(linked[i])
+        linked = [min(together) if i in together else i for i in linked]
+    keys: list[_Key] = [
+        (-TYPE_BYTES.get(part.ctype, 0), part.ctype, part.masked, sorted(uses[i]))
+        for i, part in enumerate(query.inputs)
+    ]
+    bundles = [[i for i, of in enumerate(linked) if of == first] for first in sorted(set(linked))]
+    bundles = [sorted(bundle, key=lambda i: keys[i]) for bundle in bundles]
+    return [i for bundle in sorted(bundles, key=lambda b: [keys[i] for i in b]) for i in bundle]
+
+
+def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
+    rank = STATES_IN_ORDER.index(state.policy)
+    return min(state.inputs, default=0), rank, state.inputs, state.ctype or ""
+
+
+def _output_key(output: KernelOutput, kept: Sequence[KernelState]) -> tuple[int, bool, list[int]]:
+    inputs = kept[output.states[0]].inputs
+    return min(inputs, default=0), output.policy in _LAST, output.states

@@ -1,0 +1,201 @@
+"""What a pass asks the kernels for, and in which order it gives what they made: without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+_PACKAGE = "dask_gpuagg.engines.device"
+_NAMES = ("layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls", "aggregator")
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module, with stand-ins for what it imports of RAPIDS."""
+    others = ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", f"{_PACKAGE}.exact_bins")
+    for name in others:
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in _NAMES:
+        monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}", raising=False)
+    made = importlib.import_module(f"{_PACKAGE}.aggregator")
+    monkeypatch.setattr(made, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
+    monkeypatch.setattr(made, "ctype_of", lambda column: column.kind)
+    monkeypatch.setattr(made, "masked", lambda column: column.nulls)
+    monkeypatch.setattr(made, "identity", lambda column: (column.name,))
+    monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
+    monkeypatch.setattr(made, "wide", lambda ctype, dtype: ("i64", dtype))
+    layout = sys.modules[f"{_PACKAGE}.layout"]
+    monkeypatch.setattr(layout, "ctype_of", lambda column: column.kind)
+    monkeypatch.setattr(layout, "masked", lambda column: column.nulls)
+    monkeypatch.setattr(made, "grouped", _grouped(made))
+    yield made
+    for name in _NAMES:  # they hold on to the stand-ins
+        sys.modules.pop(f"{_PACKAGE}.{name}", None)
+
+
+def _grouped(module: ModuleType) -> Any:
+    """In place of a call: outputs say what they were made of."""
+
+    def grouped(query: Any, keys: Sequence[Any], inputs: Sequence[Any], how: Any) -> Any:
+        assert [part.ctype for part in query.inputs] == [column.kind for column in inputs]
+        outputs = []
+        for output in query.outputs:
+            states = [query.states[i] for i in output.states]
+            read = [(s.policy, *(inputs[i].name for i in s.inputs)) for s in states]
+            outputs.append((output.policy, *read))
+        return module.Served(list(keys), outputs, None)
+
+    return grouped
+
+
+def column(name: str, kind: str, nulls: bool = False) -> Any:
+    def type_of() -> Any:
+        return SimpleNamespace(id=lambda: kind)
+
+    return SimpleNamespace(name=name, kind=kind, nulls=nulls, type=type_of)
+
+
+COLUMNS = {
+    "k": column("k", "i64"), "a": column("a", "f64"), "b": column("b", "f64"),
+    "c": column("c", "f32"), "d": column("d", "i64", nulls=True),
+}  # fmt: skip
+METHODS = ("sum", "min", "max", "mean", "count")
+
+
+def made_of(method: str, name: str) -> tuple[Any, ...]:
+    """What an output is to be made of."""
+    nulls = COLUMNS[name].nulls
+    kind = "Integer" if COLUMNS[name].kind == "i64" and method != "mean" else "Float"
+    count = ("Count", name) if nulls else ("Size",)
+    match method:
+        case "sum" if nulls:
+            return ("FieldOf", (f"{kind}Sum", name), count)
+        case "sum":
+            return ("Field", (f"{kind}Sum", name))
+        case "count":
+            return ("Field", count)
+        case "mean":
+            return ("Mean", ("FloatSum", name), count)
+    return ("Extreme", (method.capitalize(), name), *([count] if nulls else []))
+
+
+def asking(
+    module: ModuleType,
+    asked: Sequence[tuple[str, str]],
+    columns: dict[str, Any] = COLUMNS,
+    nulls: bool = False,
+) -> Any:
+    made = module.Aggregator([columns["k"]], False)
+    made.nulls = nulls
+    for method, name in asked:
+        getattr(made, method)(columns[name])
+    return made
+
+
+every = st.lists(
+    st.tuples(st.sampled_from(METHODS), st.sampled_from("abcd")), min_size=1, max_size=8
+)
+
+
+@given(every)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_outputs_come_in_the_order_that_was_asked_for(
+    module: ModuleType, asked: list[tuple[str, str]]
+) -> None:
+    _, outputs, _ = asking(module, asked).run()
+    assert outputs == [made_of(*one) for one in asked]
+
+
+def test_five_aggregations_are_one_query_in_every_order(module: ModuleType) -> None:
+    five = [("sum", "a"), ("count", "d"), ("min", "b"), ("max", "d"), ("mean", "c")]
+    found = set()
+    for asked in itertools.permutations(five):
+        aggregator = asking(module, asked)
+        found.add(aggregator.query)
+        assert aggregator.run()[1] == [made_of(*one) for one in asked]
+    assert len(found) == 1
+
+
+def test_a_template_is_repeated_in_the_order_that_was_asked_for(module: ModuleType) -> None:
+    asked = [("mean", "c"), ("max", "b"), ("sum", "a"), ("min", "b")]
+    columns = [COLUMNS[name] for name in "abc"]
+    template = asking(module, asked).template(columns)
+    others = [column(one.name.upper(), one.kind) for one in columns]
+    again = module.Aggregator([COLUMNS["k"]], False)
+    again.repeat(template, others)
+    assert again.query is template.shape.query
+    _, outputs, _ = again.run()
+    assert outputs == [
+        ("Mean", ("FloatSum", "C"), ("Size",)), ("Extreme", ("Max", "B")),
+        ("Field", ("FloatSum", "A")), ("Extreme", ("Min", "B")),
+    ]  # fmt: skip
+
+
+def patterns(names: str) -> Iterator[dict[str, Any]]:
+    """The columns with nulls in each selection of some of them."""
+    for nulls in itertools.product((False, True), repeat=len(names)):
+        some = dict(zip(names, nulls, strict=True))
+        yield {n: column(n, c.kind, some.get(n, False)) for n, c in COLUMNS.items()}
+
+
+@pytest.mark.parametrize("asked", [
+    [("sum", "a"), ("min", "a"), ("mean", "b"), ("max", "c"), ("count", "c")],
+    [("count", "a"), ("count", "b"), ("sum", "d")],
+    [("first", "a"), ("last", "b"), ("any", "d"), ("limbs", "d"), ("moments", "b")],
+    [("exact_total", "a"), ("exact_total_mean", "b"), ("prod", "d"), ("exact_mean", "d")],
+])  # fmt: skip
+def test_which_columns_have_nulls_makes_no_other_query(
+    module: ModuleType, asked: list[tuple[str, str]]
+) -> None:
+    read = "".join(sorted({name for _, name in asked}))
+    found: dict[bool, set[Any]] = {False: set(), True: set()}
+    for columns in patterns(read):
+        nulls = any(columns[name].nulls for name in read)
+        found[nulls].add(asking(module, asked, columns, nulls).query)
+    assert [len(queries) for queries in found.values()] == [1, 1]
+    (plain,), (nullable,) = found.values()
+    assert not any(part.masked for part in plain.inputs)
+    assert all(part.masked for part in nullable.inputs)
+    # as where really all have some
+    every = {n: column(n, c.kind, n in read) for n, c in COLUMNS.items()}
+    assert asking(module, asked, every).query == nullable
+
+
+def test_without_nulls_nothing_is_counted_but_rows(module: ModuleType) -> None:
+    asked = [("sum", "a"), ("count", "b"), ("min", "c"), ("mean", "a")]
+    query = asking(module, asked).query
+    assert [s.policy for s in query.states] == ["FloatSum", "Size", "Min"]
+    assert not any(output.nullable for output in query.outputs)
+
+
+def test_integers_that_are_never_null_are_not_counted(module: ModuleType) -> None:
+    """Counts of partials, beside sums of which one is null."""
+    made = module.Aggregator([COLUMNS["k"]], False)
+    made.nulls = True
+    made.sum(COLUMNS["a"])
+    made.total(column("n", "i64"))
+    assert sorted(s.policy for s in made.query.states) == ["Count", "FloatSum", "IntegerSum"]
+    assert [o.nullable for o in made.query.outputs] == [True, False]
+
+
+def test_key_columns_without_nulls_have_no_mask(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several keys of which one has some."""
+    from dask_gpuagg.cuda.call.call import Made
+
+    keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
+    made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)
+    monkeypatch.setattr(module, "column_of", lambda made, *_: made.mask)
+    aggregator = module.Aggregator(keys, True)
+    assert all(part.masked for part in aggregator.query.keys)
+    assert aggregator._key_columns(made, 7) == ["mask", None, "mask"]
