@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._concat import Concat
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 from dask.dataframe.dask_expr._repartition import Repartition
 
@@ -19,9 +21,9 @@ from dask_gpuagg.planning.lower import choose_outputs
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
-# nodes that combine their inputs partition by partition; the second kind does so where it does
-# not know better, as for any two group-bys of different frames
-PARTITION_WISE = (Blockwise, MaybeAlignPartitions)
+# nodes that combine their inputs partition by partition; the others than the first kind do so
+# where they do not know better, as for any two group-bys of different frames
+PARTITION_WISE = (Blockwise, MaybeAlignPartitions, Concat)
 
 
 def partners(node: Expr) -> list[Any]:
@@ -37,17 +39,31 @@ def partners(node: Expr) -> list[Any]:
         Found below the node through partition-wise operations and repartitioning; empty if fewer
         than two.
     """
-    if not isinstance(node, PARTITION_WISE) or len(_inputs(node)) < 2:
-        return []
-    found: dict[str, Any] = {}
-    stack = _inputs(node)
+    found = _below(node)
+    return [group_by for group_by, _ in found.values()] if len(found) > 1 else []
+
+
+def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
+    """The group-bys that a node combines by name, and whether they are repartitioned first."""
+    found: dict[str, tuple[Any, set[bool]]] = {}
+    stack = [(below, False) for below in _inputs(node)] if _combines(node) else []
     while stack:
-        below = stack.pop()
+        below, repartitioned = stack.pop()
         if logical.is_aggregation(below):
-            found[below._name] = below
-        elif isinstance(below, (*PARTITION_WISE, Repartition)):
-            stack.extend(_inputs(below))
-    return list(found.values()) if len(found) > 1 else []
+            found.setdefault(below._name, (below, set()))[1].add(repartitioned)
+        elif _is_partition_wise(below):
+            stack.extend((b, repartitioned) for b in _inputs(below))
+        elif isinstance(below, Repartition):
+            stack.extend((b, True) for b in _inputs(below))
+    return found
+
+
+def _combines(node: Expr) -> bool:
+    return _is_partition_wise(node) and len(_inputs(node)) > 1
+
+
+def _is_partition_wise(node: Any) -> bool:
+    return isinstance(node, PARTITION_WISE) and not (isinstance(node, Concat) and node.axis != 1)
 
 
 def _inputs(node: Any) -> list[Any]:
@@ -56,6 +72,8 @@ def _inputs(node: Any) -> list[Any]:
 
 def decide_together(node: Expr) -> Expr | None:
     """Give all partners of a node that leave ``split_out`` open the same decision.
+
+    They follow a partner whose ``split_out`` is given.
 
     Parameters
     ----------
@@ -66,18 +84,39 @@ def decide_together(node: Expr) -> Expr | None:
     Expr or None
         The node with ``split_out`` filled in below it; ``None`` if there is nothing to do.
     """
+    found = _below(node)
     # .median() has no split_out: Dask fixes its outputs
-    group_bys = [p for p in partners(node) if "split_out" in p._parameters]
-    undecided = [p for p in group_bys if p.operand("split_out") is None]
-    if len(undecided) < 2:
+    group_bys = [g for g, _ in found.values() if "split_out" in g._parameters]
+    undecided = [g for g in group_bys if g.operand("split_out") is None]
+    if not undecided:
         return None
-    decision = _common(undecided)
+    if len(set().union(*(ways for _, ways in found.values()))) > 1:
+        # the numbers of outputs that Dask promised when the query was written
+        decisions = [_by_dask(g) for g in undecided]
+    elif len(group_bys) < 2:
+        return None
+    else:
+        given = {g.npartitions for g in group_bys if g.operand("split_out") is not None}
+        if len(given) > 1:  # no number of outputs suits all
+            return None
+        decisions = [_as_given(*given) if given else _common(undecided)] * len(undecided)
     result: Any = node
-    for partner in undecided:
+    for partner, decision in zip(undecided, decisions, strict=True):
         decided = partner.substitute_parameters({"split_out": decision})
         result = result.substitute(partner, decided)
     substituted: Expr = result
     return substituted
+
+
+def _by_dask(group_by: Any) -> Routing:
+    outputs = G._adjust_split_out_for_group_keys(group_by.frame.npartitions, group_by.by)
+    route = Route.TREE if outputs == 1 else Route.EXCHANGE
+    return Routing(route, outputs, "Dask's own rule: combined with outputs that are repartitioned")
+
+
+def _as_given(outputs: int) -> Routing:
+    route = Route.TREE if outputs == 1 else Route.EXCHANGE
+    return Routing(route, outputs, f"combined with a group-by of {outputs} outputs")
 
 
 def _common(group_bys: list[Any]) -> Routing:

@@ -116,8 +116,9 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     if query.finest is not None:
         return Routing(Route.TREE, 1, "states of the finest groups are folded")
     if isinstance(expr, G.Median):
-        # Dask fixes the number of outputs of .median() in the logical node
-        outputs = expr.npartitions
+        # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
+        # is above the number of partitions
+        outputs = max(expr.npartitions, 1)
         if outputs > 1 and _is_partitioned(expr, query.plan.dropna):
             return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE

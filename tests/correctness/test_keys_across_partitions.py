@@ -184,6 +184,17 @@ def test_categories_beside_text_are_what_the_result_promises(name: str):
     assert (lazy.compute().index.dtype == "category") == (lazy._meta.index.dtype == "category")
 
 
+@pytest.mark.parametrize("filled", [0, 1])
+@pytest.mark.parametrize("keys", ["k", ["k", "j"]], ids=["one key", "two keys"])
+def test_ordered_categories_of_a_partition_without_rows_may_be_others(keys: Any, filled: int):
+    kind, other = (pd.CategoricalDtype(c, ordered=True) for c in (["b", "a"], ["a", "b", "c"]))
+    rows = pd.DataFrame({"k": pd.Series(["a", "b"], dtype=kind), "j": 0, "x": [1, 2]})
+    none = rows.iloc[:0].astype({"k": other})
+    pieces = [rows, none] if filled == 0 else [none, rows]
+    got = as_they_are(pieces, none).groupby(keys, observed=True, sort=True).x.sum().compute()
+    pd.testing.assert_series_equal(got, rows.groupby(keys, observed=True).x.sum())
+
+
 def test_keys_of_a_partition_without_rows_have_their_width():
     pieces = [pd.DataFrame({"k": pd.Series(k, dtype="float32"), "x": k}) for k in ([0.5], [])]
     meta = pd.DataFrame({"k": pd.Series([], dtype="float64"), "x": pd.Series([], dtype="float64")})

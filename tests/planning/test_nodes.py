@@ -364,6 +364,39 @@ class TestArithmetic:
 
         same(mixed(self.ddf(), split_out=3).compute(), mixed(self.ddf().compute()))
 
+    @pytest.mark.parametrize("outputs", [1, 3, True])
+    @pytest.mark.parametrize("output_bytes", [16_000, 10**8])
+    def test_of_which_one_has_its_number_of_outputs_given(self, outputs, output_bytes):
+        def share(d, **given):
+            return d.groupby("k").v.sum(**given) / d[d.k < 4000].groupby("k").v.count()
+
+        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
+            got = share(self.ddf(), split_out=outputs).compute()
+        same(got, share(self.ddf().compute()))
+
+    @pytest.mark.parametrize("output_bytes", [16_000, 10**8])
+    def test_of_which_one_is_repartitioned(self, output_bytes):
+        def share(d, again=lambda result: result):
+            total = d.groupby("k").v.sum()
+            return again(total) / total, d.groupby("k").v.count() / again(total)
+
+        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
+            # as many as Dask makes of 40 partitions
+            lazy = share(self.ddf(), lambda result: result.repartition(npartitions=3))
+            got = dask.compute(*lazy)
+        for one, expected in zip(got, share(self.ddf().compute()), strict=True):
+            same(one, expected)
+
+    @pytest.mark.parametrize("given", [{}, {"split_out": 3}], ids=["chosen", "given"])
+    def test_columns_beside_each_other(self, given):
+        def parts(d, **given):
+            return [d.groupby("k").v.sum(**given), d.groupby("k").v.agg(["min", "max", "mean"])]
+
+        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+            got = dd.concat(parts(self.ddf(), **given), axis=1, ignore_unknown_divisions=True)
+            got = got.compute()
+        same(got, pd.concat(parts(self.ddf().compute()), axis=1))
+
 
 def test_every_node_is_reached(ddf):
     assert nodes(ddf.groupby("k").v.sum(), GroupByTree)

@@ -189,7 +189,7 @@ class Reducer:
 
         ``empty`` stands for a group without values.
         """
-        table = pa.table({"code": self.codes, "value": pa.array(values)})
+        table = pa.table({"code": self.codes, "value": _aligned(pa.array(values))})
         # one thread: Dask runs partitions side by side, and first/last need the row order
         reduced = table.group_by("code", use_threads=False).aggregate([("value", function)])
         places = np.full(self.n, -1, dtype=np.int64)
@@ -202,3 +202,13 @@ class Reducer:
             # Arrow widens the precision of a decimal sum; the scale stays
             return pd.Series(result, dtype=pd.ArrowDtype(result.type)).array
         return pd.Series(result, dtype=values.dtype).array
+
+
+def _aligned(values: Any) -> Any:
+    """The array, copied if its buffers begin between words, as what a worker received may.
+
+    Arrow's hash aggregation writes a warning to stderr of such buffers.
+    """
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    buffers = [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
+    return values if all(b.address % 8 == 0 for b in buffers) else pa.concat_arrays(chunks)

@@ -76,7 +76,10 @@ def _stack_categories(columns: list[pd.Series]) -> Any:
         of = {c.cat.categories.dtype for c in filled}
         if len(of) == 1:
             same = [c for c in categorical if len(c) or c.cat.categories.dtype in of]
-            return union_categoricals(same)
+            # ordered categories unite with the same ones only: those without rows may be others
+            ordered = any(c.cat.ordered for c in same)
+            united = filled if ordered and len({c.dtype for c in same}) > 1 else same
+            return union_categoricals(united)
     plain = [
         c.astype(c.cat.categories.dtype) if is_categorical(c) and len(c.cat.categories) else c
         for c in filled

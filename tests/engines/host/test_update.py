@@ -286,3 +286,17 @@ class TestReducer:
         whole = [2.0, 1.0] if function == "first" else [4.0, 3.0]
         assert [got[0][0], got[0][2]] == whole
         assert [got[1][0], got[1][2]] == [2.0, 3.0]
+
+
+def test_values_between_words_are_reduced_without_a_warning(capfd):
+    """Arrow writes one to stderr; a worker receives columns that begin anywhere."""
+    made = pa.array([decimal.Decimal(i) for i in range(4)], pa.decimal128(10, 2))
+    bytes_of = b"\0" + made.buffers()[1].to_pybytes()
+    # of a buffer that begins at a word the next byte does not
+    words = pa.py_buffer(np.frombuffer(bytes_of + b"\0" * 7, "int64").view("uint8"))[1:65]
+    between = pa.Array.from_buffers(made.type, 4, [None, words])
+    assert between.buffers()[1].address % 8
+    values = pd.Series(between, dtype=pd.ArrowDtype(made.type))
+    got = Reducer(np.array([0, 1, 0, 1]), 2).arrow(values, "sum")
+    assert list(got) == [decimal.Decimal(2), decimal.Decimal(4)]
+    assert capfd.readouterr().err == ""
