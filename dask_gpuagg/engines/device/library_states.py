@@ -263,8 +263,17 @@ def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
+# libcudf's quantiles of 2**30 + 700 rows access memory that is not theirs, which ends the process.
+_SORTED_ROWS = 1 << 30
+
+
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
     taken = numbering.take(values)
+    if taken.size() > _SORTED_ROWS:
+        raise OverflowError(
+            f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
+            " sorted. Repartition the collection into smaller partitions"
+        )
     cls = dtype_class(values.dtype)
     if cls in ("datetime", "timedelta"):
         return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
