@@ -91,10 +91,12 @@ def numbered_by_several_steps(call: Call, bounds: Sequence[tuple[int, int]]) -> 
 
 def _step_of(call: Call, column: int, bounds: tuple[int, int]) -> int:
     """By which a column's values lie apart, as some rows show; 1 for those of a narrow range."""
-    key = call.query.keys[column]
-    if key.ctype != "i64" or key.masked or bounds[1] - bounds[0] < call.rows:
+    if call.query.keys[column].ctype != "i64" or bounds[1] - bounds[0] < call.rows:
         return 1
     values = call.columns[column]
+    # what lies where a value is null may be anything
+    if values.mask:
+        return 1
     rows = (ctypes.c_int64 * _SOME_ROWS)()
     seen: list[int] = []
     for first in range(0, call.rows - _SOME_ROWS, call.rows // _SOME_PLACES):

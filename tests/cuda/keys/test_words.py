@@ -322,7 +322,8 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     assert query.family == "Hashed"
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
-    call: Any = SimpleNamespace(query=query, rows=10**8, about=())
+    with_nulls = [SimpleNamespace(mask=1)] * 4
+    call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
     made, columns, codes = narrowed(call)
     assert (made.family, made.made_words, made.extra_columns, codes) == ("Wide", 2, 6, None)
     assert not made.gathered
@@ -399,8 +400,10 @@ def paired(
     monkeypatch.setattr(steps, "read_back", read_back)
     monkeypatch.setattr(kept, "_out_of_range", Cache(8))
     monkeypatch.setattr(steps, "_steps", Cache(8))
-    query = replace(SUM, keys=(KeyPart("i64", masked), KeyPart("i32", True)))
-    columns = [SimpleNamespace(data=8_000, offset=0), SimpleNamespace(data=0, offset=0)]
+    # compiled for columns that all may have nulls, where one has
+    query = replace(SUM, keys=(KeyPart("i64", True), KeyPart("i32", True)))
+    mask = 1 if masked else None
+    columns = [SimpleNamespace(data=8_000, mask=mask, offset=0), SimpleNamespace(data=0, offset=0)]
     call: Any = SimpleNamespace(query=query, rows=rows, about=("a", "b"), handle=0, columns=columns)
     return call, read
 
