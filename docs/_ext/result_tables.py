@@ -376,7 +376,7 @@ def first_use(text: str) -> str:
         queries.setdefault(record["query"], {})[record["arm"]] = record
     rows = []
     columns = [("stock", "first_s"), ("empty cache", "first_s"), ("filled cache", "first_s")]
-    columns += [("stock", "warm_s"), ("empty cache", "warm_s")]
+    columns += [("stock", "warm_s"), ("filled cache", "warm_s")]
     for query, arms in queries.items():
         # a run that was cut lacks the last ones
         shown = [f"{arms[arm][s] * 1e3:.0f}" if arm in arms else "" for arm, s in columns]

@@ -106,3 +106,6 @@ def test_the_tables_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| query | 1,000 groups | 50,000,000 groups |" in made
     assert "| one sum by string | 0.42 (1.2) | 0.42 (1.2) |" in made
     assert any("by 16 cores" in each for each in made)
+    del queries[2]
+    made = result_tables.first_use(json.dumps(report)).splitlines()
+    assert "| five by 1M int32 | 250 | 500 |  | 25 |  |" in made
