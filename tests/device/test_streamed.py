@@ -190,7 +190,7 @@ def test_many_groups_are_grouped_part_by_part(
     from dask_gpuagg.streaming.gpu import Gpu
 
     monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 18, 1 << 19, kept=1 << 30))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "_FEW_ROWS", 20)
     monkeypatch.setattr(stream, "MOST_GROUPS", 2)
     parts: list[int] = []
     real = Gpu.partial
