@@ -261,8 +261,8 @@ def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs, which
-# ends the process.
+# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs,
+# which ends the process.
 _SORTED_ROWS = 1 << 30
 
 
