@@ -221,7 +221,8 @@ class Stream:
         if self.parts and self.tables:
             self.leave()
         self.spill()
-        if self.parts:
+        # rows of null keys alone leave parts without groups
+        if any(map(_rows_of, self.parts)):
             self._finish_parts()
         return [partial for partial in self.finished if len(partial["groups"])]
 

@@ -56,6 +56,7 @@ def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFra
     most=st.integers(100, 4_000),
     ordered=st.booleans(),
     undivided=st.sampled_from([5, 20, 1 << 27]),
+    null_keys=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
 )
 def test_every_way_down_gives_the_same_groups(
     lengths: list[int],
@@ -65,8 +66,14 @@ def test_every_way_down_gives_the_same_groups(
     most: int,
     ordered: bool,
     undivided: int,
+    null_keys: float,
 ) -> None:
     pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
+    if null_keys:
+        rng = np.random.default_rng(groups)
+        pieces = [
+            p.assign(k=p.k.astype(float).mask(rng.random(len(p)) < null_keys)) for p in pieces
+        ]
     whole = pd.concat(pieces, ignore_index=True)
     asked = ASKED if ordered else [name for name in ASKED if name not in ("first", "last")]
     plan = plan_of(whole, asked)
@@ -78,6 +85,23 @@ def test_every_way_down_gives_the_same_groups(
         made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
     theirs = expected(whole)[list(asked)]
     pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+
+
+def test_rows_of_null_keys_leave_parts_without_groups() -> None:
+    """Of the first rows, before device memory does not suffice for the next ones."""
+
+    class Shrinking(FakeDevice):
+        def load(self, batch: Any) -> Any:
+            made = super().load(batch)
+            self.limit = 0
+            return made
+
+    whole = frame(200, 5).assign(k=np.nan)
+    plan = plan_of(whole, ("sum", "min"))
+    device = Shrinking(Sizes(50 * 16, 1 << 20))
+    (made,) = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
+    assert "split in 2" in device.log
+    assert len(made["groups"]) == 0
 
 
 @pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first")])
