@@ -168,7 +168,7 @@ def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.Monke
 def test_results_have_the_fields_that_cudf_gives_a_frame() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.groups import column_at
+    from dask_gpuagg.engines.device.columns import column_at
 
     frame = rows_of(8)
     found = [planned(frame, {"v": ["sum"]})(frame), column_at(frame, "v")]

@@ -21,6 +21,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import best
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.categories import complete, occurring
+from dask_gpuagg.engines.device.columns import Bare, is_own, like, present, table, view
 from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import (
     bucket_of,
@@ -30,16 +31,7 @@ from dask_gpuagg.engines.device.exchange import (
     split,
 )
 from dask_gpuagg.engines.device.first_rows import key_table, rows_within
-from dask_gpuagg.engines.device.groups import (
-    Bare,
-    Grouping,
-    Numbering,
-    is_own,
-    like,
-    present,
-    table,
-    view,
-)
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.layout import kind_of
 from dask_gpuagg.engines.device.moments import is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.operations import nans_to_nulls
