@@ -123,10 +123,13 @@ class Stream:
         self._merge_what_has_grown()
 
     def _hold(self, batch: Batch, made: list[Any]) -> None:
-        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
-            self.spill()
         groups = sum(map(self.device.rows, made))
         self.sizes.grouped(sum(map(len, batch)), groups, _bytes_of_batch(batch))
+        # of null keys alone: the number of parts is made of the groups that are held
+        if not groups:
+            return
+        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
+            self.spill()
         self.tables.add(made)
         self.like = batch[:1]
 
@@ -221,8 +224,7 @@ class Stream:
         if self.parts and self.tables:
             self.leave()
         self.spill()
-        # rows of null keys alone leave parts without groups
-        if any(map(_rows_of, self.parts)):
+        if self.parts:
             self._finish_parts()
         return [partial for partial in self.finished if len(partial["groups"])]
 
