@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,45 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(made) == 1
         assert len(made[0]["groups"]) == len(theirs)
         assert len(set(splits)) == 1
+
+
+SMALL, LARGE = (1.0,), (1e30,)
+
+
+@pytest.mark.parametrize(
+    "scales", [[SMALL, (*SMALL, *LARGE)], [SMALL, LARGE], [LARGE, SMALL], [(1e-40, 1e200), SMALL]]
+)
+@pytest.mark.parametrize("by_device", [True, False])
+def test_parts_with_other_bins_of_exact_sums_lose_none(
+    scales: list[tuple[float, ...]], by_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of small values have no bins of large ones: what a part lacks is 0."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "_GROWTH", 1)
+    rng = np.random.default_rng(3)
+    # two batches of each make a table that leaves
+    pieces = [
+        pd.DataFrame({"k": rng.permutation(300), "x": rng.normal(size=300) * rng.choice(of, 300)})
+        for of in scales
+        for _ in range(2)
+    ]
+    # one part alone has its bins
+    pieces.append(pd.DataFrame({"k": [400], "x": [1e300]}))
+    whole = pd.concat(pieces)
+    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
+    plan = make_plan(
+        columns[:1], columns, [Requested("sum", "sum", "x")],
+        dropna=True, observed=True, sort=True, deterministic=True,
+    )  # fmt: skip
+    device = FakeDevice(Sizes(300 * 16, 6_000))
+    if not by_device:
+        monkeypatch.setattr(device, "from_host", lambda *_: device._take(1 << 60, "part"))
+        device.limit = 1 << 50
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert len({line for line in device.log if line.startswith("split")}) == 1
+    theirs = whole.groupby("k").x.agg(lambda x: math.fsum(x)).to_frame("sum")
+    found = host.finalize(made, plan, theirs.iloc[:0])
+    assert dict(found["sum"]) == dict(theirs["sum"])
 
 
 def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
