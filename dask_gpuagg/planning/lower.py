@@ -18,13 +18,11 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByChunkDirect,
-    GroupByChunkExchange,
-    GroupByChunks,
     GroupByCombined,
     GroupByDirect,
     GroupByExchange,

@@ -16,13 +16,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_gpuagg.planning import lower
-from dask_gpuagg.planning.nodes import (
-    GroupByChunkExchange,
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    GroupByTree,
-)
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkExchange
+from dask_gpuagg.planning.nodes import GroupByExchange, GroupByGather, GroupByMerge, GroupByTree
 from tests.cluster.test_faults import PATIENCE, Once, expected, frame, held
 from tests.comparison import assert_same
 

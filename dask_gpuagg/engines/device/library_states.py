@@ -14,9 +14,8 @@ import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     NOWHERE,
-    Numbering,
     array_of,
     column_of,
     floats_of,
@@ -26,6 +25,7 @@ from dask_gpuagg.engines.device.groups import (
     present,
     view,
 )
+from dask_gpuagg.engines.device.groups import Numbering
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.stacking import of_categories
 from dask_gpuagg.plan import CustomFunctions, StateUse
