@@ -80,7 +80,7 @@ def grouping_sets(
         for one in asked:
             meta = finest._meta.reset_index(drop=True)
             if one:
-                meta.index = frame._meta[list(one)].set_index(list(one)).index
+                meta.index = _index_of(frame._meta[list(one)])
             changed = {"result_meta": meta, "refusal": reason}
             operands = dict(zip(finest._parameters, finest.operands, strict=False)) | changed
             kept = tuple(map(keys.index, one))
@@ -90,6 +90,14 @@ def grouping_sets(
     except Unsupported as refusal:
         raise UnsupportedGroupBy(f"grouping sets cannot run: {refusal.reason}") from refusal
     return found
+
+
+def _index_of(columns: Any) -> Any:
+    """The empty columns as the index of a result."""
+    index = columns.set_index(list(columns.columns)).index
+    dtype = columns.dtypes.iloc[0]
+    # pandas makes one of int64 of an empty column of smaller integers
+    return index.astype(dtype) if index.nlevels == 1 and index.dtype != dtype else index
 
 
 def _labels(of: Sequence[Hashable]) -> tuple[Hashable, ...]:

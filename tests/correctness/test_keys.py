@@ -162,6 +162,18 @@ def test_signed_zeros_are_one_key(dtype: str, split_out: Any):
     assert sorted(result.items()) == [(0.0, 0 + 1 + 3 + 4 + 7), (1.0, 2), (2.0, 6)]
 
 
+@pytest.mark.parametrize("npartitions", [1, 3])
+@pytest.mark.parametrize("split_out", [1, 2])
+@pytest.mark.parametrize("dtype", ["float64", "Float64", "float[pyarrow]", "double[pyarrow]"])
+def test_signed_zeros_beside_another_key(dtype: str, split_out: int, npartitions: int):
+    zeros = pd.Series([0.0, -0.0, None, 1.5, -0.0, 0.0], dtype="float64").astype(dtype)
+    data = pd.DataFrame({"k": zeros, "j": [1, 2, 1, 2, 2, 3], "x": range(6)})
+    groups = partitioned(data, npartitions).groupby(["k", "j"])
+    result = groups["x"].sum(split_out=split_out).compute()
+    assert sorted(result.items()) == [((0.0, 1), 0), ((0.0, 2), 5), ((0.0, 3), 5), ((1.5, 2), 3)]
+    assert result.index.levels[0].dtype == dtype
+
+
 def test_float16_keys_are_refused_as_in_pandas():
     data = pd.DataFrame({"k": np.array([0, 1, 0], "float16"), "x": [1, 2, 3]})
     with pytest.raises(NotImplementedError):

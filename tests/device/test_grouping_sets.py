@@ -80,3 +80,15 @@ def test_largest_values_and_categories() -> None:
     for key, group in rows.groupby("s", observed=True):
         assert list(coarse.high[key]) == sorted(group.i, reverse=True)[:2]
     assert len(fine) == rows.dropna(subset="s").groupby(["s", "a"], observed=True).ngroups
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float32", "bool", "str", "datetime64[s]"])
+def test_metadata_has_the_dtype_of_a_key(dtype: str) -> None:
+    import cudf
+    import dask_cudf
+
+    column = cudf.Series([1, 0, 1]).astype(dtype)
+    rows = dask_cudf.from_cudf(cudf.DataFrame({"k": column, "v": [1.0, 2.0, 3.0]}), npartitions=2)
+    found = grouping_sets(rows, [["k"]], {"v": "sum"})[("k",)]
+    assert found._meta.index.dtype == column.dtype
+    assert found.compute().index.dtype == column.dtype

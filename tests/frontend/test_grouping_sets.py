@@ -232,3 +232,14 @@ def test_a_string_is_one_column() -> None:
 
 def test_of_no_rows_all_rows_are_no_group() -> None:
     assert rollup(lazy(1, DATA.iloc[:0]), ["a"], {"v": "count"})[()].compute().shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "Int16", "float32", "bool", "datetime64[s]", "category"]
+)
+def test_metadata_has_the_dtype_of_a_key(dtype: str) -> None:
+    rows = lazy(2, pd.DataFrame({"k": pd.Series([1, 0, 1]).astype(dtype), "j": 1, "v": 1.0}))
+    for keys, found in grouping_sets(rows, [["k"], ["j", "k"]], {"v": "sum"}).items():
+        promised = found._meta.index.get_level_values("k").dtype
+        assert promised == rows._meta["k"].dtype
+        assert found.compute().index.get_level_values("k").dtype == promised, keys

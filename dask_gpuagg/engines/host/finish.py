@@ -168,10 +168,22 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
     # pandas writes out the text of a dictionary of Arrow's, and fails where it is null
     coded = {i: key.dtype for i, key in enumerate(keys) if is_dictionary(key.dtype)}
     texts = [k.astype(_text_of(k.dtype)) if i in coded else k for i, k in enumerate(keys)]
-    index = pd.MultiIndex.from_arrays(texts, names=names)
+    index = pd.MultiIndex.from_arrays([_one_zero(k) for k in texts], names=names)
     for i, dtype in coded.items():
         index = index.set_levels(index.levels[i].astype(dtype), level=i)
     return index
+
+
+def _one_zero(key: Any) -> Any:
+    """Arrow's floats with one zero, the first: pandas makes a level of either sign, and fails."""
+    if not isinstance(key.dtype, pd.ArrowDtype) or dtype_class(key.dtype) != "float":
+        return key
+    zeros = np.flatnonzero((key == 0).to_numpy(dtype=bool, na_value=False))
+    if not len(zeros):
+        return key
+    made = key.copy()
+    made[zeros] = key[zeros[0]]
+    return made
 
 
 def _text_of(dictionary: pd.ArrowDtype) -> pd.ArrowDtype:
