@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import dask
@@ -254,6 +255,14 @@ def test_where_stock_dask_refuses_too_the_error_is_that_of_pandas() -> None:
     grouped = dd.from_pandas(numbers(), npartitions=2).groupby("k")
     with dask_gpuagg.enabled(), pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
         grouped.agg(["nunique", "sum"], q=0.5)
+
+
+def test_several_quantiles_beside_a_median_are_a_reason() -> None:
+    several = partial(pd.Series.quantile, q=[0.1, 0.2])
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        query = dd.from_pandas(numbers(), npartitions=2).groupby("k").agg([several, "median"])
+        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="several quantiles at once"):
+            query.optimize()
 
 
 @pytest.mark.parametrize("split_out", [0, -1, "x", 1.5])
