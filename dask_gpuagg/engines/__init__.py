@@ -65,5 +65,5 @@ def column_of(frame: Any, label: Any) -> Any:
     label : label
     """
     if engine_name(frame) == DEVICE:
-        return _device("groups").column_at(frame, label)
+        return _device("columns").column_at(frame, label)
     return frame[label]

@@ -58,6 +58,19 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
     return found
 
 
+def below_partition_wise(node: Expr) -> dict[str, Any]:
+    """The group-bys whose outputs are the partitions of a node, by name."""
+    found: dict[str, Any] = {}
+    stack: list[Any] = [node]
+    while stack:
+        below = stack.pop()
+        if logical.is_aggregation(below):
+            found[below._name] = below
+        elif _is_partition_wise(below):
+            stack += _inputs(below)
+    return found
+
+
 def _combines(node: Expr) -> bool:
     return _is_partition_wise(node) and len(_inputs(node)) > 1
 

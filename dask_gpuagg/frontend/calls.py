@@ -18,6 +18,7 @@ from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.extended import extend, extend_method
+from dask_gpuagg.frontend.result_metadata import NoResult
 from dask_gpuagg.frontend.specification import needs_extension, on_own_labels
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
@@ -63,7 +64,7 @@ def aggregate_cudf(
         refused = [refusal]
     except Exception as failure:
         if stock is None:
-            raise
+            raise _error_of(failure) from None
         return _stock_after(failure, stock)
     if not refused:
         return new_collection(extended)
@@ -197,13 +198,20 @@ def aggregate(
         raise refused from None
     except Exception as failure:
         if stock is None:
-            raise  # pandas' own error, from the metadata
+            raise _error_of(failure) from None
         return _stock_after(failure, stock)
     return new_collection(extended)
 
 
+def _error_of(failure: Exception) -> Exception:
+    """Pandas' own error, where it is pandas that has no such result."""
+    return failure.error if isinstance(failure, NoResult) else failure
+
+
 def _stock_after(failure: Exception, stock: Any) -> Any:
     """Dask's collection, after ours failed; the reason is reported."""
-    reason = f"the planner failed: {failure!r}"
-    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=failure)
+    refused = isinstance(failure, NoResult)
+    reason = str(failure) if refused else f"the planner failed: {failure!r}"
+    cause = None if refused else failure
+    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=cause)
     return stock

@@ -12,9 +12,16 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import FrameBase
-from dask.dataframe.dask_expr._concat import Concat, StackPartition
-from dask.dataframe.dask_expr._expr import BlockwiseHead, MapOverlapAlign, MaybeAlignPartitions
+from dask.dataframe.dask_expr._concat import Concat, ConcatIndexed, StackPartition
+from dask.dataframe.dask_expr._expr import (
+    BlockwiseHead,
+    MapOverlapAlign,
+    MaybeAlignPartitions,
+    RenameSeries,
+    ToFrame,
+)
 from dask.dataframe.dask_expr._reductions import TreeReduce
+from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
@@ -67,6 +74,16 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         ],
     ),
     (BlockwiseHead, ["frame", "n", "npartitions", "safe"]),
+    (ConcatIndexed, ["ignore_order", "_kwargs", "axis", "join"]),
+    (ToFrame, ["frame", "name"]),
+    (RenameSeries, ["frame", "index", "sorted_index"]),
+    (
+        RearrangeByColumn,
+        [
+            *("frame", "partitioning_index", "npartitions_out", "ignore_index", "method"),
+            *("options", "index_shuffle", "original_partitioning_index"),
+        ],
+    ),
     # with one operand of ours after Dask's
     (
         TreeReduce,

@@ -94,6 +94,13 @@ def read_function(function: Any) -> tuple[str, Parameters, CustomFunctions | Non
     return name, _sorted(meant | arguments), None
 
 
+def refuse_several(name: str, parameters: dict[str, Any]) -> None:
+    """Raise ``Unsupported`` for several quantiles at once."""
+    q = parameters.get("q", 0.5)
+    if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
+        raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
+
+
 def label_of(function: Any) -> str:
     """The column label that pandas gives to the result of a function.
 

@@ -23,6 +23,8 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import FrameBase
+from dask.dataframe.dask_expr._expr import Partitions
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
@@ -30,13 +32,22 @@ from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs_beside_stock
+from dask_gpuagg.frontend.by_labels import COMBINING, by_labels, own_hash
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
+from dask_gpuagg.frontend.promised_outputs import (
+    BY_NUMBER,
+    LOOPS,
+    decide_by_promise,
+    on_decided,
+    with_all_partitions,
+)
 from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
+from dask_gpuagg.frontend.staying import stay_right
 from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
@@ -62,7 +73,9 @@ def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
     found: list[Hook] = [
         (Expr, "lower_once", _lower_once),
-        *((kind, "_tune_down", _tune_partition_wise) for kind in PARTITION_WISE),
+        *((kind, "_tune_down", _tune_partition_wise) for kind in (*PARTITION_WISE, Partitions)),
+        (FrameBase, "_postpersist", with_all_partitions),
+        *((owner, name, on_decided) for owner, name in LOOPS),
         (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
         (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
@@ -92,6 +105,8 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         made = _planned(self, stock_only, lowered, root)
     elif isinstance(self, SortedOutputs):
         made = _divided(self, lowered, root)
+    elif isinstance(self, COMBINING):
+        made = by_labels(self, stock_only)
     elif isinstance(self, G.Head):
         note_fallback(self._name, call_of(self), NOT_OURS)
     if made is not None:
@@ -147,6 +162,8 @@ def _planned(
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
+        if planned.npartitions > 1 and own_hash(query.plan.keys):
+            stay_right()
     except Unsupported as refusal:
         seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
@@ -255,7 +272,7 @@ def _mapping(original: Callable[..., Any], self: Any) -> Any:
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
     decided = None
     try:
-        decided = decide_together(self)
+        decided = decide_by_promise(self) if isinstance(self, BY_NUMBER) else decide_together(self)
     except UnsupportedGroupBy:
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation, GroupingSet
-from dask_gpuagg.frontend.functions import read_function
+from dask_gpuagg.frontend.functions import read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery, folded
 from dask_gpuagg.settings import settings
@@ -249,6 +249,7 @@ def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
     requested = []
     for label, (_, function, column) in zip(labels, spec, strict=True):
         name, parameters, custom = read_function(function)
+        refuse_several(name, dict(parameters))
         source = meta.name if meta.ndim == 1 else column
         requested.append(Requested(label, name, source, parameters, custom))
     return requested

@@ -12,7 +12,25 @@ from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host.conform import list_dtype
 from dask_gpuagg.frontend.device_metadata import beside, empty_matrix, is_known, on_host
-from dask_gpuagg.plan import CustomFunctions, Requested
+from dask_gpuagg.plan import CustomFunctions, Requested, short
+
+
+class NoResult(Exception):
+    """pandas has no result of an aggregation and a dtype, nor so its metadata.
+
+    Parameters
+    ----------
+    request : Requested
+    dtype : dtype
+        Of the column.
+    error : Exception
+        pandas' own.
+    """
+
+    def __init__(self, request: Requested, dtype: Any, error: Exception) -> None:
+        says = short((str(error).splitlines() or ["it is not implemented"])[0])
+        super().__init__(f"pandas refuses {request.aggregation} of {dtype}: {says}")
+        self.error = error
 
 
 def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
@@ -27,6 +45,10 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
     -------
     DataFrame
         Of the library of the input.
+
+    Raises
+    ------
+    NoResult
     """
     frame, keys = _made_up(groupby)
     dropna = True if groupby.dropna is None else groupby.dropna
@@ -43,7 +65,10 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
         if is_known(groupby.obj._meta, request):
             columns.append(one.size().iloc[:0])
         else:
-            columns.append(_meta_of(one, request))
+            try:
+                columns.append(_meta_of(one, request))
+            except Exception as error:  # pandas raises any type
+                raise NoResult(request, column.dtype, error) from error
     if not columns:  # the groups alone
         index = frame.iloc[:, :1] if frame.ndim == 2 else frame.to_frame()
         bare = index.groupby(by, observed=True, dropna=dropna).size()

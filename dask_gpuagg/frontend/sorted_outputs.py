@@ -20,7 +20,7 @@ from numbers import Integral
 from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import FrameBase, new_collection
+from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._concat import Concat, StackPartition
 from dask.dataframe.dask_expr._expr import (
     AlignAlignPartitions,
@@ -40,20 +40,19 @@ from dask.dataframe.dask_expr._expr import (
     determine_column_projection,
 )
 from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
+from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 from dask.dataframe.dask_expr.io import FromGraph
 
-from dask_gpuagg.frontend import logical, patches
+from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning.nodes import Quiet, unknown
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
 
 # nodes that combine their inputs by row labels; those that cannot where some divisions are unknown
 _BY_LABELS = (MaybeAlignPartitions, MapOverlapAlign)
 _BY_DIVISIONS = (OpAlignPartitions, UFuncAlign, MapOverlapAlign, Concat)
+_COMPARISONS = frozenset(("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"))
 # what the names of persisted results begin with
-_PERSISTED = "gpuagg_sorted_"
-
-# whether Dask's functions are wrapped: not empty then
-_wrapped: list[bool] = []
+PERSISTED = "gpuagg_sorted_"
 
 
 class SortedOutputs(Expr):
@@ -63,6 +62,8 @@ class SortedOutputs(Expr):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Made by a call, or read from a pickle."""
+        from dask_gpuagg.frontend.staying import stay_right
+
         stay_right()
         return super().__new__(cls, *args, **kwargs)  # type: ignore[no-untyped-call]
 
@@ -90,7 +91,7 @@ class SortedOutputs(Expr):
         return {}
 
     def _lower(self) -> Any:
-        return RepartitionToMore(_one(self.frame), self.outputs)
+        return RepartitionToMore(gathered(self.frame), self.outputs)
 
 
 def _takes_columns(node: Any) -> bool:
@@ -118,37 +119,6 @@ def with_outputs(call: Callable[..., Any]) -> Callable[..., Any]:
         return new_collection(_promised(made.expr, outputs))
 
     return wrapper
-
-
-def stay_right() -> None:
-    """Wrap how Dask's nodes that combine frames are lowered, and how collections are persisted.
-
-    For good: a result may be combined after the plugin was switched off.
-    """
-    with patches.lock:
-        if _wrapped:
-            return
-        owners: set[Any] = {Concat, MapOverlapAlign, AlignGetitem, MapPartitions}
-        for owner in owners | _kinds(MaybeAlignPartitions):
-            # what is inherited from another of them is wrapped there
-            if owner in owners or "_lower" in vars(owner):
-                owner._lower = _asks_first(owner._lower)
-        frame: Any = FrameBase
-        frame.__dask_postpersist__ = _named(FrameBase.__dask_postpersist__)
-        _wrapped.append(True)
-
-
-def _kinds(owner: type) -> set[Any]:
-    return {owner}.union(*map(_kinds, owner.__subclasses__()))
-
-
-def _asks_first(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def lower(self: Any) -> Any:
-        made = combined(self)
-        return original(self) if made is None else made
-
-    return lower
 
 
 def _asked(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> int:
@@ -190,7 +160,7 @@ def in_first(frame: Any, outputs: int) -> Expr:
     frame : Expr
     outputs : int
     """
-    whole = _one(frame)
+    whole = gathered(frame)
     nothing = BlockwiseHead(whole, 0, 1, False)
     given: tuple[Any, ...] = ("outer", False, 0, False, False, {})
     return StackPartition(*given, whole, *[nothing] * (outputs - 1))
@@ -202,13 +172,18 @@ def _is_in_first(node: Any) -> bool:
     return all(isinstance(f, BlockwiseHead) and f.n == 0 for f in node._frames[1:])
 
 
-def _one(frame: Any) -> Any:
+def gathered(frame: Any) -> Any:
     """A frame as one partition."""
     if isinstance(frame, SortedOutputs):
-        return _one(frame.frame)
-    one = frame if frame.npartitions == 1 else Repartition(frame, new_partitions=1)
+        return gathered(frame.frame)
+    whole = frame if frame.npartitions == 1 else Repartition(frame, new_partitions=1)
     # some divisions that are known and some that are not would not be the same
-    return ClearDivisions(one) if one.known_divisions else one
+    return ClearDivisions(whole) if whole.known_divisions else whole
+
+
+def in_order(node: Any, frame: Any) -> Any:
+    """The partitions of a frame as a node needs them: pandas compares rows in one order only."""
+    return SortIndexBlockwise(frame) if getattr(node, "op", None) in _COMPARISONS else frame
 
 
 def has_ranges(expr: Any) -> bool:
@@ -234,7 +209,7 @@ def has_ranges(expr: Any) -> bool:
 
 def _is_divided(node: Any) -> bool:
     if isinstance(node, FromGraph):
-        return str(node.operand("name_prefix")).startswith(_PERSISTED)
+        return str(node.operand("name_prefix")).startswith(PERSISTED)
     if isinstance(node, RepartitionToMore):
         return bool(node.frame.npartitions == 1)
     return isinstance(node, SortedOutputs | GroupByRanges | GroupByDivided)
@@ -287,7 +262,7 @@ def _whole(node: Any) -> Expr | None:
         return None
     if not isinstance(node, _BY_DIVISIONS) and any(each.known_divisions for each in several):
         return None  # Dask shuffles all
-    return _with_inputs(node, _one)
+    return _with_inputs(node, lambda frame: in_order(node, gathered(frame)))
 
 
 def _by_partitions(node: Any) -> Expr | None:
@@ -317,12 +292,3 @@ def _with_inputs(node: Any, change: Callable[[Any], Any]) -> Expr:
     ]
     changed: Expr = type(node)(*operands)
     return changed
-
-
-def _named(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def postpersist(self: FrameBase) -> Any:
-        rebuild, (*state, name) = original(self)
-        return rebuild, (*state, f"{_PERSISTED}{name}" if has_ranges(self.expr) else name)
-
-    return postpersist

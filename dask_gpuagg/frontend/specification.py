@@ -11,7 +11,13 @@ from dask.dataframe.dask_expr._expr import Expr, Projection
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.frontend.device_metadata import numeric_labels
-from dask_gpuagg.frontend.functions import Parameters, WithArguments, label_of, read_function
+from dask_gpuagg.frontend.functions import (
+    Parameters,
+    WithArguments,
+    label_of,
+    read_function,
+    refuse_several,
+)
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 # aggregations that pandas makes null where a group has fewer than ``min_count`` values
@@ -152,9 +158,7 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
             raise Unsupported(f"{name} with both min_count and skipna=False", name)
         del parameters["skipna"]
         least = _ALL
-    q = parameters.get("q", 0.5)
-    if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
-        raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
+    refuse_several(name, parameters)
     n = parameters.get("n", 0)
     if name in REGISTRY and "n" in REGISTRY[name].parameters and not _is_count(n):
         raise Unsupported(f"n={n!r} is no number of values", name)

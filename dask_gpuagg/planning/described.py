@@ -11,11 +11,9 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByChunkDirect,
-    GroupByChunkExchange,
-    GroupByChunks,
     GroupByCombined,
     GroupByDirect,
     GroupByExchange,

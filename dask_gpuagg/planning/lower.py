@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import dask
@@ -17,14 +18,13 @@ from dask.utils import format_bytes, get_default_shuffle_method
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
+from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByChunkDirect,
-    GroupByChunkExchange,
-    GroupByChunks,
     GroupByCombined,
     GroupByDirect,
     GroupByExchange,
@@ -132,7 +132,10 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     else:
         outputs = expr.split_out
-        outputs = npartitions if outputs is True else int(outputs)
+        outputs = npartitions if outputs is True else outputs
+        if not isinstance(outputs, Integral) or outputs < 1:
+            raise Unsupported(f"split_out={outputs!r} is no number of outputs")
+        outputs = int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
         decision = Routing(kind, outputs, how)

@@ -14,9 +14,9 @@ from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.planning.chunk_nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.chunking import unprojected
 from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks
-from dask_gpuagg.planning.nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Routing

@@ -26,10 +26,11 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Column, Plan, StateUse
+from dask_gpuagg.planning.chunk_nodes import chunk_task
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
 from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
-from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled, chunk_task
+from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled
 from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS

@@ -21,16 +21,9 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
+from dask_gpuagg.engines.device.columns import Bare, column_at, like, names_of, table, view_at
 from dask_gpuagg.engines.device.exact import alike
 from dask_gpuagg.engines.device.exchange import divided, ordered
-from dask_gpuagg.engines.device.groups import (
-    Bare,
-    column_at,
-    like,
-    names_of,
-    table,
-    view_at,
-)
 from dask_gpuagg.engines.device.layout import BOOL8, INT64
 from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.operations import (

@@ -71,7 +71,7 @@ class Device(Protocol):
         """A table as partials of the host engine, divided by key hash."""
 
     def from_host(self, partials: list[Any], plan: Plan) -> Any:
-        """Partials of the host as one table: of equal dtypes, categories in one order."""
+        """Partials of the host as one table: of equal columns, categories in one order."""
 
     def release(self) -> None:
         """Give back what is cached."""
@@ -123,10 +123,13 @@ class Stream:
         self._merge_what_has_grown()
 
     def _hold(self, batch: Batch, made: list[Any]) -> None:
-        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
-            self.spill()
         groups = sum(map(self.device.rows, made))
         self.sizes.grouped(sum(map(len, batch)), groups, _bytes_of_batch(batch))
+        # of null keys alone: the number of parts is made of the groups that are held
+        if not groups:
+            return
+        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
+            self.spill()
         self.tables.add(made)
         self.like = batch[:1]
 
@@ -234,7 +237,8 @@ class Stream:
             for number in numbers:
                 self.parts[number] = []
         self.parts = []
-        tables = [piece["groups"] for piece in made]
+        tables = [piece["groups"] for piece in self._alike(made)]
+        del made
         # column by column: what is concatenated is released before the next
         groups = {
             name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
@@ -249,7 +253,8 @@ class Stream:
             tables: list[Any] = []
             # the groups may fit though the pieces do not
             for numbers in loads([len(piece["groups"]) for piece in pieces], self.part_capacity):
-                tables.append(self.device.from_host([pieces[i] for i in numbers], self.plan))
+                loaded = self._alike([pieces[i] for i in numbers])
+                tables.append(self.device.from_host(loaded, self.plan))
                 tables = [self.device.merged(tables, self.plan)]
             return tables[0]
 
@@ -258,6 +263,11 @@ class Stream:
             groups = [piece["groups"].reset_index(drop=True) for piece in pieces]
             return host.combine([{"groups": each} for each in groups], self.plan)
         return self.device.to_host([table], self.plan, self.part_like)
+
+    def _alike(self, partials: list[Any]) -> list[Any]:
+        """Partials of the host with the same columns: some lack bins of exact sums."""
+        tables = host.alike([partial["groups"] for partial in partials], self.plan)
+        return [{"groups": table} for table in tables]
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
         """The groups of what a call loads; None where device memory does not suffice."""

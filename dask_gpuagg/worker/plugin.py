@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.util
 import os
 import threading
 from collections.abc import Sequence
@@ -111,6 +113,16 @@ def copy_files_by_all_cores() -> None:
         os.environ.setdefault(_FILE_THREADS, str(threads))
 
 
+def know_sizes() -> None:
+    """Let Dask know how large cuDF's frames are, from the first partition that arrives.
+
+    It learns that from dask_cudf, which tasks import late or never. Until then each frame counts as
+    a few bytes, and dask-cuda spills none of them.
+    """
+    if importlib.util.find_spec("dask_cudf") is not None:
+        importlib.import_module("dask_cudf")
+
+
 def setup_device(pool: str | int | None) -> dict[str, Any]:
     """Make this process ready for the device engine.
 
@@ -129,6 +141,7 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
     if obstacle is not None:
         return report | {"unavailable": obstacle}
     copy_files_by_all_cores()
+    know_sizes()
     import rmm
 
     resource = rmm.mr.get_current_device_resource()

@@ -1,6 +1,7 @@
 """SIGKILL of a worker in each step of a query, again and again: the right answer each time.
 
-``GPUAGG_KILLS`` says how often in each step: twice by default, 20 times by ``make test-faults``.
+Twice in each step of each route, and 20 times in one of each kind: a partial, a merge, an exchange,
+a gather. ``GPUAGG_KILLS`` is how often in the others: ``make test-faults`` says 20.
 """
 
 from __future__ import annotations
@@ -15,17 +16,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_gpuagg.planning import lower
-from dask_gpuagg.planning.nodes import (
-    GroupByChunkExchange,
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    GroupByTree,
-)
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkExchange
+from dask_gpuagg.planning.nodes import GroupByExchange, GroupByGather, GroupByMerge, GroupByTree
 from tests.cluster.test_faults import PATIENCE, Once, expected, frame, held
 from tests.comparison import assert_same
 
 KILLS = int(os.environ.get("GPUAGG_KILLS", "2"))
+OFTEN = 20
 
 # the function of the host engine that makes a step
 STEPS = {
@@ -71,6 +68,17 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
 }
 
 
+# each kind of step on one route
+KINDS = {("tree", "partial"), ("tree", "combine"), ("exchange", "exchange"), ("gather", "gather")}
+
+
+def attempts() -> Iterator[tuple[str, str, int]]:
+    for route, (_, _, steps) in ROUTES.items():
+        for step in steps:
+            for attempt in range(OFTEN if (route, step) in KINDS else KILLS):
+                yield route, step, attempt
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """Two processes that are started again when they die."""
@@ -113,10 +121,7 @@ def kill_no_more(step: str) -> None:
     setattr(engine, STEPS[step], getattr(patched, "original", patched))
 
 
-@pytest.mark.parametrize("attempt", range(KILLS))
-@pytest.mark.parametrize(
-    ("route", "step"), [(route, step) for route, (_, _, steps) in ROUTES.items() for step in steps]
-)
+@pytest.mark.parametrize(("route", "step", "attempt"), list(attempts()))
 def test_a_worker_is_killed_in_a_step(
     client: Client,
     monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,7 @@ from distributed import Future
 
 import dask_gpuagg
 from dask_gpuagg.planning import files as by_files
-from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 
 PARTITIONS = 12
 ROWS = 24_000

@@ -149,17 +149,17 @@ def test_a_frame_unlike_its_promise_gets_its_columns_converted() -> None:
 
 
 def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines.device import engine
+    from dask_gpuagg.engines.device import direct
 
     once = iter([True])
-    whole = engine.direct
+    whole = direct.direct
 
     def scarce(*given: Any) -> Any:
         if next(once, False):
             raise MemoryError("std::bad_alloc")
         return whole(*given)
 
-    monkeypatch.setattr(engine, "direct", scarce)
+    monkeypatch.setattr(direct, "direct", scarce)
     frame = rows_of(7)
     assert_like_stock(planned(frame, {"v": ["sum"]})(frame), frame, {"v": ["sum"]})
     assert not list(once)
@@ -168,7 +168,7 @@ def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.Monke
 def test_results_have_the_fields_that_cudf_gives_a_frame() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.groups import column_at
+    from dask_gpuagg.engines.device.columns import column_at
 
     frame = rows_of(8)
     found = [planned(frame, {"v": ["sum"]})(frame), column_at(frame, "v")]

@@ -73,7 +73,7 @@ def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> t
 def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.groups import view
+    from dask_gpuagg.engines.device.columns import view
     from dask_gpuagg.engines.device.pieces import Pieces
 
     parts = frames(KEYS[keys], nulls)
@@ -94,7 +94,7 @@ def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
 
 def test_rows_that_find_no_place_are_looked_up_in_every_piece() -> None:
     """The table in shared memory is full after a few rows; the others are listed by number."""
-    from dask_gpuagg.engines.device.groups import view
+    from dask_gpuagg.engines.device.columns import view
     from dask_gpuagg.engines.device.pieces import Pieces
 
     parts = frames(KEYS["many"], False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,32 @@ def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.M
     assert len(set(divided)) == 1
 
 
+def test_parts_have_bins_of_exact_sums_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large values are in the tables that leave last."""
+    from dask_gpuagg.streaming import stream
+    from dask_gpuagg.streaming.batches import Sizes
+    from dask_gpuagg.streaming.gpu import Gpu
+
+    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21))
+    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
+    loaded: list[int] = []
+    real = Gpu.from_host
+    monkeypatch.setattr(
+        Gpu, "from_host", lambda self, *given: loaded.append(len(given[0])) or real(self, *given)
+    )
+    rng = np.random.default_rng(9)
+    rows = 400_000
+    whole = pd.DataFrame({"k": rng.integers(0, 100_000, rows), "x": rng.normal(size=rows)})
+    last = rng.random(rows // 2) < 0.5
+    whole.loc[rows // 2 :, "x"] *= np.where(last, 1e30, 1.0)
+    collection = dd.from_pandas(whole, npartitions=4).persist()
+    with dask.config.set({"gpuagg.deterministic": True}):
+        ours = collection.groupby("k").x.sum().compute().sort_index()
+    assert max(loaded) > 1
+    theirs = whole.groupby("k").x.agg(lambda x: math.fsum(x))
+    pd.testing.assert_series_equal(ours, theirs, check_exact=True)
+
+
 def test_groups_beyond_a_batch_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.batches import Sizes
@@ -190,7 +217,7 @@ def test_many_groups_are_grouped_part_by_part(
     from dask_gpuagg.streaming.gpu import Gpu
 
     monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 18, 1 << 19, kept=1 << 30))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "_FEW_ROWS", 20)
     monkeypatch.setattr(stream, "MOST_GROUPS", 2)
     parts: list[int] = []
     real = Gpu.partial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import dask
@@ -220,6 +221,59 @@ def test_a_bug_in_making_ours_costs_no_answer(name: str, monkeypatch: pytest.Mon
         ):
             BOTH[name](grouped)
         assert_same(query.compute(), BOTH[name](numbers().groupby("k")))
+
+
+N = 6
+REFUSED_BY_PANDAS: dict[str, tuple[pd.Series, Any, str]] = {
+    "decimals": (
+        pd.Series([Decimal(i) for i in range(N)], dtype=pd.ArrowDtype(pa.decimal128(9, 2))),
+        [np.median, any],
+        "pandas refuses any of decimal128",
+    ),
+    "categories": (pd.Series([3, 1, 2] * 2, dtype="category"), np.median, "median of category"),
+    "sparse": (pd.Series(pd.arrays.SparseArray([0.0, 1.0] * 3)), np.median, "of Sparse"),
+    "arguments": (pd.Series(range(N)), "max", "unexpected keyword argument 'ddof'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_PANDAS)
+def test_what_pandas_has_no_result_of_is_a_reason(name: str) -> None:
+    column, functions, reason = REFUSED_BY_PANDAS[name]
+    frame = pd.DataFrame({"k": [0, 1] * 3, "x": column})
+    grouped = dd.from_pandas(frame, npartitions=2, sort=False).groupby("k")
+    given = {"ddof": 0} if name == "arguments" else {}
+    with (
+        dask.config.set({"gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason) as raised,
+    ):
+        grouped.agg(functions, **given)
+    assert "planner failed" not in str(raised.value)
+
+
+def test_where_stock_dask_refuses_too_the_error_is_that_of_pandas() -> None:
+    grouped = dd.from_pandas(numbers(), npartitions=2).groupby("k")
+    with dask_gpuagg.enabled(), pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
+        grouped.agg(["nunique", "sum"], q=0.5)
+
+
+def test_several_quantiles_beside_a_median_are_a_reason() -> None:
+    several = partial(pd.Series.quantile, q=[0.1, 0.2])
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+        query = dd.from_pandas(numbers(), npartitions=2).groupby("k").agg([several, "median"])
+        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="several quantiles at once"):
+            query.optimize()
+
+
+@pytest.mark.parametrize("split_out", [0, -1, "x", 1.5])
+def test_what_is_no_number_of_outputs_is_a_reason(split_out: Any) -> None:
+    query = dd.from_pandas(numbers(), npartitions=2).groupby("k").sum(split_out=split_out)
+    with (
+        dask.config.set({"gpuagg.fallback": "raise"}),
+        dask_gpuagg.enabled(),
+        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="is no number of outputs"),
+    ):
+        query.optimize()
 
 
 def test_a_printed_expression_is_short(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,8 @@ from dask_gpuagg.planning.bucketing import (
     held_by,
     runs_of_partitions,
 )
-from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunks
+from dask_gpuagg.planning.nodes import GroupByPartial
 
 PARTITIONS = 24
 DEVICE = 1 << 20

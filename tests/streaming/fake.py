@@ -88,7 +88,8 @@ class FakeDevice:
 
     def to_host(self, tables: list[Any], plan: Plan, like: Batch) -> Any:
         self.log.append("leave")
-        whole = pd.concat([table["groups"] for table in tables], ignore_index=True)
+        alike = host.alike([table["groups"] for table in tables], plan)
+        whole = pd.concat(alike, ignore_index=True)
         return _decoded({"groups": whole}, [key.dtype for key in like[0].part.keys])
 
     def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
@@ -101,6 +102,7 @@ class FakeDevice:
         self._take(sum(map(self.rows, partials)), "part")
         dtypes = _key_dtypes(partials[0], plan)
         tables = [_decoded(each, dtypes)["groups"] for each in partials]
+        assert all(list(table.columns) == list(tables[0].columns) for table in tables)
         return {"groups": pd.concat(tables, ignore_index=True)}
 
     def release(self) -> None:

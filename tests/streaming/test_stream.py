@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFra
     most=st.integers(100, 4_000),
     ordered=st.booleans(),
     undivided=st.sampled_from([5, 20, 1 << 27]),
+    null_keys=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
 )
 def test_every_way_down_gives_the_same_groups(
     lengths: list[int],
@@ -65,8 +67,14 @@ def test_every_way_down_gives_the_same_groups(
     most: int,
     ordered: bool,
     undivided: int,
+    null_keys: float,
 ) -> None:
     pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
+    if null_keys:
+        rng = np.random.default_rng(groups)
+        pieces = [
+            p.assign(k=p.k.astype(float).mask(rng.random(len(p)) < null_keys)) for p in pieces
+        ]
     whole = pd.concat(pieces, ignore_index=True)
     asked = ASKED if ordered else [name for name in ASKED if name not in ("first", "last")]
     plan = plan_of(whole, asked)
@@ -78,6 +86,24 @@ def test_every_way_down_gives_the_same_groups(
         made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
     theirs = expected(whole)[list(asked)]
     pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+
+
+def test_tables_without_groups_are_not_held() -> None:
+    """Those of null keys alone, before device memory does not suffice for the next rows."""
+
+    class Shrinking(FakeDevice):
+        def load(self, batch: Any) -> Any:
+            made = super().load(batch)
+            self.limit = 0
+            return made
+
+    whole = frame(200, 5).assign(k=np.nan)
+    plan = plan_of(whole, ("sum", "min"))
+    device = Shrinking(Sizes(50 * 16, 1 << 20))
+    (made,) = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
+    assert any(line.startswith("no memory") for line in device.log)
+    assert not any(line.startswith(("split", "leave")) for line in device.log)
+    assert len(made["groups"]) == 0
 
 
 @pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first")])
@@ -100,6 +126,45 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(made) == 1
         assert len(made[0]["groups"]) == len(theirs)
         assert len(set(splits)) == 1
+
+
+SMALL, LARGE = (1.0,), (1e30,)
+
+
+@pytest.mark.parametrize(
+    "scales", [[SMALL, (*SMALL, *LARGE)], [SMALL, LARGE], [LARGE, SMALL], [(1e-40, 1e200), SMALL]]
+)
+@pytest.mark.parametrize("by_device", [True, False])
+def test_parts_with_other_bins_of_exact_sums_lose_none(
+    scales: list[tuple[float, ...]], by_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of small values have no bins of large ones: what a part lacks is 0."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "_GROWTH", 1)
+    rng = np.random.default_rng(3)
+    # two batches of each make a table that leaves
+    pieces = [
+        pd.DataFrame({"k": rng.permutation(300), "x": rng.normal(size=300) * rng.choice(of, 300)})
+        for of in scales
+        for _ in range(2)
+    ]
+    # one part alone has its bins
+    pieces.append(pd.DataFrame({"k": [400], "x": [1e300]}))
+    whole = pd.concat(pieces)
+    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
+    plan = make_plan(
+        columns[:1], columns, [Requested("sum", "sum", "x")],
+        dropna=True, observed=True, sort=True, deterministic=True,
+    )  # fmt: skip
+    device = FakeDevice(Sizes(300 * 16, 6_000))
+    if not by_device:
+        monkeypatch.setattr(device, "from_host", lambda *_: device._take(1 << 60, "part"))
+        device.limit = 1 << 50
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    assert len({line for line in device.log if line.startswith("split")}) == 1
+    theirs = whole.groupby("k").x.agg(lambda x: math.fsum(x)).to_frame("sum")
+    found = host.finalize(made, plan, theirs.iloc[:0])
+    assert dict(found["sum"]) == dict(theirs["sum"])
 
 
 def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:

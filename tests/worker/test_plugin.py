@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import dask.dataframe as dd
@@ -46,6 +48,21 @@ def test_files_are_copied_by_a_thread_for_each_core(
         monkeypatch.delenv("KVIKIO_NTHREADS")
     worker.copy_files_by_all_cores()
     assert os.environ.get("KVIKIO_NTHREADS") == threads
+
+
+def test_dask_knows_how_large_frames_of_cudf_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are registered by dask_cudf, before a partition has arrived; without it nothing is."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "dask_cudf", raising=False)
+    worker.know_sizes()
+    assert "dask_cudf" not in sys.modules
+    (tmp_path / "dask_cudf.py").write_text("registered = True\n")
+    importlib.invalidate_caches()
+    worker.know_sizes()
+    assert sys.modules["dask_cudf"].registered
+    monkeypatch.delitem(sys.modules, "dask_cudf")
 
 
 def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,10 @@ import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     NOWHERE,
-    Numbering,
     array_of,
     column_of,
-    counts_of,
     gather,
     like,
     names_of,
@@ -26,6 +24,7 @@ from dask_gpuagg.engines.device.groups import (
     table,
     view,
 )
+from dask_gpuagg.engines.device.groups import Numbering, counts_of
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.whole_groups import by_kernels, values_of
 from dask_gpuagg.plan import Output, Sketched

@@ -9,17 +9,16 @@ import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     NOWHERE,
-    Grouping,
     column_of,
     gather,
     like,
-    matches,
     present,
     table,
     view,
 )
+from dask_gpuagg.engines.device.groups import Grouping, matches
 
 
 def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:

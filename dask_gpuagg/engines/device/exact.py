@@ -15,8 +15,9 @@ import pylibcudf as plc
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
+from dask_gpuagg.engines.device.columns import array_of, column_of, plain, table, view
 from dask_gpuagg.engines.device.exact_bins import decoded
-from dask_gpuagg.engines.device.groups import Grouping, array_of, column_of, plain, table, view
+from dask_gpuagg.engines.device.groups import Grouping
 from dask_gpuagg.engines.device.layout import FLOAT64
 from dask_gpuagg.engines.device.operations import is_positive, keep_where
 from dask_gpuagg.engines.device.pieces import whole

@@ -13,16 +13,16 @@ from cudf.core.column import ColumnBase
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class, ticks_of
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     column_at,
     column_of,
-    counts_of,
     frame_of,
     like,
     names_of,
     view,
     view_at,
 )
+from dask_gpuagg.engines.device.groups import counts_of
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.stacking import of_categories, stack

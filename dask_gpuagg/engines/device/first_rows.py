@@ -9,7 +9,7 @@ import cudf
 import cupy as cp
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import like, table, view
+from dask_gpuagg.engines.device.columns import like, table, view
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 
 _ROW = "row"

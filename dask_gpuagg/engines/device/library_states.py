@@ -14,9 +14,8 @@ import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     NOWHERE,
-    Numbering,
     array_of,
     column_of,
     floats_of,
@@ -26,6 +25,7 @@ from dask_gpuagg.engines.device.groups import (
     present,
     view,
 )
+from dask_gpuagg.engines.device.groups import Numbering
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.stacking import of_categories
 from dask_gpuagg.plan import CustomFunctions, StateUse
@@ -241,9 +241,7 @@ def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
     everything = plc.types.NullPolicy.INCLUDE
     match output.aggregation:
         case "nunique":
-            how = plc.aggregation.count if paired else plc.aggregation.nunique
-            count = how(plc.types.NullPolicy.EXCLUDE)
-            return plain(numbering.reduce(numbering.take(values), count))
+            return _distinct_values(numbering, values, paired)
         case "list" | "unique":
             if dtype_class(values.dtype) == "category":
                 values = of_categories(values)
@@ -263,8 +261,27 @@ def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-# libcudf's quantiles of 2**30 + 700 rows access memory that is not theirs, which ends the process.
+# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs,
+# which ends the process.
 _SORTED_ROWS = 1 << 30
+
+
+def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
+    """How many values other than null each group has."""
+    taken = numbering.take(values)
+    how = plc.aggregation.nunique
+    if paired:
+        how = plc.aggregation.count
+    elif taken.size() > _SORTED_ROWS:  # one row of each pair, found by hashing
+        kept = plc.stream_compaction.distinct_indices(
+            plc.Table([column_of(numbering.codes), taken]),
+            plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
+            plc.types.NullEquality.EQUAL,
+            plc.types.NanEquality.ALL_EQUAL,
+        )
+        numbering, how = numbering.where(array_of(kept)), plc.aggregation.count
+        taken = numbering.take(values)
+    return plain(numbering.reduce(taken, how(plc.types.NullPolicy.EXCLUDE)))
 
 
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:

@@ -9,8 +9,7 @@ import cupy as cp
 import pylibcudf as plc
 
 from dask_gpuagg.engines.device.centred import LOSS_AT_MOST, centred
-from dask_gpuagg.engines.device.groups import (
-    Numbering,
+from dask_gpuagg.engines.device.columns import (
     array_of,
     column_of,
     floats_of,
@@ -22,6 +21,7 @@ from dask_gpuagg.engines.device.groups import (
     view,
     view_at,
 )
+from dask_gpuagg.engines.device.groups import Numbering
 from dask_gpuagg.engines.device.pieces import whole
 from dask_gpuagg.plan import Plan
 

@@ -24,16 +24,8 @@ from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.background import waiting
 from dask_gpuagg.engines.device import layout
-from dask_gpuagg.engines.device.groups import (
-    Numbering,
-    column_of,
-    counts_of,
-    like,
-    matches,
-    plain,
-    table,
-    view,
-)
+from dask_gpuagg.engines.device.columns import column_of, like, plain, table, view
+from dask_gpuagg.engines.device.groups import Numbering, counts_of, matches
 from dask_gpuagg.engines.device.outputs import numbered
 from dask_gpuagg.engines.device.passes import keys_of
 from dask_gpuagg.engines.device.stacking import aligned, cast, stack

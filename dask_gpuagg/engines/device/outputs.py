@@ -10,16 +10,8 @@ import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.engines.device import best, library_states
-from dask_gpuagg.engines.device.groups import (
-    Grouping,
-    Numbering,
-    column_at,
-    like,
-    names_of,
-    plain,
-    table,
-    view,
-)
+from dask_gpuagg.engines.device.columns import column_at, like, names_of, plain, table, view
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.passes import keys_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.whole_groups import by_kernels, counts, is_chrono, serves

@@ -10,15 +10,8 @@ import pylibcudf as plc
 
 from dask_gpuagg.engines.device import exact, library_states
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import (
-    Grouping,
-    Numbering,
-    column_at,
-    is_own,
-    names_of,
-    view,
-    view_at,
-)
+from dask_gpuagg.engines.device.columns import column_at, is_own, names_of, view, view_at
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.moments import (
     is_lost,
     loss_label,

@@ -10,8 +10,8 @@ import numpy as np
 import pylibcudf as plc
 
 from dask_gpuagg.dtypes import NUMERIC, TEXT, dtype_class
+from dask_gpuagg.engines.device.columns import like, table, view
 from dask_gpuagg.engines.device.exchange import bucket_of, divided_tables, taken
-from dask_gpuagg.engines.device.groups import like, table, view
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.stacking import aligned, stack
 from dask_gpuagg.plan import Plan

@@ -18,7 +18,7 @@ from cudf.utils.dtypes import dtype_to_pylibcudf_type
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     array_of,
     as_column,
     as_cudf_makes,
@@ -29,13 +29,13 @@ from dask_gpuagg.engines.device.groups import (
     floats_of,
     gather,
     like,
-    matches,
     plain,
     series_of,
     table,
     view,
     wrapped,
 )
+from dask_gpuagg.engines.device.groups import matches
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.

@@ -17,7 +17,7 @@ import pylibcudf as plc
 from cudf.utils.dtypes import find_common_type
 
 from dask_gpuagg.dtypes import NUMERIC, TEXT, TICKS, dtype_class
-from dask_gpuagg.engines.device.groups import (
+from dask_gpuagg.engines.device.columns import (
     NOWHERE,
     as_column,
     frame_of,

@@ -12,7 +12,7 @@ from pylibcudf.types import DataType, TypeId
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.groups import view_at
+from dask_gpuagg.engines.device.columns import view_at
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
 

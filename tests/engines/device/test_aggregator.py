@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 _PACKAGE = "dask_gpuagg.engines.device"
-_NAMES = ("layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls", "aggregator")
+_NAMES = (
+    "layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls", "asked", "aggregator",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -27,15 +29,14 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     for name in _NAMES:
         monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}", raising=False)
     made = importlib.import_module(f"{_PACKAGE}.aggregator")
-    monkeypatch.setattr(made, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
-    monkeypatch.setattr(made, "ctype_of", lambda column: column.kind)
-    monkeypatch.setattr(made, "masked", lambda column: column.nulls)
-    monkeypatch.setattr(made, "identity", lambda column: (column.name,))
+    asked, layout = sys.modules[f"{_PACKAGE}.asked"], sys.modules[f"{_PACKAGE}.layout"]
+    monkeypatch.setattr(asked, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
+    monkeypatch.setattr(asked, "identity", lambda column: (column.name,))
+    monkeypatch.setattr(asked, "wide", lambda ctype, dtype: ("i64", dtype))
+    for of in (asked, layout):
+        monkeypatch.setattr(of, "ctype_of", lambda column: column.kind)
+        monkeypatch.setattr(of, "masked", lambda column: column.nulls)
     monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
-    monkeypatch.setattr(made, "wide", lambda ctype, dtype: ("i64", dtype))
-    layout = sys.modules[f"{_PACKAGE}.layout"]
-    monkeypatch.setattr(layout, "ctype_of", lambda column: column.kind)
-    monkeypatch.setattr(layout, "masked", lambda column: column.nulls)
     monkeypatch.setattr(made, "grouped", _grouped(made))
     yield made
     for name in _NAMES:  # they hold on to the stand-ins

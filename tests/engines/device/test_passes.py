@@ -49,15 +49,15 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         del sys.modules[name]
     for name in _RAPIDS:
         monkeypatch.setitem(sys.modules, name, MagicMock())
-    names = ("layout", "aggregator", "groups", "states", "passes")
+    names = ("layout", "asked", "groups", "states", "passes")
     modules = [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
     for module in modules[:2]:
         monkeypatch.setattr(module, "ctype_of", lambda column: column.kind)
         monkeypatch.setattr(module, "masked", lambda column: column.nulls)
-    _, aggregator, groups, states, made = modules
-    monkeypatch.setattr(aggregator, "identity", lambda column: column.name)
-    monkeypatch.setattr(aggregator, "CTYPES", dict.fromkeys(TYPES.values()))
-    monkeypatch.setattr(aggregator, "wide", lambda ctype, dtype: ("i64", dtype))
+    _, asked, groups, states, made = modules
+    monkeypatch.setattr(asked, "identity", lambda column: column.name)
+    monkeypatch.setattr(asked, "CTYPES", dict.fromkeys(TYPES.values()))
+    monkeypatch.setattr(asked, "wide", lambda ctype, dtype: ("i64", dtype))
     for module in (states, made):
         monkeypatch.setattr(module, "view_at", lambda table, name: table[name])
     for module in (groups, made):

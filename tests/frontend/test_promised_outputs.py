@@ -1,0 +1,78 @@
+"""What was promised one partition is whole, however many the group-by makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+
+ROWS, GROUPS = 800, 200
+FRAME = pd.DataFrame({"k": np.arange(ROWS) % GROUPS, "x": np.arange(ROWS) + 1.0})
+
+
+@pytest.fixture(autouse=True)
+def _several_outputs() -> Iterator[None]:
+    config = {"scheduler": "synchronous", "gpuagg.fallback": "raise", "gpuagg.output-bytes": 800}
+    with dask.config.set(config), dask_gpuagg.enabled():
+        yield
+
+
+@pytest.fixture(params=[4, 20])
+def result(request: Any) -> Any:
+    made = dd.from_pandas(FRAME, npartitions=request.param, sort=False).groupby("k").sum()
+    assert made.npartitions == 1
+    assert made.optimize().npartitions > 1
+    return made
+
+
+READ: dict[str, Callable[[Any], int]] = {
+    "get_partition": lambda r: len(r.get_partition(0).compute()),
+    "of a column": lambda r: len((r.x * 2).get_partition(0).compute()),
+    "of two": lambda r: len((r.x + r.x.max()).get_partition(0).compute()),
+    "partitions": lambda r: sum(len(part.compute()) for part in r.partitions),
+    "beside itself": lambda r: len(dask.compute(r.get_partition(0), r)[0]),
+    "iterrows": lambda r: len(list(r.iterrows())),
+    "itertuples": lambda r: len(list(r.itertuples())),
+    "iter": lambda r: len(list(r.x)),
+    "array": lambda r: r.to_dask_array(lengths=True).shape[0],
+    "records": lambda r: len(r.to_records(lengths=True).compute()),
+    "sample": lambda r: len(r.sample(frac=1.0).compute()),
+    "split": lambda r: sum(len(p.compute()) for p in r.random_split([0.5, 0.5], random_state=1)),
+    "persist": lambda r: len(dask.persist(r)[0].compute()),
+    "persist both": lambda r: len(dask.persist(r.x, r)[1].compute()),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_no_group_is_lost(result: Any, name: str) -> None:
+    assert READ[name](result) == GROUPS
+
+
+def test_persisted_partitions_are_those_that_ran(result: Any) -> None:
+    (kept,) = dask.persist(result)
+    assert kept.npartitions == result.optimize().npartitions
+    pd.testing.assert_frame_equal(kept.compute().sort_index(), FRAME.groupby("k").sum())
+
+
+def test_outputs_that_are_given_are_read_by_number() -> None:
+    groups = dd.from_pandas(FRAME, npartitions=4, sort=False).groupby("k")
+    both = groups.x.sum() + groups.x.max(split_out=3)
+    assert both.npartitions == 3
+    assert sum(len(both.get_partition(i).compute()) for i in range(3)) == GROUPS
+
+
+def test_whole_results_still_have_several_outputs(result: Any) -> None:
+    assert len(result.to_delayed()) == result.optimize().npartitions > 1
+
+
+def test_without_the_plugin_nothing_changes() -> None:
+    with dask.config.set({"gpuagg.enabled": False}):
+        groups = dd.from_pandas(FRAME, npartitions=20, sort=False).groupby("k")
+        assert len(groups.sum().get_partition(0).compute()) < GROUPS
