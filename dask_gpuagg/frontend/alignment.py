@@ -153,12 +153,14 @@ def _common(group_bys: list[Any]) -> Routing:
     return replace(widest, reason=f"{widest.reason}; combined with another group-by")
 
 
-def runs_beside_stock(node: Expr) -> list[str]:
+def runs_beside_stock(node: Expr, by_position: bool = False) -> list[str]:
     """Names of partners that must run with stock Dask because another one has to.
 
     Parameters
     ----------
     node : Expr
+    by_position : bool
+        Whether the node takes groups by position: then their order matters, too.
 
     Returns
     -------
@@ -166,7 +168,7 @@ def runs_beside_stock(node: Expr) -> list[str]:
         Empty when all can be planned, or when each gives a single output anyway.
     """
     group_bys = partners(node)
-    if not any(g.npartitions > 1 for g in group_bys):
+    if not by_position and not any(g.npartitions > 1 for g in group_bys):
         return []
     # by name: comparing expressions with == makes another expression
     admitted = [g._name for g in group_bys if not logical.refusals(g)]

@@ -46,6 +46,7 @@ from dask_gpuagg.frontend.promised_outputs import (
     with_all_partitions,
 )
 from dask_gpuagg.frontend.readers import token
+from dask_gpuagg.frontend.row_order import by_position, in_order
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.staying import stay_right
 from dask_gpuagg.frontend.stock import asked
@@ -64,6 +65,9 @@ _STOCK_ONLY = "dask_gpuagg: stock only"
 # key in the same cache of the first node that was lowered: the root of the query
 _ROOT = "dask_gpuagg: root"
 
+
+# key in the same cache of the names of group-bys whose groups cuDF takes by position
+_IN_ORDER = "dask_gpuagg: in order"
 
 # nodes whose metadata Dask makes by running them on made-up rows
 _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
@@ -98,6 +102,8 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         return original(self, lowered)
     # parents are lowered before their children and pass decisions on in Dask's cache
     root = lowered.setdefault(_ROOT, self)
+    if root is self:
+        lowered[_IN_ORDER] = _in_order(self)
     stock_only = lowered.setdefault(_STOCK_ONLY, {})
     stock_only.update(_stock_only(self))
     made: Expr | None = None
@@ -126,11 +132,19 @@ def _divided(node: SortedOutputs, lowered: dict[str, Any], root: Expr) -> Expr |
 def _stock_only(node: Any) -> dict[str, Exception | None]:
     """Names of group-bys below a node that stock Dask has to run; the error that is the reason."""
     try:
-        return dict.fromkeys(runs_beside_stock(node))
+        return dict.fromkeys(runs_beside_stock(node, by_position(node)))
     except Exception as error:
         # it is unknown which of them are combined, and the planner may place groups in other
         # outputs than stock Dask does
         return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
+
+
+def _in_order(root: Expr) -> set[str]:
+    try:
+        return in_order(root)
+    except Exception:
+        # all of them: an order costs time alone, and reading a group-by again tells the error
+        return {below._name for below in root.walk() if logical.is_aggregation(below)}
 
 
 def _planned(
@@ -156,6 +170,9 @@ def _planned(
             )
         query = _with_objects(logical.read(expr))
         decision = ranges_for(outputs) if outputs else route(query, expr)
+        if expr._name in lowered.get(_IN_ORDER, ()):
+            # after the decision: each output is sorted by itself
+            query = replace(query, plan=replace(query.plan, sort=True))
         query = _on_lowered(query, lowered)
         if _is_shared(expr, root):
             query = replace(query, shared=True)

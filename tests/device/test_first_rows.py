@@ -38,3 +38,21 @@ def test_rows_are_those_of_the_whole_frame(by: Any, dropna: bool, npartitions: i
             assert a.astype(object).where(a.notna(), None).tolist() == (
                 b.astype(object).where(b.notna(), None).tolist()
             )
+
+
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("keys", [[None, None], [1.5, None], []], ids=str)
+def test_partitions_without_groups(keys: list[float | None], dropna: bool) -> None:
+    import cudf
+    import dask.dataframe as dd
+
+    def part(i: int) -> Any:
+        one = cudf.DataFrame({"k": cudf.Series(keys, dtype="float64"), "v": range(len(keys))})
+        return one.iloc[: i * len(one)]
+
+    ddf = dd.from_map(part, range(2), meta=part(0).iloc[:0])
+    whole = part(1).to_pandas()
+    for name in ("head", "tail"):
+        got = getattr(ddf.groupby("k", dropna=dropna).v, name)(1).compute().to_pandas()
+        want = getattr(whole.groupby("k", dropna=dropna).v, name)(1)
+        assert (got.index.tolist(), got.tolist()) == (want.index.tolist(), want.tolist())

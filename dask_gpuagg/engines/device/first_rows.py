@@ -28,8 +28,11 @@ def rows_within(keys: Any, dropna: bool, n: int, last: bool) -> cp.ndarray:
     """Positions of at most ``n`` rows of each group, ascending; cuDF finds them."""
     names = list(keys.columns)
     numbers = cudf.Series(cp.arange(len(keys), dtype=cp.int64))
-    grouped = table({name: keys[name] for name in names} | {_ROW: numbers}).groupby(
-        names, dropna=dropna, sort=False
-    )
+    rows = table({name: keys[name] for name in names} | {_ROW: numbers})
+    if dropna and any(keys[name].has_nulls for name in names):
+        rows = rows.dropna(subset=names)
+    if len(rows) == 0:  # cuDF fails where there is no group
+        return cp.empty(0, dtype=cp.int64)
+    grouped = rows.groupby(names, dropna=False, sort=False)
     found = grouped.tail(n) if last else grouped.head(n)
     return cp.sort(found[_ROW].values)

@@ -1,0 +1,90 @@
+"""Results that cuDF combines by position have their groups in the order of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.engines import HOST
+from dask_gpuagg.frontend import row_order
+
+pytestmark = pytest.mark.usefixtures("raising")
+
+RNG = np.random.default_rng(2)
+# text has its groups in the order of appearance
+KEYS = [f"key {n}" for n in RNG.permutation(400) % 90]
+FRAME = pd.DataFrame({"k": KEYS, "x": RNG.normal(size=400), "y": 1})
+
+BY_POSITION: dict[str, Callable[[Any], Any]] = {
+    "min_count": lambda g: g.x.sum(min_count=5),
+    "where": lambda g: g.x.sum().where(g.y.count() > 4),
+    "mask": lambda g: g.x.sum().mask(g.y.count() > 4),
+    "filter of a frame": lambda g: g[["x", "y"]].sum()[g.y.count() > 4],
+    "filter of a column": lambda g: g.x.sum()[g.y.count() > 4],
+    "below others": lambda g: g.x.sum() + g.x.sum().where(g.y.count() > 4),
+}
+
+
+@pytest.fixture
+def as_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_order, "DEVICE", HOST)
+
+
+def compare(made: Any, query: Callable[[Any], Any]) -> None:
+    ours, theirs = made.sort_index(), query(FRAME.groupby("k")).sort_index()
+    same = pd.testing.assert_frame_equal if ours.ndim == 2 else pd.testing.assert_series_equal
+    same(ours, theirs, check_index_type=False)
+
+
+@pytest.mark.usefixtures("as_cudf")
+@pytest.mark.parametrize("outputs", [None, 256])
+@pytest.mark.parametrize("npartitions", [1, 5])
+@pytest.mark.parametrize("name", BY_POSITION)
+def test_groups_are_in_order(name: str, npartitions: int, outputs: int | None) -> None:
+    rows = dd.from_pandas(FRAME, npartitions=npartitions, sort=False)
+    query = BY_POSITION[name]
+    with dask.config.set({"gpuagg.output-bytes": outputs or "auto"}):
+        result = query(rows.groupby("k"))
+        if outputs and npartitions > 1:
+            assert result.optimize().npartitions > 1
+        parts = dask.compute(*result.to_delayed())
+        compare(result.compute(), query)
+    assert all(part.index.is_monotonic_increasing for part in parts)
+
+
+@pytest.mark.usefixtures("as_cudf")
+def test_what_is_combined_by_labels_is_not_sorted() -> None:
+    groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
+    assert not row_order.in_order((groups.x.sum() / groups.y.count()).expr)
+    made = groups.x.sum()
+    assert not row_order.in_order(made[made > 0].expr)
+    assert not made.compute().index.is_monotonic_increasing
+
+
+@pytest.mark.usefixtures("as_cudf")
+def test_beside_stock_all_are_stock() -> None:
+    groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
+    result = groups.x.var().where(groups.y.count() > 4)
+    settings = {"gpuagg.deterministic": True, "gpuagg.fallback": "silent"}
+    with dask.config.set(settings):
+        assert not row_order.in_order(result.expr)
+        reasons = [reason.reason for reason in dask_gpuagg.why_not(result)]
+        compare(result.compute(), lambda g: g.x.var().where(g.y.count() > 4))
+    assert len(reasons) == 2
+    assert "it is combined with a group-by that stock Dask runs" in reasons
+
+
+def test_pandas_combines_by_labels() -> None:
+    groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
+    result = groups.x.sum().where(groups.y.count() > 4)
+    assert not row_order.in_order(result.expr)
+    made = result.compute()
+    assert not made.index.is_monotonic_increasing
+    compare(made, BY_POSITION["where"])
