@@ -134,10 +134,9 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     else:
         outputs = expr.split_out
-        outputs = npartitions if outputs is True else outputs
-        if not isinstance(outputs, Integral) or outputs < 1:
+        if outputs is not True and not (isinstance(outputs, Integral) and outputs > 0):
             raise Unsupported(f"split_out={outputs!r} is no number of outputs")
-        outputs = int(outputs)
+        outputs = npartitions if outputs is True else int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
         decision = Routing(kind, outputs, how)
