@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import dask
+import numpy as np
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
@@ -134,7 +134,7 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     else:
         outputs = expr.split_out
-        if outputs is not True and not (isinstance(outputs, Integral) and outputs > 0):
+        if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
             raise Unsupported(f"split_out={outputs!r} is no number of outputs")
         outputs = npartitions if outputs is True else int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
