@@ -39,7 +39,6 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.promised_outputs import (
-    BY_NUMBER,
     LOOPS,
     decide_by_promise,
     on_decided,
@@ -272,7 +271,8 @@ def _mapping(original: Callable[..., Any], self: Any) -> Any:
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
     decided = None
     try:
-        decided = decide_by_promise(self) if isinstance(self, BY_NUMBER) else decide_together(self)
+        decided = decide_by_promise(self)
+        decided = decide_together(self) if decided is None else decided
     except UnsupportedGroupBy:
         raise
     except Exception as error:

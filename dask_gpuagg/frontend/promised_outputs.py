@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
-from dask.dataframe.dask_expr._expr import Expr, Partitions, Sample, Split
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 
 from dask_gpuagg.frontend.alignment import below_partition_wise
 from dask_gpuagg.planning.nodes import unknown
@@ -31,22 +31,29 @@ LOOPS: tuple[tuple[type, str], ...] = (
 
 
 def decide_by_promise(node: Any) -> Expr | None:
-    """Give the group-bys of a node that reads partitions by number the one output of the promise.
+    """Give group-bys the one output of the promise where the node above them counts on it.
+
+    It reads partitions by number, or a partition that it was promised goes to all of another input.
 
     Parameters
     ----------
     node : Expr
-        One of ``BY_NUMBER``.
 
     Returns
     -------
     Expr or None
         The node with ``split_out`` filled in below it; ``None`` if there is nothing to do.
     """
-    if node.frame.npartitions > 1:
-        return None  # what is combined with outputs that are given follows those
-    one = Routing(Route.TREE, 1, "its partitions are read by number")
-    found = _open(node.frame)
+    reason, counted_on = "its partitions are read by number", []
+    if isinstance(node, BY_NUMBER):
+        counted_on = [node.frame]
+    elif isinstance(node, Blockwise):
+        reason, inputs = "each partition of another frame gets it whole", node.dependencies()
+        if any(below.npartitions > 1 for below in inputs):
+            counted_on = [below for below in inputs if node._broadcast_dep(below)]
+    # what is combined with outputs that are given follows those
+    found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
+    one = Routing(Route.TREE, 1, reason)
     for group_by in found:
         node = node.substitute(group_by, group_by.substitute_parameters({"split_out": one}))
     return node if found else None
