@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import FrameBase
+from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
 from dask.dataframe.dask_expr._expr import Partitions
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
@@ -42,6 +42,7 @@ from dask_gpuagg.frontend.promised_outputs import (
     LOOPS,
     decide_by_promise,
     on_decided,
+    on_one,
     with_all_partitions,
 )
 from dask_gpuagg.frontend.readers import token
@@ -75,6 +76,7 @@ def hooks() -> list[Hook]:
         *((kind, "_tune_down", _tune_partition_wise) for kind in (*PARTITION_WISE, Partitions)),
         (FrameBase, "_postpersist", with_all_partitions),
         *((owner, name, on_decided) for owner, name in LOOPS),
+        *((owner, "median", on_one) for owner in (DataFrame, Series)),
         (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
         (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),

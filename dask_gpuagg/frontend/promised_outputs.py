@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
+from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series, new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 
 from dask_gpuagg.frontend.alignment import below_partition_wise
@@ -53,10 +53,15 @@ def decide_by_promise(node: Any) -> Expr | None:
             counted_on = [below for below in inputs if node._broadcast_dep(below)]
     # what is combined with outputs that are given follows those
     found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
+    return _with_one(node, found, reason) if found else None
+
+
+def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
+    """A node above group-bys with one output of each."""
     one = Routing(Route.TREE, 1, reason)
-    for group_by in found:
+    for group_by in group_bys:
         node = node.substitute(group_by, group_by.substitute_parameters({"split_out": one}))
-    return node if found else None
+    return node
 
 
 def _open(expr: Any) -> list[Any]:
@@ -68,6 +73,14 @@ def _open(expr: Any) -> list[Any]:
 def on_decided(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method on a collection that has the partitions of the optimized one."""
     return original(self.optimize() if _open(self.expr) else self, *args, **kwargs)
+
+
+def on_one(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method that Dask has for one partition only, on a collection of one."""
+    found = _open(self.expr) if self.npartitions == 1 else []
+    reason = "the median of one partition is exact"
+    frame = new_collection(_with_one(self.expr, found, reason)) if found else self
+    return original(frame, *args, **kwargs)
 
 
 def with_all_partitions(

@@ -73,6 +73,14 @@ def test_a_function_gets_the_whole_result_beside_each_partition(
     assert (got.total.to_numpy() == got.k.map(totals).to_numpy()).all()
 
 
+def test_a_median_is_exact_that_stock_dask_has_for_one_partition_only(result: Any) -> None:
+    want = FRAME.groupby("k").sum().x ** 2
+    assert (result.x**2).median().compute() == want.median()
+    assert (result**2).median().compute().x == want.median()
+    with pytest.raises(NotImplementedError, match="exact median"):
+        result.repartition(npartitions=3).x.median()
+
+
 def test_persisted_partitions_are_those_that_ran(result: Any) -> None:
     (kept,) = dask.persist(result)
     assert kept.npartitions == result.optimize().npartitions
