@@ -190,6 +190,20 @@ def test_kept_groups_meet_those_of_stock_dask(by: str) -> None:
     same(again.compute(), want * 2)
 
 
+def test_outputs_that_were_left_open_are_known_by_their_name() -> None:
+    def ratio(frame: Any, some: Any, keep: Callable[[Any], Any], **given: Any) -> Any:
+        kept = keep(frame.groupby("day").x.sum() * 2)
+        fewer = some.groupby("day").y.sum(**given)
+        return kept / frame.groupby("day").x.mean(**given).where(fewer > 9)
+
+    d = collection()
+    (kept,) = _small(lambda: dask.persist(d.groupby("day").x.sum() * 2))
+    assert kept.npartitions > 1
+    assert kept.expr.operand("name_prefix").startswith(OWN_HASH)
+    got = ratio(d, d[d.x > 90], lambda _: kept, split_out=kept.npartitions)
+    same(got.compute(), ratio(FRAME, SOME, lambda result: result))
+
+
 def test_results_of_one_hash_are_combined_where_they_are() -> None:
     groups = collection().groupby("day")
     lazy = groups.x.sum(split_out=3).persist() / groups.y.max(split_out=3)
