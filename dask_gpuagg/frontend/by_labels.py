@@ -208,9 +208,12 @@ def _hashed_alike(dtypes: list[Any]) -> bool:
 
 def _is_result(expr: Any) -> bool:
     """Whether partitions of an expression are outputs of a group-by, or may be: persisted ones."""
-    stack = [expr]
+    stack, seen = [expr], set()
     while stack:
         node = stack.pop()
+        if node._name in seen:
+            continue
+        seen.add(node._name)
         if logical.is_aggregation(node) or isinstance(node, SortedOutputs):
             return True
         if isinstance(node, FromGraph) and not node.known_divisions:

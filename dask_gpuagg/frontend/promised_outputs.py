@@ -49,8 +49,10 @@ def decide_by_promise(node: Any) -> Expr | None:
         counted_on = [node.frame]
     elif isinstance(node, Blockwise):
         reason, inputs = "each partition of another frame gets it whole", node.dependencies()
-        if any(below.npartitions > 1 for below in inputs):
-            counted_on = [below for below in inputs if node._broadcast_dep(below)]
+        # the number of partitions may cost a computation, as after set_index
+        opened = [below for below in inputs if _open(below)] if len(inputs) > 1 else []
+        if opened and any(below.npartitions > 1 for below in inputs):
+            counted_on = [below for below in opened if node._broadcast_dep(below)]
     # what is combined with outputs that are given follows those
     found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
     return _with_one(node, found, reason) if found else None
