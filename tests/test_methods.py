@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dask_gpuagg
@@ -92,6 +94,32 @@ def test_a_shuffle_of_fewer_partitions_than_were_promised(method):
     with dask.config.set({"dataframe.shuffle.method": method}):
         got = ddf.groupby("k").y.nunique(split_out=7).compute()
     assert_same(got, data.groupby("k").y.nunique())
+
+
+KEYS_OF_DISTINCT = {
+    "text": pd.Series(list("abc") * 4),
+    "category": pd.Series(list("abc") * 4, dtype="category"),
+    "decimal": pd.Series([Decimal(i) for i in "123"] * 4, dtype=pd.ArrowDtype(pa.decimal128(9, 2))),
+    "arrow": pd.Series([1, 2, 3] * 4, dtype=pd.ArrowDtype(pa.int64())),
+    "masked": pd.Series([1, 2, 3] * 4, dtype="Int64"),
+}
+
+
+@pytest.mark.parametrize("by", ["text", ["category"], ["decimal", "category"], ["arrow", "masked"]])
+@pytest.mark.parametrize("column", ["x", "named"])
+@pytest.mark.parametrize("rows", [12, 0])
+@pytest.mark.parametrize("options", [{}, {"split_out": 2}])
+def test_distinct_values_have_the_promised_dtypes(by, column, rows, options):
+    data = pd.DataFrame(KEYS_OF_DISTINCT).assign(x=np.arange(12) % 5, named=list("pq") * 6)
+    ddf = lazily(data)
+    ddf = ddf if rows else ddf[ddf.x < 0]
+    for observed in (True, False):
+        query = ddf.groupby(by, observed=observed)[column].unique(**options)
+        got = query.compute()
+        assert_same(got, data.head(rows).groupby(by, observed=observed)[column].unique())
+        assert got.dtype == query.dtype == object
+        kinds = [each.index.to_frame().dtypes.astype(str).tolist() for each in (got, query._meta)]
+        assert kinds[0] == kinds[1]
 
 
 @pytest.mark.parametrize("npartitions", [1, 3, 20])

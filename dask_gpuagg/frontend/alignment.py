@@ -47,8 +47,12 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
     """The group-bys that a node combines by name, and whether they are repartitioned first."""
     found: dict[str, tuple[Any, set[bool]]] = {}
     stack = [(below, False) for below in _inputs(node)] if _combines(node) else []
+    seen = set()
     while stack:
         below, repartitioned = stack.pop()
+        if (below._name, repartitioned) in seen:
+            continue
+        seen.add((below._name, repartitioned))
         if logical.is_aggregation(below):
             found.setdefault(below._name, (below, set()))[1].add(repartitioned)
         elif _is_partition_wise(below):
@@ -62,8 +66,12 @@ def below_partition_wise(node: Expr) -> dict[str, Any]:
     """The group-bys whose outputs are the partitions of a node, by name."""
     found: dict[str, Any] = {}
     stack: list[Any] = [node]
+    seen = set()
     while stack:
         below = stack.pop()
+        if below._name in seen:
+            continue
+        seen.add(below._name)
         if logical.is_aggregation(below):
             found[below._name] = below
         elif _is_partition_wise(below):

@@ -135,7 +135,8 @@ def _placed_apart(frames: list[Any], hashes: Hashes) -> bool:
 
 def has_own_hash(expr: Any) -> bool:
     """Whether partitions of an expression have groups where only our hash puts them."""
-    return expr.npartitions > 1 and True in Hashes(()).of(expr)
+    # one that is promised one partition may have several
+    return True in Hashes(()).of(expr)
 
 
 class Hashes:
@@ -163,12 +164,12 @@ class Hashes:
         if isinstance(node, FromGraph):
             return {str(node.operand("name_prefix")).startswith(OWN_HASH)}
         if isinstance(node, Reduction):
-            return {own_hash(node.plan.keys)}
+            return {node.npartitions > 1 and own_hash(node.plan.keys)}
         if logical.is_aggregation(node):
             return {self._is_planned(node)}
         if not isinstance(node, (Blockwise, Repartition, *COMBINING)):
             return {False}
-        inputs = [below for below in _inputs(node) if below.npartitions > 1]
+        inputs = [each for each in _inputs(node) if each.npartitions > 1] or _inputs(node)
         found: set[bool | str] = set().union(*map(self.of, inputs)) or {False}
         apart = isinstance(node, COMBINING) and (_differ(_frames(node)) or len(found) > 1)
         if apart:  # shuffled, or divided again
@@ -207,9 +208,12 @@ def _hashed_alike(dtypes: list[Any]) -> bool:
 
 def _is_result(expr: Any) -> bool:
     """Whether partitions of an expression are outputs of a group-by, or may be: persisted ones."""
-    stack = [expr]
+    stack, seen = [expr], set()
     while stack:
         node = stack.pop()
+        if node._name in seen:
+            continue
+        seen.add(node._name)
         if logical.is_aggregation(node) or isinstance(node, SortedOutputs):
             return True
         if isinstance(node, FromGraph) and not node.known_divisions:

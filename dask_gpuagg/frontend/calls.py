@@ -29,10 +29,12 @@ _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin",
 METHODS = frozenset(REGISTRY)
 
 # methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its medians are in no order, and labels that are text are lost with numeric_only
+# say so: its medians are in no order, its metadata of distinct values loses the dtypes of several
+# keys, and labels that are text are lost with numeric_only
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
     "mean": lambda groupby, given: False,
     "median": lambda groupby, given: bool(groupby.sort),
+    "unique": lambda groupby, given: len(groupby.by) > 1,
     "idxmin": lambda groupby, given: bool(given.get("numeric_only")),
     "idxmax": lambda groupby, given: bool(given.get("numeric_only")),
 }

@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import FrameBase
+from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
 from dask.dataframe.dask_expr._expr import Partitions
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
@@ -39,10 +39,10 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.promised_outputs import (
-    BY_NUMBER,
     LOOPS,
     decide_by_promise,
     on_decided,
+    on_one,
     with_all_partitions,
 )
 from dask_gpuagg.frontend.readers import token
@@ -80,6 +80,7 @@ def hooks() -> list[Hook]:
         *((kind, "_tune_down", _tune_partition_wise) for kind in (*PARTITION_WISE, Partitions)),
         (FrameBase, "_postpersist", with_all_partitions),
         *((owner, name, on_decided) for owner, name in LOOPS),
+        *((owner, "median", on_one) for owner in (DataFrame, Series)),
         (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
         (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
@@ -289,7 +290,8 @@ def _mapping(original: Callable[..., Any], self: Any) -> Any:
 def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
     decided = None
     try:
-        decided = decide_by_promise(self) if isinstance(self, BY_NUMBER) else decide_together(self)
+        decided = decide_by_promise(self)
+        decided = decide_together(self) if decided is None else decided
     except UnsupportedGroupBy:
         raise
     except Exception as error:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
-from dask.dataframe.dask_expr._expr import Expr, Partitions, Sample, Split
+from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series, new_collection
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 
 from dask_gpuagg.frontend.alignment import below_partition_wise
 from dask_gpuagg.planning.nodes import unknown
@@ -31,25 +31,39 @@ LOOPS: tuple[tuple[type, str], ...] = (
 
 
 def decide_by_promise(node: Any) -> Expr | None:
-    """Give the group-bys of a node that reads partitions by number the one output of the promise.
+    """Give group-bys the one output of the promise where the node above them counts on it.
+
+    It reads partitions by number, or a partition that it was promised goes to all of another input.
 
     Parameters
     ----------
     node : Expr
-        One of ``BY_NUMBER``.
 
     Returns
     -------
     Expr or None
         The node with ``split_out`` filled in below it; ``None`` if there is nothing to do.
     """
-    if node.frame.npartitions > 1:
-        return None  # what is combined with outputs that are given follows those
-    one = Routing(Route.TREE, 1, "its partitions are read by number")
-    found = _open(node.frame)
-    for group_by in found:
+    reason, counted_on = "its partitions are read by number", []
+    if isinstance(node, BY_NUMBER):
+        counted_on = [node.frame]
+    elif isinstance(node, Blockwise):
+        reason, inputs = "each partition of another frame gets it whole", node.dependencies()
+        # the number of partitions may cost a computation, as after set_index
+        opened = [below for below in inputs if _open(below)] if len(inputs) > 1 else []
+        if opened and any(below.npartitions > 1 for below in inputs):
+            counted_on = [below for below in opened if node._broadcast_dep(below)]
+    # what is combined with outputs that are given follows those
+    found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
+    return _with_one(node, found, reason) if found else None
+
+
+def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
+    """A node above group-bys with one output of each."""
+    one = Routing(Route.TREE, 1, reason)
+    for group_by in group_bys:
         node = node.substitute(group_by, group_by.substitute_parameters({"split_out": one}))
-    return node if found else None
+    return node
 
 
 def _open(expr: Any) -> list[Any]:
@@ -61,6 +75,14 @@ def _open(expr: Any) -> list[Any]:
 def on_decided(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method on a collection that has the partitions of the optimized one."""
     return original(self.optimize() if _open(self.expr) else self, *args, **kwargs)
+
+
+def on_one(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method that Dask has for one partition only, on a collection of one."""
+    found = _open(self.expr) if self.npartitions == 1 else []
+    reason = "the median of one partition is exact"
+    frame = new_collection(_with_one(self.expr, found, reason)) if found else self
+    return original(frame, *args, **kwargs)
 
 
 def with_all_partitions(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import dask
+import numpy as np
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
@@ -132,10 +132,9 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     else:
         outputs = expr.split_out
-        outputs = npartitions if outputs is True else outputs
-        if not isinstance(outputs, Integral) or outputs < 1:
+        if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
             raise Unsupported(f"split_out={outputs!r} is no number of outputs")
-        outputs = int(outputs)
+        outputs = npartitions if outputs is True else int(outputs)
         kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
         decision = Routing(kind, outputs, how)

@@ -55,6 +55,32 @@ def test_no_group_is_lost(result: Any, name: str) -> None:
     assert READ[name](result) == GROUPS
 
 
+def joined(part: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
+    return part.assign(total=part.k.map(whole.x))
+
+
+@pytest.mark.parametrize("npartitions", [4, 20])
+@pytest.mark.parametrize("given", ["rows", "outputs"])
+def test_a_function_gets_the_whole_result_beside_each_partition(
+    npartitions: int, given: str
+) -> None:
+    rows = dd.from_pandas(FRAME, npartitions=npartitions, sort=False)
+    result = rows.groupby("k").sum() * 2
+    parts = rows if given == "rows" else rows.groupby("k").sum(split_out=3).reset_index()
+    meta = parts._meta.assign(total=1.0)
+    got = parts.map_partitions(joined, result, meta=meta).compute()
+    totals = FRAME.groupby("k").x.sum() * 2
+    assert (got.total.to_numpy() == got.k.map(totals).to_numpy()).all()
+
+
+def test_a_median_is_exact_that_stock_dask_has_for_one_partition_only(result: Any) -> None:
+    want = FRAME.groupby("k").sum().x ** 2
+    assert (result.x**2).median().compute() == want.median()
+    assert (result**2).median().compute().x == want.median()
+    with pytest.raises(NotImplementedError, match="exact median"):
+        result.repartition(npartitions=3).x.median()
+
+
 def test_persisted_partitions_are_those_that_ran(result: Any) -> None:
     (kept,) = dask.persist(result)
     assert kept.npartitions == result.optimize().npartitions

@@ -17,7 +17,6 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
-from tests.running import run_python
 
 ROWS, OUTPUTS = 3_000, 4
 KEYS = {"ranges": "k", "divided": "o", "refused": "k", "off": "k"}
@@ -384,29 +383,6 @@ def test_results_outlive_the_plugin(results: Results) -> None:
     assert not dask_gpuagg.is_enabled()
     want = FRAME.groupby("k").x.sum() - FRAME[FRAME.x > 60].groupby("k").x.sum() - 1
     pd.testing.assert_series_equal((a - b).compute(), want)
-
-
-WRAPPED = """
-import dask.dataframe as dd, pandas as pd, dask_gpuagg
-from dask.dataframe.dask_expr._concat import Concat
-
-before = Concat._lower
-with dask_gpuagg.enabled():
-    frame = dd.from_pandas(pd.DataFrame({"k": range(9), "x": 1}), npartitions=3)
-    grouped = frame.groupby("k", sort=True)
-    grouped.x.sum().compute()
-    assert Concat._lower is before
-    grouped.x.sum(split_out=2)
-    first = Concat._lower
-    assert first is not before
-    grouped.x.sum(split_out=3)
-assert Concat._lower is first
-"""
-
-
-def test_dask_is_changed_for_good_only_where_such_a_result_is_made() -> None:
-    done = run_python("-c", WRAPPED)
-    assert done.returncode == 0, done.stderr
 
 
 def test_explain_says_how_outputs_are_made(results: Results) -> None:

@@ -336,7 +336,8 @@ def _nunique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
 
 
 def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
-    return reducer.by(values).unique().array
+    # pandas gives no groups the dtype of the values
+    return reducer.by(values).unique().astype(object).array
 
 
 def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
