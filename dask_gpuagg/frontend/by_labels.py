@@ -65,7 +65,8 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
         where none of them is a result of a group-by, and where pandas would not combine by rows.
     """
     frames = _frames(node) if isinstance(node, COMBINING) else []
-    if len(frames) < 2 or not (_differ(frames) or _placed_apart(frames, Hashes(stock_only))):
+    hashes = Hashes(stock_only)
+    if len(frames) < 2 or not (_differ(frames) or _placed_apart(frames, hashes)):
         return None
     if any(map(has_ranges, frames)) or not any(map(_is_result, frames)):
         return None
@@ -74,10 +75,13 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
     ):
         return None
     most = max(frame.npartitions for frame in frames)
-    if not all(map(_is_shuffled_by_dask, frames)):
+    if not hashes.are_dasks(frames):
         one = _with_inputs(node, frames, lambda frame: in_order(node, gathered(frame)))
         whole: Expr = SortedOutputs(one, most)
         return whole
+
+    if not _hashed_alike([frame._meta.index.dtype for frame in frames]):
+        return None
 
     def shuffled(frame: Any) -> Expr:
         ordered: Expr = in_order(node, _shuffled(frame, most))
@@ -173,8 +177,14 @@ class Hashes:
         found: set[bool | str] = set().union(*map(self.of, inputs)) or {False}
         apart = isinstance(node, COMBINING) and (_differ(_frames(node)) or len(found) > 1)
         if apart:  # shuffled, or divided again
-            return {False if all(map(_is_shuffled_by_dask, inputs)) else node._name}
+            return {False if self.are_dasks(inputs) else node._name}
         return found
+
+    def are_dasks(self, frames: list[Any]) -> bool:
+        """Whether Dask brings equal labels of all frames together."""
+        # metadata of objects may promise text
+        found = set().union(*map(self.of, frames))
+        return True not in found and all(map(_is_shuffled_by_dask, frames))
 
     def _is_planned(self, node: Any) -> bool:
         """Whether our plan runs a group-by, with keys that Dask hashes otherwise."""
