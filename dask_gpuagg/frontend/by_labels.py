@@ -31,6 +31,7 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
 from dask.dataframe.dask_expr.io import FromGraph
+from dask.dataframe.dask_expr.io._delayed import FromDelayed
 from pandas.api.types import is_numeric_dtype
 
 from dask_gpuagg.cluster.preflight import cluster_problem
@@ -70,18 +71,14 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
         return None
     if any(map(has_ranges, frames)) or not any(map(_is_result, frames)):
         return None
-    if not _by_rows(node, frames) or not _hashed_alike(
-        [frame._meta.index.dtype for frame in frames]
-    ):
+    if not _by_rows(node, frames):
         return None
     most = max(frame.npartitions for frame in frames)
-    if not hashes.are_dasks(frames):
+    alike = _hashed_alike([frame._meta.index.dtype for frame in frames])
+    if not alike or not hashes.are_dasks(frames):
         one = _with_inputs(node, frames, lambda frame: in_order(node, gathered(frame)))
         whole: Expr = SortedOutputs(one, most)
         return whole
-
-    if not _hashed_alike([frame._meta.index.dtype for frame in frames]):
-        return None
 
     def shuffled(frame: Any) -> Expr:
         ordered: Expr = in_order(node, _shuffled(frame, most))
@@ -217,16 +214,20 @@ def _hashed_alike(dtypes: list[Any]) -> bool:
 
 
 def _is_result(expr: Any) -> bool:
-    """Whether partitions of an expression are outputs of a group-by, or may be: persisted ones."""
+    """Whether partitions of an expression are outputs of a group-by, or may be.
+
+    May be those that are persisted, and those that were made of delayed objects.
+    """
     stack, seen = [expr], set()
     while stack:
         node = stack.pop()
         if node._name in seen:
             continue
         seen.add(node._name)
-        if logical.is_aggregation(node) or isinstance(node, SortedOutputs):
+        # a reduction is of a result that was optimized
+        if logical.is_aggregation(node) or isinstance(node, SortedOutputs | Reduction):
             return True
-        if isinstance(node, FromGraph) and not node.known_divisions:
+        if isinstance(node, FromGraph | FromDelayed) and not node.known_divisions:
             return True
         if isinstance(node, Blockwise | MaybeAlignPartitions | Repartition | Concat):
             stack += _inputs(node)

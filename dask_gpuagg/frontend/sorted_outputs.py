@@ -39,7 +39,7 @@ from dask.dataframe.dask_expr._expr import (
     are_co_aligned,
     determine_column_projection,
 )
-from dask.dataframe.dask_expr._repartition import Repartition, RepartitionToMore
+from dask.dataframe.dask_expr._repartition import RepartitionToFewer, RepartitionToMore
 from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 from dask.dataframe.dask_expr.io import FromGraph
 
@@ -176,9 +176,10 @@ def gathered(frame: Any) -> Any:
     """A frame as one partition."""
     if isinstance(frame, SortedOutputs):
         return gathered(frame.frame)
-    whole = frame if frame.npartitions == 1 else Repartition(frame, new_partitions=1)
+    # Repartition optimizes all that is below it whenever its divisions are read
+    whole = frame if frame.npartitions == 1 else RepartitionToFewer(frame, 1)
     # some divisions that are known and some that are not would not be the same
-    return ClearDivisions(whole) if whole.known_divisions else whole
+    return ClearDivisions(whole) if frame.known_divisions else whole
 
 
 def in_order(node: Any, frame: Any) -> Any:

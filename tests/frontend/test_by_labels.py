@@ -229,3 +229,40 @@ def test_a_result_that_is_added_to_itself_is_looked_at_once() -> None:
         kept = kept + kept
     got = (kept / collection().groupby("k").x.sum(split_out=3)).compute()
     np.testing.assert_array_equal(got, 2.0**50)
+
+
+def test_sorted_results_are_added_in_no_time() -> None:
+    d = collection()
+    results = [d[d.x > i].groupby("k", sort=True).y.sum(split_out=3) for i in range(25)]
+    want = [FRAME[FRAME.x > i].groupby("k").y.sum() for i in range(25)]
+    same(functools.reduce(operator.add, results).compute(), functools.reduce(operator.add, want))
+
+
+def _from_delayed(result: Any) -> Any:
+    return dd.from_delayed(result.to_delayed(), meta=result._meta)
+
+
+@pytest.mark.parametrize("right", [lambda r: r.optimize(), _from_delayed])
+@pytest.mark.parametrize("left", [lambda r: r.optimize(), _from_delayed])
+def test_optimized_results_and_those_of_delayed_objects(left: Any, right: Any) -> None:
+    d = collection()
+    one = left(_small(lambda: d.groupby("k").x.sum().optimize()))
+    other = right(d[d.x > 90].groupby("k").y.sum())
+    assert one.npartitions > other.npartitions == 1
+    x, y = FRAME.groupby("k").x.sum(), SOME.groupby("k").y.sum()
+    same((one / other).compute(), x / y)
+    got = dd.concat([one, other], axis=1).compute()
+    same(got, pd.concat([x, y], axis=1))
+
+
+def test_labels_of_unlike_categories_meet_in_one_partition() -> None:
+    some = SOME.assign(category=SOME.text.where(SOME.text != "o3").astype("category"))
+    kept = _small(lambda: collection().groupby("category", observed=True).x.sum().persist())
+    assert kept.npartitions > 1
+    fewer = dd.from_pandas(some, npartitions=2).groupby("category", observed=True, sort=True)
+    got = (kept / fewer.y.sum()).compute()
+    # text in stock Dask too, where each has one partition
+    assert got.index.dtype == FRAME.text.dtype
+    want = FRAME.groupby("category", observed=True).x.sum()
+    want = want / some.groupby("category", observed=True).y.sum()
+    same(got, want.set_axis(want.index.astype("str")))
