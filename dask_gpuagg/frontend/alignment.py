@@ -7,6 +7,7 @@ partitions only; ours depends on the data, so partners have to decide together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs
 from dask_gpuagg.planning.route import Route, Routing
@@ -46,7 +48,7 @@ def partners(node: Expr) -> list[Any]:
 def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
     """The group-bys that a node combines by name, and whether they are repartitioned first."""
     found: dict[str, tuple[Any, set[bool]]] = {}
-    stack = [(below, False) for below in _inputs(node)] if _combines(node) else []
+    stack = [(below, False) for below in inputs(node)] if _combines(node) else []
     seen = set()
     while stack:
         below, repartitioned = stack.pop()
@@ -56,39 +58,28 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
         if logical.is_aggregation(below):
             found.setdefault(below._name, (below, set()))[1].add(repartitioned)
         elif _is_partition_wise(below):
-            stack.extend((b, repartitioned) for b in _inputs(below))
+            stack.extend((b, repartitioned) for b in inputs(below))
         elif isinstance(below, Repartition):
-            stack.extend((b, True) for b in _inputs(below))
+            stack.extend((b, True) for b in inputs(below))
     return found
 
 
 def below_partition_wise(node: Expr) -> dict[str, Any]:
     """The group-bys whose outputs are the partitions of a node, by name."""
-    found: dict[str, Any] = {}
-    stack: list[Any] = [node]
-    seen = set()
-    while stack:
-        below = stack.pop()
-        if below._name in seen:
-            continue
-        seen.add(below._name)
-        if logical.is_aggregation(below):
-            found[below._name] = below
-        elif _is_partition_wise(below):
-            stack += _inputs(below)
-    return found
+    found = filter(logical.is_aggregation, reached(node, _leads_on))
+    return {group_by._name: group_by for group_by in found}
 
 
 def _combines(node: Expr) -> bool:
-    return _is_partition_wise(node) and len(_inputs(node)) > 1
+    return _is_partition_wise(node) and len(inputs(node)) > 1
 
 
 def _is_partition_wise(node: Any) -> bool:
     return isinstance(node, PARTITION_WISE) and not (isinstance(node, Concat) and node.axis != 1)
 
 
-def _inputs(node: Any) -> list[Any]:
-    return list(node.dependencies())
+def _leads_on(node: Any) -> bool:
+    return _is_partition_wise(node) and not logical.is_aggregation(node)
 
 
 def decide_together(node: Expr) -> Expr | None:
@@ -121,10 +112,15 @@ def decide_together(node: Expr) -> Expr | None:
         if len(given) > 1:  # no number of outputs suits all
             return None
         decisions = [_as_given(*given) if given else _common(undecided)] * len(undecided)
+    return decided(node, undecided, decisions)
+
+
+def decided(node: Any, group_bys: Sequence[Any], decisions: Sequence[Routing]) -> Expr:
+    """A node with ``split_out`` of group-bys below it filled in."""
     result: Any = node
-    for partner, decision in zip(undecided, decisions, strict=True):
-        decided = partner.substitute_parameters({"split_out": decision})
-        result = result.substitute(partner, decided)
+    for group_by, decision in zip(group_bys, decisions, strict=True):
+        one = group_by.substitute_parameters({"split_out": decision})
+        result = result.substitute(group_by, one)
     substituted: Expr = result
     return substituted
 

@@ -13,7 +13,7 @@ has placed them: these results are combined in one partition and divided again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from dask.dataframe.dask_expr._concat import Concat, ConcatIndexed
@@ -39,7 +39,8 @@ from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.patches import acting
-from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, gathered, has_ranges, in_order
+from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, as_compared, gathered, has_ranges
+from dask_gpuagg.frontend.trees import inputs, reached, with_inputs
 from dask_gpuagg.plan import Column, Unsupported
 from dask_gpuagg.planning.nodes import Reduction
 from dask_gpuagg.reporting.fallbacks import looking
@@ -76,12 +77,12 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
     most = max(frame.npartitions for frame in frames)
     alike = _hashed_alike([frame._meta.index.dtype for frame in frames])
     if not alike or not hashes.are_dasks(frames):
-        one = _with_inputs(node, frames, lambda frame: in_order(node, gathered(frame)))
+        one = with_inputs(node, frames, lambda frame: as_compared(node, gathered(frame)))
         whole: Expr = SortedOutputs(one, most)
         return whole
 
     def shuffled(frame: Any) -> Expr:
-        ordered: Expr = in_order(node, _shuffled(frame, most))
+        ordered: Expr = as_compared(node, _shuffled(frame, most))
         return ordered
 
     if isinstance(node, Concat):
@@ -89,19 +90,7 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
         given = (node.ignore_order, node._kwargs, node.axis, node.join)
         joined: Expr = ConcatIndexed(*given, *map(shuffled, frames))
         return joined
-    return _with_inputs(node, frames, shuffled)
-
-
-def _with_inputs(node: Any, frames: list[Any], change: Callable[[Any], Expr]) -> Expr:
-    names = {frame._name for frame in frames}
-    changed: Expr = type(node)(
-        *(change(e) if isinstance(e, Expr) and e._name in names else e for e in node.operands)
-    )
-    return changed
-
-
-def _inputs(node: Any) -> list[Any]:
-    return list(node.dependencies())
+    return with_inputs(node, frames, shuffled)
 
 
 def _frames(node: Any) -> list[Any]:
@@ -170,11 +159,11 @@ class Hashes:
             return {self._is_planned(node)}
         if not isinstance(node, (Blockwise, Repartition, *COMBINING)):
             return {False}
-        inputs = [each for each in _inputs(node) if each.npartitions > 1] or _inputs(node)
-        found: set[bool | str] = set().union(*map(self.of, inputs)) or {False}
+        frames = [each for each in inputs(node) if each.npartitions > 1] or inputs(node)
+        found: set[bool | str] = set().union(*map(self.of, frames)) or {False}
         apart = isinstance(node, COMBINING) and (_differ(_frames(node)) or len(found) > 1)
         if apart:  # shuffled, or divided again
-            return {False if self.are_dasks(inputs) else node._name}
+            return {False if self.are_dasks(frames) else node._name}
         return found
 
     def are_dasks(self, frames: list[Any]) -> bool:
@@ -218,20 +207,15 @@ def _is_result(expr: Any) -> bool:
 
     May be those that are persisted, and those that were made of delayed objects.
     """
-    stack, seen = [expr], set()
-    while stack:
-        node = stack.pop()
-        if node._name in seen:
-            continue
-        seen.add(node._name)
+    keep_partitions = Blockwise | MaybeAlignPartitions | Repartition | Concat
+
+    def is_output(node: Any) -> bool:
         # a reduction is of a result that was optimized
         if logical.is_aggregation(node) or isinstance(node, SortedOutputs | Reduction):
             return True
-        if isinstance(node, FromGraph | FromDelayed) and not node.known_divisions:
-            return True
-        if isinstance(node, Blockwise | MaybeAlignPartitions | Repartition | Concat):
-            stack += _inputs(node)
-    return False
+        return isinstance(node, FromGraph | FromDelayed) and not node.known_divisions
+
+    return any(map(is_output, reached(expr, lambda node: isinstance(node, keep_partitions))))
 
 
 def _shuffled(frame: Any, npartitions: int) -> Expr:

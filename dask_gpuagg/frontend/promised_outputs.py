@@ -14,7 +14,7 @@ from typing import Any
 from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series, new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 
-from dask_gpuagg.frontend.alignment import below_partition_wise
+from dask_gpuagg.frontend.alignment import below_partition_wise, decided
 from dask_gpuagg.planning.nodes import unknown
 from dask_gpuagg.planning.route import Route, Routing
 
@@ -60,10 +60,7 @@ def decide_by_promise(node: Any) -> Expr | None:
 
 def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
     """A node above group-bys with one output of each."""
-    one = Routing(Route.TREE, 1, reason)
-    for group_by in group_bys:
-        node = node.substitute(group_by, group_by.substitute_parameters({"split_out": one}))
-    return node
+    return decided(node, group_bys, [Routing(Route.TREE, 1, reason)] * len(group_bys))
 
 
 def _open(expr: Any) -> list[Any]:

@@ -44,6 +44,7 @@ from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 from dask.dataframe.dask_expr.io import FromGraph
 
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.trees import inputs, reached, with_inputs
 from dask_gpuagg.planning.nodes import Quiet, unknown
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges
 
@@ -140,11 +141,11 @@ def _promised(expr: Any, outputs: int) -> Expr:
     """A result with its group-by wrapped; itself wrapped where it is of several."""
     node = expr
     while not logical.is_aggregation(node):
-        inputs = node.dependencies()
-        if not isinstance(node, Blockwise) or len(inputs) != 1:
+        below = inputs(node)
+        if not isinstance(node, Blockwise) or len(below) != 1:
             whole: Expr = SortedOutputs(expr, outputs)
             return whole
-        (node,) = inputs
+        (node,) = below
     one = node.substitute_parameters({"split_out": 1}) if "split_out" in node._parameters else node
     promised: Expr = expr.substitute(node, SortedOutputs(one, outputs))
     return promised
@@ -182,7 +183,7 @@ def gathered(frame: Any) -> Any:
     return ClearDivisions(whole) if frame.known_divisions else whole
 
 
-def in_order(node: Any, frame: Any) -> Any:
+def as_compared(node: Any, frame: Any) -> Any:
     """The partitions of a frame as a node needs them: pandas compares rows in one order only."""
     return SortIndexBlockwise(frame) if getattr(node, "op", None) in _COMPARISONS else frame
 
@@ -194,18 +195,12 @@ def has_ranges(expr: Any) -> bool:
     ----------
     expr : Expr
     """
-    stack, seen = [expr], set()
-    while stack:
-        node = stack.pop()
-        if node._name in seen:
-            continue
-        seen.add(node._name)
-        if _is_divided(node):
-            return True
-        # these place rows elsewhere
-        if not (logical.is_aggregation(node) or isinstance(node, Quiet) or _is_in_first(node)):
-            stack += _inputs(node)
-    return False
+    return any(map(_is_divided, reached(expr, _leaves_rows)))
+
+
+def _leaves_rows(node: Any) -> bool:
+    """Whether a node has rows in the partitions of its inputs; others place them elsewhere."""
+    return not (logical.is_aggregation(node) or isinstance(node, Quiet) or _is_in_first(node))
 
 
 def _is_divided(node: Any) -> bool:
@@ -253,17 +248,17 @@ def _whole(node: Any) -> Expr | None:
     concat = type(node) is Concat and node.axis == 1
     if not (concat or isinstance(node, _BY_LABELS)):
         return None
-    inputs = _frames(node)
-    if len(inputs) < 2 or not any(map(has_ranges, inputs)):
+    frames = _frames(node)
+    if len(frames) < 2 or not any(map(has_ranges, frames)):
         return None
-    if concat and are_co_aligned(*inputs):
+    if concat and are_co_aligned(*frames):
         return None
-    several = [each for each in inputs if each.npartitions > 1]
+    several = [each for each in frames if each.npartitions > 1]
     if not any(has_ranges(each) and not each.known_divisions for each in several):
         return None
     if not isinstance(node, _BY_DIVISIONS) and any(each.known_divisions for each in several):
         return None  # Dask shuffles all
-    return _with_inputs(node, lambda frame: in_order(node, gathered(frame)))
+    return with_inputs(node, frames, lambda frame: as_compared(node, gathered(frame)))
 
 
 def _by_partitions(node: Any) -> Expr | None:
@@ -276,20 +271,8 @@ def _by_partitions(node: Any) -> Expr | None:
         return None
     if any(each.known_divisions for each in several):
         return None
-    return _with_inputs(node, lambda f: f if f.npartitions == 1 else in_first(f, f.npartitions))
-
-
-def _inputs(node: Any) -> list[Any]:
-    return list(node.dependencies())
+    return with_inputs(node, several, lambda frame: in_first(frame, frame.npartitions))
 
 
 def _frames(node: Any) -> list[Any]:
-    return [each for each in _inputs(node) if each.ndim > 0]
-
-
-def _with_inputs(node: Any, change: Callable[[Any], Any]) -> Expr:
-    operands = [
-        change(each) if isinstance(each, Expr) and each.ndim > 0 else each for each in node.operands
-    ]
-    changed: Expr = type(node)(*operands)
-    return changed
+    return [each for each in inputs(node) if each.ndim > 0]

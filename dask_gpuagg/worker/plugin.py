@@ -46,6 +46,9 @@ class GpuWorker(WorkerPlugin):
     Unless ``KVIKIO_NTHREADS`` is set, libcudf copies files to the device by a thread for each core
     of the worker, up to 16, instead of four.
 
+    ``dask_cudf`` is imported as the worker starts, where it is installed: by it Dask knows how
+    large the partitions are that arrive.
+
     The worker's metrics hold what was found: versions, device, memory resource, or why kernels
     cannot run there; whether kernels were made ready; and the most device memory that was in use,
     where it is counted, as of the pool, and how much is spilled, in bytes.
