@@ -13,10 +13,18 @@ from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._concat import Concat
-from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
+from dask.dataframe.dask_expr._expr import (
+    Blockwise,
+    Expr,
+    MaybeAlignPartitions,
+    are_co_aligned,
+)
 from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs
+from dask_gpuagg.frontend.sorted_outputs import gathered
 from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs
@@ -41,12 +49,15 @@ def partners(node: Expr) -> list[Any]:
         Found below the node through partition-wise operations and repartitioning; empty if fewer
         than two.
     """
-    found = _below(node)
-    return [group_by for group_by, _ in found.values()] if len(found) > 1 else []
+    found = [result for result, _ in _below(node).values() if logical.is_aggregation(result)]
+    return found if len(found) > 1 else []
 
 
 def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
-    """The group-bys that a node combines by name, and whether they are repartitioned first."""
+    """The results that a node combines by name, and whether they are repartitioned first.
+
+    Results are group-bys, and those that are persisted as one partition.
+    """
     found: dict[str, tuple[Any, set[bool]]] = {}
     stack = [(below, False) for below in inputs(node)] if _combines(node) else []
     seen = set()
@@ -55,7 +66,7 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
         if (below._name, repartitioned) in seen:
             continue
         seen.add((below._name, repartitioned))
-        if logical.is_aggregation(below):
+        if is_result(below):
             found.setdefault(below._name, (below, set()))[1].add(repartitioned)
         elif _is_partition_wise(below):
             stack.extend((b, repartitioned) for b in inputs(below))
@@ -65,8 +76,8 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
 
 
 def below_partition_wise(node: Expr) -> dict[str, Any]:
-    """The group-bys whose outputs are the partitions of a node, by name."""
-    found = filter(logical.is_aggregation, reached(node, _leads_on))
+    """The group-bys whose outputs are the partitions of a node, by name; also persisted ones."""
+    found = filter(is_result, reached(node, _leads_on))
     return {group_by._name: group_by for group_by in found}
 
 
@@ -76,6 +87,11 @@ def _combines(node: Expr) -> bool:
 
 def _is_partition_wise(node: Any) -> bool:
     return isinstance(node, PARTITION_WISE) and not (isinstance(node, Concat) and node.axis != 1)
+
+
+def is_result(node: Any) -> bool:
+    """Whether a node is a group-by, or a result that is persisted as one partition."""
+    return logical.is_aggregation(node) or isinstance(node, PersistedOutputs)
 
 
 def _leads_on(node: Any) -> bool:
@@ -97,22 +113,42 @@ def decide_together(node: Expr) -> Expr | None:
         The node with ``split_out`` filled in below it; ``None`` if there is nothing to do.
     """
     found = _below(node)
+    results = [result for result, _ in found.values() if "split_out" in result._parameters]
+    undecided = [result for result in results if result.operand("split_out") is None]
+    kept = [result for result in undecided if isinstance(result, PersistedOutputs)]
+    ways = set().union(*(ways for _, ways in found.values()))
+    if undecided and (len(ways) > 1 or (kept and True in ways and len(found) > 1)):
+        return _divided_again(node, undecided)
+    if kept and len(found) > 1 and _is_by_position(node):
+        one = Routing(Route.TREE, 1, "combined by position with a result that is persisted")
+        return decided(node, undecided, [one] * len(undecided))
     # .median() has no split_out: Dask fixes its outputs
-    group_bys = [g for g, _ in found.values() if "split_out" in g._parameters]
+    group_bys = [g for g in results if not isinstance(g, PersistedOutputs)]
     undecided = [g for g in group_bys if g.operand("split_out") is None]
-    if not undecided:
+    given = {g.npartitions for g in group_bys if g.operand("split_out") is not None}
+    # one decides by itself; where several numbers are given, none suits all
+    if not undecided or len(group_bys) < 2 or len(given) > 1:
         return None
-    if len(set().union(*(ways for _, ways in found.values()))) > 1:
-        # the numbers of outputs that Dask promised when the query was written
-        decisions = [_by_dask(g) for g in undecided]
-    elif len(group_bys) < 2:
-        return None
-    else:
-        given = {g.npartitions for g in group_bys if g.operand("split_out") is not None}
-        if len(given) > 1:  # no number of outputs suits all
-            return None
-        decisions = [_as_given(*given) if given else _common(undecided)] * len(undecided)
-    return decided(node, undecided, decisions)
+    decision = _as_given(*given) if given else _common(undecided)
+    return decided(node, undecided, [decision] * len(undecided))
+
+
+def _is_by_position(node: Any) -> bool:
+    """Whether a node takes partitions of the same number, whose labels it does not look at."""
+    return isinstance(node, Blockwise) and not are_co_aligned(*inputs(node))
+
+
+def _divided_again(node: Any, results: Sequence[Any]) -> Expr:
+    """Results with the outputs that Dask promised when the query was written.
+
+    Two that are persisted are divided at the same groups where both are in the order of their keys.
+    """
+    made = node
+    for result in results:
+        if isinstance(result, PersistedOutputs):
+            made = made.substitute(result, SortIndexBlockwise(gathered(result.frame)))
+    group_bys = [g for g in results if not isinstance(g, PersistedOutputs)]
+    return decided(made, group_bys, [by_dask(g) for g in group_bys])
 
 
 def decided(node: Any, group_bys: Sequence[Any], decisions: Sequence[Routing]) -> Expr:
@@ -125,7 +161,13 @@ def decided(node: Any, group_bys: Sequence[Any], decisions: Sequence[Routing]) -
     return substituted
 
 
-def _by_dask(group_by: Any) -> Routing:
+def by_dask(group_by: Any) -> Routing:
+    """As many outputs as Dask's own rule gives a group-by.
+
+    Parameters
+    ----------
+    group_by : Expr
+    """
     outputs = G._adjust_split_out_for_group_keys(group_by.frame.npartitions, group_by.by)
     route = Route.TREE if outputs == 1 else Route.EXCHANGE
     return Routing(route, outputs, "Dask's own rule: combined with outputs that are repartitioned")

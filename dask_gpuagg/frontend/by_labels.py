@@ -39,6 +39,7 @@ from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, as_compared, gathered, has_ranges
 from dask_gpuagg.frontend.trees import inputs, reached, with_inputs
 from dask_gpuagg.plan import Column, Unsupported
@@ -157,7 +158,7 @@ class Hashes:
             return {node.npartitions > 1 and own_hash(node.plan.keys)}
         if logical.is_aggregation(node):
             return {self._is_planned(node)}
-        if not isinstance(node, (Blockwise, Repartition, *COMBINING)):
+        if not isinstance(node, (Blockwise, Repartition, PersistedOutputs, *COMBINING)):
             return {False}
         frames = [each for each in inputs(node) if each.npartitions > 1] or inputs(node)
         found: set[bool | str] = set().union(*map(self.of, frames)) or {False}

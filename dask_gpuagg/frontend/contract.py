@@ -39,6 +39,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
     (FrameBase, "__dask_postpersist__", ["self"]),
+    (FrameBase, "persist", ["self", "fuse", "kwargs"]),
     *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
     (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),

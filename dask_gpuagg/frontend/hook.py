@@ -43,7 +43,9 @@ from dask_gpuagg.frontend.promised_outputs import (
     decide_by_promise,
     on_decided,
     on_one,
-    with_all_partitions,
+    persist,
+    postpersist,
+    with_decided_inputs,
 )
 from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.row_order import by_position, in_order
@@ -78,7 +80,8 @@ def hooks() -> list[Hook]:
     found: list[Hook] = [
         (Expr, "lower_once", _lower_once),
         *((kind, "_tune_down", _tune_partition_wise) for kind in (*PARTITION_WISE, Partitions)),
-        (FrameBase, "_postpersist", with_all_partitions),
+        (FrameBase, "persist", persist),
+        *((owner, "__dask_postpersist__", postpersist) for owner in (DataFrame, Series)),
         *((owner, name, on_decided) for owner, name in LOOPS),
         *((owner, "median", on_one) for owner in (DataFrame, Series)),
         (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
@@ -308,9 +311,10 @@ def _tune_down(original: Callable[..., Any], self: Any) -> Any:
         return None
     settings()
     try:
-        query = logical.read(self)
-        decided = self.substitute_parameters({"split_out": choose_outputs(query)})
-        logical.keep(decided, self, query)
+        expr = with_decided_inputs(self)
+        query = logical.read(expr)
+        decided = expr.substitute_parameters({"split_out": choose_outputs(query)})
+        logical.keep(decided, expr, query)
     except Unsupported:
         # lowering is refused for the same reason, and reports it
         return original(self)

@@ -14,7 +14,8 @@ from typing import Any
 from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series, new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 
-from dask_gpuagg.frontend.alignment import below_partition_wise, decided
+from dask_gpuagg.frontend.alignment import below_partition_wise, by_dask, decided, is_result
+from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs, as_one
 from dask_gpuagg.planning.nodes import unknown
 from dask_gpuagg.planning.route import Route, Routing
 
@@ -58,15 +59,37 @@ def decide_by_promise(node: Any) -> Expr | None:
     return _with_one(node, found, reason) if found else None
 
 
+def with_decided_inputs(group_by: Any) -> Any:
+    """A group-by of results whose outputs are decided: how many it has depends on theirs.
+
+    Dask decides from the root down.
+
+    Parameters
+    ----------
+    group_by : Expr
+    """
+    rewritten: dict[str, Any] = {}
+    operands = [
+        operand.rewrite(kind="tune", rewritten=rewritten)
+        if isinstance(operand, Expr) and any(map(_is_open, operand.walk()))
+        else operand
+        for operand in group_by.operands
+    ]
+    return type(group_by)(*operands)
+
+
 def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
     """A node above group-bys with one output of each."""
     return decided(node, group_bys, [Routing(Route.TREE, 1, reason)] * len(group_bys))
 
 
 def _open(expr: Any) -> list[Any]:
-    """The group-bys whose outputs are those of an expression, and not decided."""
-    below = below_partition_wise(expr).values()
-    return [g for g in below if "split_out" in g._parameters and g.operand("split_out") is None]
+    """The group-bys whose outputs are those of an expression, and not decided; also persisted."""
+    return list(filter(_is_open, below_partition_wise(expr).values()))
+
+
+def _is_open(node: Any) -> bool:
+    return is_result(node) and "split_out" in node._parameters and node.operand("split_out") is None
 
 
 def on_decided(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,10 +105,44 @@ def on_one(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
     return original(frame, *args, **kwargs)
 
 
+def persist(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A collection persisted by its method, which optimizes it first."""
+    made = original(self, *args, **kwargs)
+    return as_one(made) if _has_one_by_dask(self) else made
+
+
+def postpersist(_: Callable[..., Any], self: Any) -> Any:
+    """How ``dask.persist`` makes a collection of the partitions that were computed."""
+    # what all collections inherit may have been wrapped after this wrapper was made (staying.py)
+    rebuild, state = FrameBase.__dask_postpersist__(self)
+    return with_all_partitions, (rebuild, _has_one_by_dask(self), *state)
+
+
+def _has_one_by_dask(collection: Any) -> bool:
+    """Whether a result has one partition by Dask's rule, as one that is persisted so has."""
+    found = _open(collection.expr)
+    rules = [by_dask(g).outputs for g in found if not isinstance(g, PersistedOutputs)]
+    # the number of partitions may cost a computation, as after set_index
+    return bool(found) and set(rules) <= {1} and collection.npartitions == 1
+
+
 def with_all_partitions(
-    original: Callable[..., Any], futures: Any, meta: Any, divisions: Any, name: str
+    futures: Any, rebuild: Any, promised: bool, meta: Any, divisions: Any, name: str
 ) -> Any:
-    """A persisted collection, of which ``dask.persist`` keeps the partitions that were promised."""
+    """A persisted collection, of which ``dask.persist`` keeps the partitions that were promised.
+
+    Parameters
+    ----------
+    futures : dict
+        The partitions by their keys.
+    rebuild : callable
+        Dask's own function.
+    promised : bool
+        Whether the collection has one partition, as a program reads it.
+    meta, divisions, name
+        What Dask knows of the collection that was persisted.
+    """
     if len(futures) != len(divisions) - 1:
         divisions = unknown(len(futures))
-    return original(futures, meta, divisions, name)
+    made = rebuild(futures, meta, divisions, name)
+    return as_one(made) if promised else made

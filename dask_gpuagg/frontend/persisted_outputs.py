@@ -1,0 +1,63 @@
+"""Results that are persisted with several partitions where Dask has one.
+
+Up to 15 input partitions Dask's own rule gives a group-by one output, so programs read the
+persisted result as one: ``median``, ``rolling``, a lookup that ``map_partitions`` gives whole to
+each partition of another frame. A persisted result keeps that promise by a node above its
+partitions, which the optimizer takes away where several do as well. A result of more inputs has
+several partitions by Dask's rule too, and shows them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from dask.dataframe.dask_expr._collection import FrameBase, new_collection
+from dask.dataframe.dask_expr._expr import Expr
+
+from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend.sorted_outputs import gathered
+from dask_gpuagg.planning.nodes import unknown
+
+
+class PersistedOutputs(Expr):
+    """The partitions of a persisted result as the one that was promised.
+
+    ``split_out`` is open, as of the group-by, or a decision for one partition.
+    """
+
+    _parameters = ["frame", "split_out"]
+    _defaults = {"split_out": None}
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _divisions(self) -> tuple[None, ...]:
+        return unknown(1)
+
+    def _tune_down(self) -> Expr:
+        """All partitions where nothing above counts on one; only our wrappers can tell that."""
+        several: Expr = self.frame
+        return several if self.split_out is None and acting() else self._lower()
+
+    def _lower(self) -> Expr:
+        whole: Expr = gathered(self.frame)
+        return whole
+
+    def __dask_graph__(self) -> dict[Any, Any]:
+        # older releases of Dask ask for it to see that this is one of its expressions
+        return {}
+
+
+def as_one(collection: FrameBase) -> FrameBase:
+    """A persisted collection, with the one partition that it was promised.
+
+    Parameters
+    ----------
+    collection : FrameBase
+        With the partitions that were computed.
+    """
+    several = collection.npartitions > 1
+    made: FrameBase = new_collection(PersistedOutputs(collection.expr)) if several else collection
+    return made
