@@ -77,3 +77,14 @@ def test_what_was_promised_one_partition_is_whole() -> None:
         assert len(result.get_partition(0).compute()) == groups
         (kept,) = dask.persist(result)
         assert len(kept.compute()) == groups
+    assert kept.npartitions == 1 < kept.optimize().npartitions
+    rows = collection()[["i", "v"]]
+    meta = rows._meta.assign(n=1)
+    beside = rows.map_partitions(_counting, kept, meta=meta, align_dataframes=False)
+    assert (beside.compute().n == groups).all()
+    both = (kept + kept.repartition(npartitions=3)).compute().to_pandas()
+    pd.testing.assert_frame_equal(both.sort_index(), kept.compute().to_pandas().sort_index() * 2)
+
+
+def _counting(part: Any, whole: Any) -> Any:
+    return part.assign(n=len(whole))
