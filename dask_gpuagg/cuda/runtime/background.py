@@ -39,7 +39,8 @@ def submit(work: Callable[[], None]) -> Future[None]:
     """Call something in a thread that compiles.
 
     When the program ends, what has begun is completed, so that the next process finds it in the
-    cache; what has not is left out. An executor's threads would first do all that waits.
+    cache; what has not is left out. An executor's threads would first do all that waits. In Dask's
+    workers too: tasks run in daemon threads there, and what they start would be daemons.
     """
     done: Future[None] = Future()
 
@@ -55,7 +56,7 @@ def submit(work: Callable[[], None]) -> Future[None]:
             else:
                 done.set_result(None)
 
-    threading.Thread(target=run, name="gpuagg-compile").start()
+    threading.Thread(target=run, name="gpuagg-compile", daemon=False).start()
     return done
 
 

@@ -10,15 +10,18 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.query.tuning import constants
 from dask_gpuagg.cuda.runtime import disk_cache
+
+T = TypeVar("T")
 
 _PACKAGE = Path(__file__).parents[2]
 
@@ -147,6 +150,39 @@ def cores() -> int:
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
     """Machine code of a translation unit from NVRTC, with ``more`` options; see ``cubin``."""
     compiler_version()  # says what is wrong where there is no NVRTC
+    return _to_its_end(lambda: _compiled(unit, architecture, more))
+
+
+def _to_its_end(work: Callable[[], T]) -> T:
+    """What a call that compiles returns; a process that ends meanwhile waits for the call.
+
+    At its end a process destroys NVRTC's static objects. A thread that still compiles then
+    corrupts the heap, and the process may abort after all answers. Python waits for threads that
+    are no daemons, and tasks of Dask's workers run in daemons.
+
+    Raises
+    ------
+    KernelsUnavailable
+        In a process that is ending.
+    """
+    if not threading.current_thread().daemon:
+        return work()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        if not threading.main_thread().is_alive():
+            done.set_exception(KernelsUnavailable("the program ends"))
+            return
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="gpuagg-compile", daemon=False).start()
+    return done.result()
+
+
+def _compiled(unit: TranslationUnit, architecture: str, more: Sequence[str]) -> Compiled:
     from cuda.bindings import nvrtc
 
     with _program(unit.source.encode(), headers()) as program:
@@ -244,13 +280,19 @@ def compiler_version() -> str:
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
+    said = [line for line in _to_its_end(_empty_ptx).splitlines() if line.startswith("// ")]
+    return "\n".join((f"{major}.{minor}", *said))
+
+
+def _empty_ptx() -> str:
+    from cuda.bindings import nvrtc
+
     oldest = min(_checked(nvrtc.nvrtcGetSupportedArchs()))
     with _program(b"", {}) as program:
         _run(program, [f"--gpu-architecture=compute_{oldest}"])
         ptx = bytearray(_checked(nvrtc.nvrtcGetPTXSize(program)))
         _checked(nvrtc.nvrtcGetPTX(program, ptx))
-    said = [line for line in ptx.decode().splitlines() if line.startswith("// ")]
-    return "\n".join((f"{major}.{minor}", *said))
+    return ptx.decode()
 
 
 def supported_architectures() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from dask_gpuagg.cuda.runtime.compiler import (
     ARCHITECTURES,
     KERNELS,
     CompileError,
+    KernelsUnavailable,
     compile_source,
     compiler_version,
     cubin,
     headers,
 )
 from tests.cuda.specialisations import COVERING, ORDERED, TABLE
+from tests.running import run_python
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
 
@@ -221,3 +224,63 @@ def test_the_compiler_says_its_version_in_full() -> None:
     _, major, minor = nvrtc.nvrtcVersion()
     assert re.search(rf"release {major}\.{minor}, V{major}\.{minor}\.\d+", version)
     assert "Build ID" in version
+
+
+ENDS = """
+import threading
+from dask_gpuagg.cuda.runtime import compiler
+from tests.cuda.specialisations import TABLE
+
+run, begun = compiler._run, threading.Event()
+
+def watched(program, options):
+    if "sm_90" in options[0]:
+        begun.set()
+    run(program, options)
+    if "sm_90" in options[0]:
+        print("compiled", flush=True)
+
+compiler._run = watched
+unit = TABLE["5 aggregations by int64"].source("hgb")
+threading.Thread(target=compiler.compile_source, args=(unit, "sm_90"), daemon=True).start()
+begun.wait(60)
+"""
+
+
+def test_a_process_ends_after_what_it_compiles() -> None:
+    """A thread inside of NVRTC corrupts the heap of a process that destroys its static objects."""
+    ran = run_python("-c", ENDS)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "compiled\n", "")
+
+
+def test_errors_of_the_compiler_reach_daemon_threads() -> None:
+    """In those NVRTC is called by another thread."""
+    found: list[object] = []
+
+    def attempt() -> None:
+        try:
+            compile_source(TranslationUnit("no code", {}), "sm_90")
+        except CompileError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert len(found) == 1
+    assert "no code" in str(found[0])
+
+
+def test_nothing_is_compiled_in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a thread that has ended, as the main one has where the interpreter waits for the others
+    monkeypatch.setattr(threading, "main_thread", threading.Thread)
+    refused: list[object] = []
+
+    def attempt() -> None:
+        with pytest.raises(KernelsUnavailable, match="ends") as raised:
+            compile_source(TINY, "sm_90")
+        refused.append(raised.value)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert refused

@@ -415,6 +415,33 @@ def test_a_program_ends_without_what_has_not_begun() -> None:
     assert ran.stderr == ""
 
 
+# threads of Dask's workers are daemons, and threads are what those are that start them
+BEGINS = """
+import threading, time
+from dask_gpuagg.cuda.runtime import background
+
+def work():
+    begun.set()
+    time.sleep(0.5)
+    print("done", flush=True)
+
+begun = threading.Event()
+threading.Thread(target=background.submit, args=[work], daemon=True).start()
+begun.wait(60)
+"""
+
+
+def test_a_program_ends_after_what_a_daemon_thread_has_begun() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGINS],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
 def test_a_missing_compiler_is_a_failure_of_the_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
