@@ -18,6 +18,7 @@ from dask.dataframe.dask_expr._expr import (
     MapOverlapAlign,
     MaybeAlignPartitions,
     RenameSeries,
+    ResetIndex,
     ToFrame,
 )
 from dask.dataframe.dask_expr._reductions import TreeReduce
@@ -25,6 +26,7 @@ from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
+from dask_gpuagg.frontend.partitioned_by import RELABELLING
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
@@ -52,7 +54,7 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     ),
 )
 
-# the property that is wrapped
+# the property that is wrapped, of several nodes
 MAPPING = "unique_partition_mapping_columns_from_shuffle"
 
 # operands of nodes: one more might change what a query means
@@ -77,6 +79,7 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
     (BlockwiseHead, ["frame", "n", "npartitions", "safe"]),
     (ConcatIndexed, ["ignore_order", "_kwargs", "axis", "join"]),
     (ToFrame, ["frame", "name"]),
+    (ResetIndex, ["frame", "drop", "name"]),
     (RenameSeries, ["frame", "index", "sorted_index"]),
     (
         RearrangeByColumn,
@@ -109,9 +112,10 @@ def check() -> None:
         for owner, name, expected in _SIGNATURES
         if _parameters(owner, name) != expected
     ]
-    mapping = inspect.getattr_static(G.GroupByReduction, MAPPING, None)
-    if not isinstance(mapping, functools.cached_property):
-        different.append(f"GroupByReduction.{MAPPING}")
+    for owner in (G.GroupByReduction, *RELABELLING):
+        mapping = inspect.getattr_static(owner, MAPPING, None)
+        if not isinstance(mapping, functools.cached_property):
+            different.append(f"{owner.__name__}.{MAPPING}")
     different += [owner.__name__ for owner, expected in _OPERANDS if owner._parameters != expected]
     if different:
         raise RuntimeError(

@@ -7,6 +7,8 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions and column projection stays Dask's own;
 * ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
   partition-wise nodes, which make the group-bys that they combine choose the same;
+* the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
+  ``partitioned_by.py``);
 * their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
   Parquet (``readers.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
@@ -37,6 +39,7 @@ from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, metho
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
+from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.promised_outputs import (
     LOOPS,
@@ -88,6 +91,7 @@ def hooks() -> list[Hook]:
         (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
+        *((kind, MAPPING, carried) for kind in RELABELLING),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
         (ReadParquetFSSpec, "__dask_tokenize__", token),
         (G.GroupBy, "aggregate", with_outputs(aggregate)),
