@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from dask._task_spec import Alias
 from dask.dataframe.dask_expr._collection import FrameBase, new_collection
 from dask.dataframe.dask_expr._expr import Expr
 
@@ -45,9 +46,20 @@ class PersistedOutputs(Expr):
         whole: Expr = gathered(self.frame)
         return whole
 
+    def _layer(self) -> dict[Any, Any]:
+        # dask.optimize takes the graph before anything is lowered
+        if not acting():
+            raise NotImplementedError(
+                "dask.optimize() of a persisted group-by with several partitions needs "
+                "dask_gpuagg.enable(); its method .optimize() does not"
+            )
+        whole: Any = self._lower().lower_completely()
+        key = (self._name, 0)
+        return {**whole.__dask_graph__(), key: Alias(key, (whole._name, 0))}
+
     def __dask_graph__(self) -> dict[Any, Any]:
         # older releases of Dask ask for it to see that this is one of its expressions
-        return {}
+        return self._layer()
 
 
 def as_one(collection: FrameBase) -> FrameBase:
