@@ -24,11 +24,12 @@ from dask_gpuagg.planning.nodes import unknown
 class PersistedOutputs(Expr):
     """The partitions of a persisted result as the one that was promised.
 
-    ``split_out`` is open, as of the group-by, or a decision for one partition.
+    ``split_out`` is open, as of the group-by, or a decision for one partition. ``placed`` says
+    whether groups are in the partitions where a group-by has put them.
     """
 
-    _parameters = ["frame", "split_out"]
-    _defaults = {"split_out": None}
+    _parameters = ["frame", "split_out", "placed"]
+    _defaults = {"split_out": None, "placed": True}
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -62,14 +63,17 @@ class PersistedOutputs(Expr):
         return self._layer()
 
 
-def as_one(collection: FrameBase) -> FrameBase:
+def as_one(collection: FrameBase, placed: bool) -> FrameBase:
     """A persisted collection, with the one partition that it was promised.
 
     Parameters
     ----------
     collection : FrameBase
         With the partitions that were computed.
+    placed : bool
+        Whether groups are in the partitions where a group-by has put them.
     """
     several = collection.npartitions > 1
-    made: FrameBase = new_collection(PersistedOutputs(collection.expr)) if several else collection
+    one = PersistedOutputs(collection.expr, None, placed) if several else collection.expr
+    made: FrameBase = new_collection(one)
     return made

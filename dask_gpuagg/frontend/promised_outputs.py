@@ -23,9 +23,10 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, 
 from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr._reductions import ApplyConcatApply
 from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._shuffle import SortValues
 
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.alignment import by_dask, decided, is_result
+from dask_gpuagg.frontend.alignment import PARTITION_WISE, by_dask, decided, is_result
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs, as_one
 from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.planning.nodes import unknown
@@ -46,7 +47,8 @@ LOOPS: tuple[tuple[type, str], ...] = (
 def decide_by_promise(node: Any) -> Expr | None:
     """Give group-bys the one output of the promise where the node above them counts on it.
 
-    It reads partitions by number, gives a function a whole input, or joins by several levels.
+    It reads partitions by number, gives a function a whole input, joins by several levels, or
+    combines rows that were moved with others.
 
     Parameters
     ----------
@@ -65,6 +67,9 @@ def decide_by_promise(node: Any) -> Expr | None:
         counted_on = inputs(node) if _is_by_levels(node) else []
     elif isinstance(node, Blockwise):
         reason, counted_on = "a function gets it whole", _whole_inputs(node)
+    if not counted_on and isinstance(node, PARTITION_WISE):
+        reason = "it is combined with rows that were moved to other partitions"
+        counted_on = _moved_inputs(node)
     # what is combined with outputs that are given follows those
     found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
     return _with_one(node, found, reason) if found else None
@@ -95,6 +100,25 @@ def _whole_inputs(node: Any) -> list[Any]:
     # group-bys that are beside each other alone decide together
     alone = all(logical.is_aggregation(source) and _is_open(source) for source in sources)
     return [] if alone else opened
+
+
+def _moved_inputs(node: Any) -> list[Any]:
+    """The inputs that a node combines by labels, where rows of some are not where others are."""
+    frames = [] if isinstance(node, Concat) and node.axis != 1 else inputs(node)
+    moved = len(frames) > 1 and any(map(_is_moved, frames)) and any(map(_open, frames))
+    return frames if moved and len(_sources(frames)) > 1 else []
+
+
+def _is_moved(expr: Any) -> bool:
+    """Whether rows are in other partitions than where group-bys below have put them."""
+    return any(map(_moves, reached(expr, _leaves_open)))
+
+
+def _moves(node: Any) -> bool:
+    if is_result(node):
+        return isinstance(node, PersistedOutputs) and not node.placed
+    shuffles = isinstance(node, ApplyConcatApply) and node.should_shuffle
+    return shuffles or isinstance(node, (*BY_NUMBER, SortValues))
 
 
 def _sources(frames: list[Any]) -> list[Any]:
@@ -161,14 +185,16 @@ def on_one(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
 def persist(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A collection persisted by its method, which optimizes it first."""
     made = original(self, *args, **kwargs)
-    return as_one(made) if _has_one_by_dask(self) else made
+    return as_one(made, not _is_moved(self.expr)) if _has_one_by_dask(self) else made
 
 
 def postpersist(_: Callable[..., Any], self: Any) -> Any:
     """How ``dask.persist`` makes a collection of the partitions that were computed."""
     # what all collections inherit may have been wrapped after this wrapper was made (staying.py)
     rebuild, state = FrameBase.__dask_postpersist__(self)
-    return with_all_partitions, (rebuild, _has_one_by_dask(self), self._name, *state)
+    promised = _has_one_by_dask(self)
+    placed = promised and not _is_moved(self.expr)
+    return with_all_partitions, (rebuild, promised, placed, self._name, *state)
 
 
 def _has_one_by_dask(collection: Any) -> bool:
@@ -180,7 +206,14 @@ def _has_one_by_dask(collection: Any) -> bool:
 
 
 def with_all_partitions(
-    futures: Any, rebuild: Any, promised: bool, asked: str, meta: Any, divisions: Any, name: str
+    futures: Any,
+    rebuild: Any,
+    promised: bool,
+    placed: bool,
+    asked: str,
+    meta: Any,
+    divisions: Any,
+    name: str,
 ) -> Any:
     """A collection of which Dask's own function keeps as many partitions as were promised.
 
@@ -195,6 +228,8 @@ def with_all_partitions(
         Dask's own function.
     promised : bool
         Whether the collection has one partition, as a program reads it.
+    placed : bool
+        Whether groups are in the partitions where a group-by has put them.
     asked : str
         The name of the expression that was persisted.
     meta, divisions, name
@@ -206,4 +241,4 @@ def with_all_partitions(
     if len(futures) != len(divisions) - 1:
         divisions = unknown(len(futures))
     made = rebuild(futures, meta, divisions, name)
-    return as_one(made) if promised else made
+    return as_one(made, placed) if promised else made

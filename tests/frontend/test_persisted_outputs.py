@@ -71,9 +71,16 @@ def _joined(p: Any) -> Any:
     return p.to_frame("a").join(_mean().to_frame("b"))
 
 
+def _sorted(p: Any) -> Any:
+    return p.to_frame("a").sort_values("a", ascending=False)
+
+
 def _by_two(name: str, value: str) -> Any:
-    groups = rows().assign(j=1).groupby(["k", "j"])
-    return _several(getattr(groups.x, value)().to_frame(name).persist)
+    frame = FRAME.assign(j=FRAME.k % 7)
+    groups = dd.from_pandas(frame, npartitions=5, sort=False).groupby(["k", "j"])
+    made = _several(getattr(groups.x, value)().to_frame(name).persist)
+    assert isinstance(made.expr, PersistedOutputs)
+    return made
 
 
 def _mean() -> Any:
@@ -151,6 +158,19 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
         lambda p: dd.concat([p, _mean()], interleave_partitions=False).partitions[1],
         lambda: MEAN,
     ),
+    "sorted, and added": (lambda p: _sorted(p).a + _mean(), lambda: TOTAL + MEAN),
+    "sorted, persisted, and added": (
+        lambda p: _several(_sorted(p).persist).a + p,
+        lambda: TOTAL * 2,
+    ),
+    "distinct, and concatenated": (
+        lambda p: dd.concat([p.to_frame("a").drop_duplicates(), _mean()], axis=1).sum(axis=1),
+        lambda: TOTAL + MEAN,
+    ),
+    "sampled, and added": (
+        lambda p: p.sample(frac=1.0) + p.repartition(npartitions=1),
+        lambda: TOTAL * 2,
+    ),
     "join by two levels": (
         lambda p: _by_two("a", "sum").join(_by_two("b", "mean")).reset_index().set_index("k").b,
         lambda: MEAN,
@@ -224,6 +244,7 @@ def test_rows_are_optimized_as_they_are() -> None:
 
 def test_without_tuning_it_is_one_partition(kept: Any) -> None:
     with dask.config.set({"optimization.tune.active": False}):
+        same((kept + kept.repartition(npartitions=7)).compute(), TOTAL * 2)
         assert (kept + 1).optimize().npartitions == 1
         same((kept + 1).compute(), TOTAL + 1)
 

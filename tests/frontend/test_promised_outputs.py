@@ -84,6 +84,23 @@ def test_a_function_gets_what_is_made_of_a_result_whole(name: str, npartitions: 
     assert (got.total == got.k.map(FRAME.groupby("k").x.sum())).all()
 
 
+MOVED: dict[str, Callable[[Any], Any]] = {
+    "sorted": lambda r: r.sort_values("x", ascending=False),
+    "distinct": lambda r: r.drop_duplicates(),
+    "sampled": lambda r: r.sample(frac=1.0),
+    "persisted": lambda r: dask.persist(r.sort_values("x", ascending=False))[0],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_groups_that_were_moved_meet_others(name: str) -> None:
+    groups = dd.from_pandas(FRAME, npartitions=4, sort=False).groupby("k")
+    made = MOVED[name](groups.sum())
+    want = FRAME.groupby("k").x.sum() + FRAME.groupby("k").x.max()
+    for got in (made.x + groups.x.max(), made.x + groups.x.max().persist()):
+        pd.testing.assert_series_equal(got.compute().sort_index(), want)
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
 def test_results_by_two_keys_are_joined_by_their_index(how: str) -> None:
     frame = FRAME.assign(j=FRAME.k % 7)
