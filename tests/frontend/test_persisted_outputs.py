@@ -158,14 +158,14 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
         lambda p: dd.concat([p, _mean()], interleave_partitions=False).partitions[1],
         lambda: MEAN,
     ),
-    "sorted, and added": (lambda p: _sorted(p).a + _mean(), lambda: TOTAL + MEAN),
+    "sorted, and added": (lambda p: _sorted(p).a + p, lambda: TOTAL * 2),
     "sorted, persisted, and added": (
         lambda p: _several(_sorted(p).persist).a + p,
         lambda: TOTAL * 2,
     ),
     "distinct, and concatenated": (
-        lambda p: dd.concat([p.to_frame("a").drop_duplicates(), _mean()], axis=1).sum(axis=1),
-        lambda: TOTAL + MEAN,
+        lambda p: dd.concat([p.to_frame("a").drop_duplicates(), p], axis=1).sum(axis=1),
+        lambda: TOTAL * 2,
     ),
     "sampled, and added": (
         lambda p: p.sample(frac=1.0) + p.repartition(npartitions=1),
