@@ -105,8 +105,12 @@ def _whole_inputs(node: Any) -> list[Any]:
 def _moved_inputs(node: Any) -> list[Any]:
     """The inputs that a node combines by labels, where rows of some are not where others are."""
     frames = [] if isinstance(node, Concat) and node.axis != 1 else inputs(node)
-    moved = len(frames) > 1 and any(map(_is_moved, frames)) and any(map(_open, frames))
-    return frames if moved and len(_sources(frames)) > 1 else []
+    if len(frames) < 2 or not any(map(_open, frames)):
+        return []
+    # a sample is partition-wise, and takes as many partitions as it was promised
+    below = [node for frame in frames for node in reached(frame, _leaves_open) if _moves(node)]
+    apart = any(isinstance(node, BY_NUMBER) for node in below)
+    return frames if apart or (below and len(_sources(frames)) > 1) else []
 
 
 def _is_moved(expr: Any) -> bool:
