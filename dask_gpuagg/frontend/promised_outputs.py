@@ -121,6 +121,9 @@ def _is_moved(expr: Any) -> bool:
 def _moves(node: Any) -> bool:
     if is_result(node):
         return isinstance(node, PersistedOutputs) and not node.placed
+    if isinstance(node, Repartition):
+        # results that are divided again are decided together (alignment.py)
+        return not any(map(is_result, node.walk()))
     shuffles = isinstance(node, ApplyConcatApply) and node.should_shuffle
     return shuffles or isinstance(node, (*BY_NUMBER, SortValues))
 

@@ -171,6 +171,10 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
         lambda p: p.sample(frac=1.0) + p.repartition(npartitions=1),
         lambda: TOTAL * 2,
     ),
+    "beside one that is divided": (
+        lambda p: _one().repartition(npartitions=p.optimize().npartitions) + p,
+        lambda: TOTAL + MEAN,
+    ),
     "join by two levels": (
         lambda p: _by_two("a", "sum").join(_by_two("b", "mean")).reset_index().set_index("k").b,
         lambda: MEAN,
