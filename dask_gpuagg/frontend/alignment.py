@@ -67,7 +67,7 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
         seen.add((below._name, repartitioned))
         if is_result(below):
             found.setdefault(below._name, (below, set()))[1].add(repartitioned)
-        elif _is_partition_wise(below):
+        elif is_partition_wise(below):
             stack.extend((b, repartitioned) for b in inputs(below))
         elif isinstance(below, Repartition):
             stack.extend((b, True) for b in inputs(below))
@@ -75,10 +75,11 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
 
 
 def _combines(node: Expr) -> bool:
-    return _is_partition_wise(node) and len(inputs(node)) > 1
+    return is_partition_wise(node) and len(inputs(node)) > 1
 
 
-def _is_partition_wise(node: Any) -> bool:
+def is_partition_wise(node: Any) -> bool:
+    """Whether a node combines its inputs partition by partition."""
     return isinstance(node, PARTITION_WISE) and not (isinstance(node, Concat) and node.axis != 1)
 
 

@@ -18,7 +18,6 @@ from dask.dataframe.dask_expr._collection import (
     from_graph,
     new_collection,
 )
-from dask.dataframe.dask_expr._concat import Concat
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
 from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr._reductions import ApplyConcatApply
@@ -26,7 +25,7 @@ from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import SortValues
 
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.alignment import PARTITION_WISE, by_dask, decided, is_result
+from dask_gpuagg.frontend.alignment import by_dask, decided, is_partition_wise, is_result
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs, as_one
 from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.planning.nodes import unknown
@@ -67,7 +66,7 @@ def decide_by_promise(node: Any) -> Expr | None:
         counted_on = inputs(node) if _is_by_levels(node) else []
     elif isinstance(node, Blockwise):
         reason, counted_on = "a function gets it whole", _whole_inputs(node)
-    if not counted_on and isinstance(node, PARTITION_WISE):
+    if not counted_on and is_partition_wise(node):
         reason = "it is combined with rows that were moved to other partitions"
         counted_on = _moved_inputs(node)
     # what is combined with outputs that are given follows those
@@ -82,9 +81,14 @@ def _is_by_levels(merge: Any) -> bool:
 
 
 def _apart(frame: Any) -> list[Any]:
-    """A frame, and what is concatenated below it, whose partitions keep their numbers."""
-    concats = (n for n in reached(frame, _leaves_open) if isinstance(n, Concat) and n.axis != 1)
-    return [frame, *(below for concat in concats for below in inputs(concat))]
+    """A frame, and below it what nodes have rows of that do not combine partition by partition.
+
+    One after the other, as in ``concat``, or beside a larger frame in ``merge``, inputs of one
+    partition were counted.
+    """
+    below = filter(_leaves_open, reached(frame, _leaves_open))
+    others = (node for node in below if not is_partition_wise(node))
+    return [frame, *(each for node in others for each in inputs(node))]
 
 
 def _whole_inputs(node: Any) -> list[Any]:
@@ -104,7 +108,7 @@ def _whole_inputs(node: Any) -> list[Any]:
 
 def _moved_inputs(node: Any) -> list[Any]:
     """The inputs that a node combines by labels, where rows of some are not where others are."""
-    frames = [] if isinstance(node, Concat) and node.axis != 1 else inputs(node)
+    frames = inputs(node)
     if len(frames) < 2 or not any(map(_open, frames)):
         return []
     # a sample is partition-wise, and takes as many partitions as it was promised

@@ -84,6 +84,16 @@ def test_a_function_gets_what_is_made_of_a_result_whole(name: str, npartitions: 
     assert (got.total == got.k.map(FRAME.groupby("k").x.sum())).all()
 
 
+def test_a_result_beside_a_larger_frame_is_read_by_number() -> None:
+    rows = dd.from_pandas(FRAME, npartitions=2, sort=False)
+    groups = dd.from_pandas(FRAME, npartitions=8, sort=False).groupby("k")
+    result = groups.sum().rename(columns={"x": "total"})
+    assert result.optimize().npartitions > 2
+    both = result.reset_index().merge(rows, on="k")
+    assert sum(len(part.compute()) for part in both.partitions) == ROWS
+    assert len(both.sample(frac=1.0).compute()) == ROWS
+
+
 MOVED: dict[str, Callable[[Any], Any]] = {
     "sorted": lambda r: r.sort_values("x", ascending=False),
     "distinct": lambda r: r.drop_duplicates(),
