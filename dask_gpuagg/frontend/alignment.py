@@ -17,7 +17,6 @@ from dask.dataframe.dask_expr._expr import (
     Blockwise,
     Expr,
     MaybeAlignPartitions,
-    are_co_aligned,
 )
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
@@ -25,7 +24,7 @@ from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs
 from dask_gpuagg.frontend.sorted_outputs import gathered
-from dask_gpuagg.frontend.trees import inputs, reached
+from dask_gpuagg.frontend.trees import inputs
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs
 from dask_gpuagg.planning.route import Route, Routing
@@ -68,34 +67,25 @@ def _below(node: Expr) -> dict[str, tuple[Any, set[bool]]]:
         seen.add((below._name, repartitioned))
         if is_result(below):
             found.setdefault(below._name, (below, set()))[1].add(repartitioned)
-        elif _is_partition_wise(below):
+        elif is_partition_wise(below):
             stack.extend((b, repartitioned) for b in inputs(below))
         elif isinstance(below, Repartition):
             stack.extend((b, True) for b in inputs(below))
     return found
 
 
-def below_partition_wise(node: Expr) -> dict[str, Any]:
-    """The group-bys whose outputs are the partitions of a node, by name; also persisted ones."""
-    found = filter(is_result, reached(node, _leads_on))
-    return {group_by._name: group_by for group_by in found}
-
-
 def _combines(node: Expr) -> bool:
-    return _is_partition_wise(node) and len(inputs(node)) > 1
+    return is_partition_wise(node) and len(inputs(node)) > 1
 
 
-def _is_partition_wise(node: Any) -> bool:
+def is_partition_wise(node: Any) -> bool:
+    """Whether a node combines its inputs partition by partition."""
     return isinstance(node, PARTITION_WISE) and not (isinstance(node, Concat) and node.axis != 1)
 
 
 def is_result(node: Any) -> bool:
     """Whether a node is a group-by, or a result that is persisted as one partition."""
     return logical.is_aggregation(node) or isinstance(node, PersistedOutputs)
-
-
-def _leads_on(node: Any) -> bool:
-    return _is_partition_wise(node) and not logical.is_aggregation(node)
 
 
 def decide_together(node: Expr) -> Expr | None:
@@ -119,9 +109,6 @@ def decide_together(node: Expr) -> Expr | None:
     ways = set().union(*(ways for _, ways in found.values()))
     if undecided and (len(ways) > 1 or (kept and True in ways and len(found) > 1)):
         return _divided_again(node, undecided)
-    if kept and len(found) > 1 and _is_by_position(node):
-        one = Routing(Route.TREE, 1, "combined by position with a result that is persisted")
-        return decided(node, undecided, [one] * len(undecided))
     # .median() has no split_out: Dask fixes its outputs
     group_bys = [g for g in results if not isinstance(g, PersistedOutputs)]
     undecided = [g for g in group_bys if g.operand("split_out") is None]
@@ -131,11 +118,6 @@ def decide_together(node: Expr) -> Expr | None:
         return None
     decision = _as_given(*given) if given else _common(undecided)
     return decided(node, undecided, [decision] * len(undecided))
-
-
-def _is_by_position(node: Any) -> bool:
-    """Whether a node takes partitions of the same number, whose labels it does not look at."""
-    return isinstance(node, Blockwise) and not are_co_aligned(*inputs(node))
 
 
 def _divided_again(node: Any, results: Sequence[Any]) -> Expr:

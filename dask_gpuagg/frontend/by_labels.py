@@ -38,6 +38,7 @@ from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.alignment import is_result
 from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, as_compared, gathered, has_ranges
@@ -212,7 +213,7 @@ def _is_result(expr: Any) -> bool:
 
     def is_output(node: Any) -> bool:
         # a reduction is of a result that was optimized
-        if logical.is_aggregation(node) or isinstance(node, SortedOutputs | Reduction):
+        if is_result(node) or isinstance(node, SortedOutputs | Reduction):
             return True
         return isinstance(node, FromGraph | FromDelayed) and not node.known_divisions
 

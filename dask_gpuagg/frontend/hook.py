@@ -27,6 +27,7 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
 from dask.dataframe.dask_expr._expr import Partitions
+from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
@@ -82,7 +83,7 @@ def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
     found: list[Hook] = [
         (Expr, "lower_once", _lower_once),
-        *((kind, "_tune_down", _tune_partition_wise) for kind in (*PARTITION_WISE, Partitions)),
+        *((kind, "_tune_down", _tune_several) for kind in (*PARTITION_WISE, Partitions, Merge)),
         (FrameBase, "persist", persist),
         *((owner, "__dask_postpersist__", postpersist) for owner in (DataFrame, Series)),
         *((owner, name, on_decided) for owner, name in LOOPS),
@@ -294,7 +295,7 @@ def _mapping(original: Callable[..., Any], self: Any) -> Any:
     return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
 
 
-def _tune_partition_wise(original: Callable[..., Any], self: Any) -> Any:
+def _tune_several(original: Callable[..., Any], self: Any) -> Any:
     decided = None
     try:
         decided = decide_by_promise(self)

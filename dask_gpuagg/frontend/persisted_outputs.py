@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from dask._task_spec import Alias
 from dask.dataframe.dask_expr._collection import FrameBase, new_collection
 from dask.dataframe.dask_expr._expr import Expr
 
@@ -23,11 +24,12 @@ from dask_gpuagg.planning.nodes import unknown
 class PersistedOutputs(Expr):
     """The partitions of a persisted result as the one that was promised.
 
-    ``split_out`` is open, as of the group-by, or a decision for one partition.
+    ``split_out`` is open, as of the group-by, or a decision for one partition. ``placed`` says
+    whether groups are in the partitions where a group-by has put them.
     """
 
-    _parameters = ["frame", "split_out"]
-    _defaults = {"split_out": None}
+    _parameters = ["frame", "split_out", "placed"]
+    _defaults = {"split_out": None, "placed": True}
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -45,19 +47,33 @@ class PersistedOutputs(Expr):
         whole: Expr = gathered(self.frame)
         return whole
 
+    def _layer(self) -> dict[Any, Any]:
+        # dask.optimize takes the graph before anything is lowered
+        if not acting():
+            raise NotImplementedError(
+                "dask.optimize() of a persisted group-by with several partitions needs "
+                "dask_gpuagg.enable(); its method .optimize() does not"
+            )
+        whole: Any = self._lower().lower_completely()
+        key = (self._name, 0)
+        return {**whole.__dask_graph__(), key: Alias(key, (whole._name, 0))}
+
     def __dask_graph__(self) -> dict[Any, Any]:
         # older releases of Dask ask for it to see that this is one of its expressions
-        return {}
+        return self._layer()
 
 
-def as_one(collection: FrameBase) -> FrameBase:
+def as_one(collection: FrameBase, placed: bool) -> FrameBase:
     """A persisted collection, with the one partition that it was promised.
 
     Parameters
     ----------
     collection : FrameBase
         With the partitions that were computed.
+    placed : bool
+        Whether groups are in the partitions where a group-by has put them.
     """
     several = collection.npartitions > 1
-    made: FrameBase = new_collection(PersistedOutputs(collection.expr)) if several else collection
+    one = PersistedOutputs(collection.expr, None, placed) if several else collection.expr
+    made: FrameBase = new_collection(one)
     return made

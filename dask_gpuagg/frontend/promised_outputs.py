@@ -11,11 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series, new_collection
+from dask.dataframe.dask_expr._collection import (
+    DataFrame,
+    FrameBase,
+    Series,
+    from_graph,
+    new_collection,
+)
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
+from dask.dataframe.dask_expr._merge import Merge
+from dask.dataframe.dask_expr._reductions import ApplyConcatApply
+from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._shuffle import SortValues
 
-from dask_gpuagg.frontend.alignment import below_partition_wise, by_dask, decided, is_result
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.alignment import by_dask, decided, is_partition_wise, is_result
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs, as_one
+from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.planning.nodes import unknown
 from dask_gpuagg.planning.route import Route, Routing
 
@@ -34,7 +46,8 @@ LOOPS: tuple[tuple[type, str], ...] = (
 def decide_by_promise(node: Any) -> Expr | None:
     """Give group-bys the one output of the promise where the node above them counts on it.
 
-    It reads partitions by number, or a partition that it was promised goes to all of another input.
+    It reads partitions by number, gives a function a whole input, joins by several levels, or
+    combines rows that were moved with others.
 
     Parameters
     ----------
@@ -47,16 +60,84 @@ def decide_by_promise(node: Any) -> Expr | None:
     """
     reason, counted_on = "its partitions are read by number", []
     if isinstance(node, BY_NUMBER):
-        counted_on = [node.frame]
+        counted_on = _apart(node.frame)
+    elif isinstance(node, Merge):
+        reason = "Dask joins by a MultiIndex in one partition only"
+        counted_on = inputs(node) if _is_by_levels(node) else []
     elif isinstance(node, Blockwise):
-        reason, inputs = "each partition of another frame gets it whole", node.dependencies()
-        # the number of partitions may cost a computation, as after set_index
-        opened = [below for below in inputs if _open(below)] if len(inputs) > 1 else []
-        if opened and any(below.npartitions > 1 for below in inputs):
-            counted_on = [below for below in opened if node._broadcast_dep(below)]
+        reason, counted_on = "a function gets it whole", _whole_inputs(node)
+    if not counted_on and is_partition_wise(node):
+        reason = "it is combined with rows that were moved to other partitions"
+        counted_on = _moved_inputs(node)
     # what is combined with outputs that are given follows those
     found = [g for below in counted_on if below.npartitions == 1 for g in _open(below)]
     return _with_one(node, found, reason) if found else None
+
+
+def _is_by_levels(merge: Any) -> bool:
+    """Whether frames are joined by an index of several levels, which Dask cannot shuffle by."""
+    sides = ((merge.left, merge.left_index), (merge.right, merge.right_index))
+    return any(by_index and frame._meta.index.nlevels > 1 for frame, by_index in sides)
+
+
+def _apart(frame: Any) -> list[Any]:
+    """A frame, and below it what nodes have rows of that do not combine partition by partition.
+
+    One after the other, as in ``concat``, or beside a larger frame in ``merge``, inputs of one
+    partition were counted.
+    """
+    below = filter(_leaves_open, reached(frame, _leaves_open))
+    others = (node for node in below if not is_partition_wise(node))
+    return [frame, *(each for node in others for each in inputs(node))]
+
+
+def _whole_inputs(node: Any) -> list[Any]:
+    """The inputs of a function by partitions that gets them whole, as was promised."""
+    frames = inputs(node)
+    opened = [below for below in frames if _open(below)] if len(frames) > 1 else []
+    sources = _sources(frames) if opened else []
+    # the number of partitions may cost a computation, as after set_index
+    if len(sources) < 2:
+        return []
+    if any(below.npartitions > 1 for below in frames):
+        return [below for below in opened if node._broadcast_dep(below)]
+    # group-bys that are beside each other alone decide together
+    alone = all(logical.is_aggregation(source) and _is_open(source) for source in sources)
+    return [] if alone else opened
+
+
+def _moved_inputs(node: Any) -> list[Any]:
+    """The inputs that a node combines by labels, where rows of some are not where others are."""
+    frames = inputs(node)
+    if len(frames) < 2 or not any(map(_open, frames)):
+        return []
+    # a sample is partition-wise, and takes as many partitions as it was promised
+    below = [node for frame in frames for node in reached(frame, _leaves_open) if _moves(node)]
+    apart = any(isinstance(node, BY_NUMBER) for node in below)
+    return frames if apart or (below and len(_sources(frames)) > 1) else []
+
+
+def _is_moved(expr: Any) -> bool:
+    """Whether rows are in other partitions than where group-bys below have put them."""
+    return any(map(_moves, reached(expr, _leaves_open)))
+
+
+def _moves(node: Any) -> bool:
+    if is_result(node):
+        return isinstance(node, PersistedOutputs) and not node.placed
+    if isinstance(node, Repartition):
+        # results that are divided again are decided together (alignment.py)
+        return not any(map(is_result, node.walk()))
+    shuffles = isinstance(node, ApplyConcatApply) and node.should_shuffle
+    return shuffles or isinstance(node, (*BY_NUMBER, SortValues))
+
+
+def _sources(frames: list[Any]) -> list[Any]:
+    """The nodes whose partitions frames have."""
+    found = {n._name: n for f in frames for n in reached(f, lambda n: isinstance(n, Blockwise))}
+    return [
+        n for n in found.values() if n.ndim > 0 and not (isinstance(n, Blockwise) and inputs(n))
+    ]
 
 
 def with_decided_inputs(group_by: Any) -> Any:
@@ -84,8 +165,15 @@ def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
 
 
 def _open(expr: Any) -> list[Any]:
-    """The group-bys whose outputs are those of an expression, and not decided; also persisted."""
-    return list(filter(_is_open, below_partition_wise(expr).values()))
+    """The group-bys on which the number of partitions depends, not decided; also persisted."""
+    return list(filter(_is_open, reached(expr, _leaves_open)))
+
+
+def _leaves_open(node: Any) -> bool:
+    """Whether a node has as many partitions as its inputs let it have."""
+    if is_result(node) or isinstance(node, Repartition) or node.ndim == 0:
+        return False
+    return not isinstance(node, ApplyConcatApply) or node.should_shuffle
 
 
 def _is_open(node: Any) -> bool:
@@ -108,14 +196,16 @@ def on_one(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
 def persist(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A collection persisted by its method, which optimizes it first."""
     made = original(self, *args, **kwargs)
-    return as_one(made) if _has_one_by_dask(self) else made
+    return as_one(made, not _is_moved(self.expr)) if _has_one_by_dask(self) else made
 
 
 def postpersist(_: Callable[..., Any], self: Any) -> Any:
     """How ``dask.persist`` makes a collection of the partitions that were computed."""
     # what all collections inherit may have been wrapped after this wrapper was made (staying.py)
     rebuild, state = FrameBase.__dask_postpersist__(self)
-    return with_all_partitions, (rebuild, _has_one_by_dask(self), *state)
+    promised = _has_one_by_dask(self)
+    placed = promised and not _is_moved(self.expr)
+    return with_all_partitions, (rebuild, promised, placed, self._name, *state)
 
 
 def _has_one_by_dask(collection: Any) -> bool:
@@ -127,22 +217,39 @@ def _has_one_by_dask(collection: Any) -> bool:
 
 
 def with_all_partitions(
-    futures: Any, rebuild: Any, promised: bool, meta: Any, divisions: Any, name: str
+    futures: Any,
+    rebuild: Any,
+    promised: bool,
+    placed: bool,
+    asked: str,
+    meta: Any,
+    divisions: Any,
+    name: str,
 ) -> Any:
-    """A persisted collection, of which ``dask.persist`` keeps the partitions that were promised.
+    """A collection of which Dask's own function keeps as many partitions as were promised.
+
+    ``dask.persist`` has the partitions alone, and ``dask.optimize`` a whole graph: there those of
+    the collection itself are among others.
 
     Parameters
     ----------
     futures : dict
-        The partitions by their keys.
+        The partitions by their keys, or a graph.
     rebuild : callable
         Dask's own function.
     promised : bool
         Whether the collection has one partition, as a program reads it.
+    placed : bool
+        Whether groups are in the partitions where a group-by has put them.
+    asked : str
+        The name of the expression that was persisted.
     meta, divisions, name
         What Dask knows of the collection that was persisted.
     """
+    own = [(asked, i) for i in range(len(divisions) - 1)]
+    if len(own) < len(futures) and all(key in futures for key in own):
+        return from_graph(futures, meta, divisions, own, name)
     if len(futures) != len(divisions) - 1:
         divisions = unknown(len(futures))
     made = rebuild(futures, meta, divisions, name)
-    return as_one(made) if promised else made
+    return as_one(made, placed) if promised else made

@@ -59,6 +59,30 @@ def looked_up(part: pd.DataFrame, whole: pd.Series) -> pd.Series:
     return part.k.map(whole)
 
 
+def added(part: pd.Series, other: pd.Series) -> pd.Series:
+    return part.add(other, fill_value=0)
+
+
+def _one() -> Any:
+    return rows().groupby("k").x.mean().persist()
+
+
+def _joined(p: Any) -> Any:
+    return p.to_frame("a").join(_mean().to_frame("b"))
+
+
+def _sorted(p: Any) -> Any:
+    return p.to_frame("a").sort_values("a", ascending=False)
+
+
+def _by_two(name: str, value: str) -> Any:
+    frame = FRAME.assign(j=FRAME.k % 7)
+    groups = dd.from_pandas(frame, npartitions=5, sort=False).groupby(["k", "j"])
+    made = _several(getattr(groups.x, value)().to_frame(name).persist)
+    assert isinstance(made.expr, PersistedOutputs)
+    return made
+
+
 def _mean() -> Any:
     # of another number of outputs
     return _several(lambda: rows().groupby("k").x.mean().persist(), 1700)
@@ -107,6 +131,54 @@ READ: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
     "sample": (lambda p: p.sample(frac=1.0), lambda: TOTAL),
     "map": (lambda p: rows().k.map(p).sum(), lambda: FRAME.k.map(TOTAL).sum()),
     "group again": (lambda p: p.reset_index().groupby("k").x.sum(), lambda: TOTAL),
+    "beside one partition": (
+        lambda p: _one().map_partitions(added, p, meta=("z", float)),
+        lambda: MEAN + TOTAL,
+    ),
+    "eq of one partition": (lambda p: _one().eq(p).sum(), lambda: MEAN.eq(TOTAL).sum()),
+    "lookup in one partition": (
+        lambda p: rows(1).map_partitions(looked_up, p, meta=("z", float)).size,
+        lambda: ROWS,
+    ),
+    "lookup of a join": (
+        lambda p: rows().map_partitions(looked_up, _joined(p).a, meta=("z", float)).sum(),
+        lambda: FRAME.k.map(TOTAL).sum(),
+    ),
+    "partition of a join": (lambda p: _joined(p).get_partition(0).a, lambda: TOTAL),
+    "median of a join": (lambda p: _joined(p).a.persist().median(), lambda: TOTAL.median()),
+    "partition of distinct rows": (
+        lambda p: p.to_frame("a").drop_duplicates().get_partition(0).a,
+        lambda: TOTAL,
+    ),
+    "partition of a sorted one": (
+        lambda p: p.to_frame("a").sort_values("a").get_partition(0).a,
+        lambda: TOTAL,
+    ),
+    "partition of two": (
+        lambda p: dd.concat([p, _mean()], interleave_partitions=False).partitions[1],
+        lambda: MEAN,
+    ),
+    "sorted, and added": (lambda p: _sorted(p).a + p, lambda: TOTAL * 2),
+    "sorted, persisted, and added": (
+        lambda p: _several(_sorted(p).persist).a + p,
+        lambda: TOTAL * 2,
+    ),
+    "distinct, and concatenated": (
+        lambda p: dd.concat([p.to_frame("a").drop_duplicates(), p], axis=1).sum(axis=1),
+        lambda: TOTAL * 2,
+    ),
+    "sampled, and added": (
+        lambda p: p.sample(frac=1.0) + p.repartition(npartitions=1),
+        lambda: TOTAL * 2,
+    ),
+    "beside one that is divided": (
+        lambda p: _one().repartition(npartitions=p.optimize().npartitions) + p,
+        lambda: TOTAL + MEAN,
+    ),
+    "join by two levels": (
+        lambda p: _by_two("a", "sum").join(_by_two("b", "mean")).reset_index().set_index("k").b,
+        lambda: MEAN,
+    ),
     "where": (lambda p: p.where(_mean() > 300), lambda: TOTAL.where(MEAN > 300)),
 }
 
@@ -153,8 +225,30 @@ def test_it_is_read_from_a_pickle(kept: Any) -> None:
     same(read.compute(), TOTAL)
 
 
+@pytest.mark.parametrize("change", [lambda p: p, lambda p: p + 0, lambda p: p / 1], ids="=+/")
+def test_the_graph_of_all_is_optimized(kept: Any, change: Callable[[Any], Any]) -> None:
+    result, other = dask.optimize(change(kept), _one())
+    (alone,) = dask.optimize(change(kept))
+    assert result.npartitions == other.npartitions == alone.npartitions == 1
+    for each, want in ((result, TOTAL), (alone, TOTAL), (other, MEAN)):
+        same(each.compute(), want)
+    with (
+        dask.config.set({"gpuagg.enabled": False}),
+        pytest.raises(NotImplementedError, match="enable"),
+    ):
+        dask.optimize(kept)
+
+
+def test_rows_are_optimized_as_they_are() -> None:
+    # a graph of several keys for each partition
+    (result,) = dask.optimize(rows().persist() + 0)
+    assert result.npartitions == 5
+    same(result.compute().x, FRAME.x)
+
+
 def test_without_tuning_it_is_one_partition(kept: Any) -> None:
     with dask.config.set({"optimization.tune.active": False}):
+        same((kept + kept.repartition(npartitions=7)).compute(), TOTAL * 2)
         assert (kept + 1).optimize().npartitions == 1
         same((kept + 1).compute(), TOTAL + 1)
 

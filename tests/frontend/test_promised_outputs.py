@@ -45,6 +45,12 @@ READ: dict[str, Callable[[Any], int]] = {
     "records": lambda r: len(r.to_records(lengths=True).compute()),
     "sample": lambda r: len(r.sample(frac=1.0).compute()),
     "split": lambda r: sum(len(p.compute()) for p in r.random_split([0.5, 0.5], random_state=1)),
+    "of a join": lambda r: len(r.join(r + 1, rsuffix="_r").get_partition(0).compute()),
+    "of distinct rows": lambda r: len(r.drop_duplicates().get_partition(0).compute()),
+    "of a sorted one": lambda r: len(r.sort_values("x").get_partition(0).compute()),
+    "of two, one after the other": lambda r: len(dd.concat([r, r + 1]).get_partition(1).compute()),
+    "tuples of distinct rows": lambda r: len(list(r.drop_duplicates().itertuples())),
+    "array of distinct rows": lambda r: r.drop_duplicates().to_dask_array(lengths=True).shape[0],
     "persist": lambda r: len(dask.persist(r)[0].compute()),
     "persist both": lambda r: len(dask.persist(r.x, r)[1].compute()),
 }
@@ -57,6 +63,61 @@ def test_no_group_is_lost(result: Any, name: str) -> None:
 
 def joined(part: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     return part.assign(total=part.k.map(whole.x))
+
+
+RESULTS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda r: r,
+    "joined": lambda r: r.join(r.rename(columns={"x": "y"}) + 1),
+    "distinct": lambda r: r.drop_duplicates(),
+    "sorted": lambda r: r.sort_values("x"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_a_function_gets_what_is_made_of_a_result_whole(name: str, npartitions: int) -> None:
+    result = dd.from_pandas(FRAME, npartitions=4, sort=False).groupby("k").sum()
+    parts = dd.from_pandas(FRAME, npartitions=npartitions, sort=False)
+    meta = parts._meta.assign(total=1.0)
+    got = parts.map_partitions(joined, RESULTS[name](result), meta=meta).compute()
+    assert len(got) == ROWS
+    assert (got.total == got.k.map(FRAME.groupby("k").x.sum())).all()
+
+
+def test_a_result_beside_a_larger_frame_is_read_by_number() -> None:
+    rows = dd.from_pandas(FRAME, npartitions=2, sort=False)
+    groups = dd.from_pandas(FRAME, npartitions=8, sort=False).groupby("k")
+    result = groups.sum().rename(columns={"x": "total"})
+    assert result.optimize().npartitions > 2
+    both = result.reset_index().merge(rows, on="k")
+    assert sum(len(part.compute()) for part in both.partitions) == ROWS
+    assert len(both.sample(frac=1.0).compute()) == ROWS
+
+
+MOVED: dict[str, Callable[[Any], Any]] = {
+    "sorted": lambda r: r.sort_values("x", ascending=False),
+    "distinct": lambda r: r.drop_duplicates(),
+    "sampled": lambda r: r.sample(frac=1.0),
+    "persisted": lambda r: dask.persist(r.sort_values("x", ascending=False))[0],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_groups_that_were_moved_meet_others(name: str) -> None:
+    groups = dd.from_pandas(FRAME, npartitions=4, sort=False).groupby("k")
+    made = MOVED[name](groups.sum())
+    want = FRAME.groupby("k").x.sum() + FRAME.groupby("k").x.max()
+    for got in (made.x + groups.x.max(), made.x + groups.x.max().persist()):
+        pd.testing.assert_series_equal(got.compute().sort_index(), want)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+def test_results_by_two_keys_are_joined_by_their_index(how: str) -> None:
+    frame = FRAME.assign(j=FRAME.k % 7)
+    groups = dd.from_pandas(frame, npartitions=4, sort=False).groupby(["k", "j"])
+    want = frame.groupby(["k", "j"])
+    got = groups.x.sum().to_frame("a").join(groups.x.max().to_frame("b"), how=how).compute()
+    pd.testing.assert_series_equal(got.b.sort_index(), want.x.max(), check_names=False)
 
 
 @pytest.mark.parametrize("npartitions", [4, 20])
