@@ -19,7 +19,9 @@ from typing import Any
 from dask.dataframe.dask_expr._concat import Concat, ConcatIndexed
 from dask.dataframe.dask_expr._expr import (
     Blockwise,
+    Elemwise,
     Expr,
+    Filter,
     MaybeAlignPartitions,
     MethodOperatorAlign,
     OpAlignPartitions,
@@ -39,8 +41,9 @@ from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.alignment import is_result
+from dask_gpuagg.frontend.partitioned_by import has_other_index
 from dask_gpuagg.frontend.patches import acting
-from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs
+from dask_gpuagg.frontend.persisted_outputs import KEPT, OWN_HASH, PersistedOutputs
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, as_compared, gathered, has_ranges
 from dask_gpuagg.frontend.trees import inputs, reached, with_inputs
 from dask_gpuagg.plan import Column, Unsupported
@@ -49,8 +52,6 @@ from dask_gpuagg.reporting.fallbacks import looking
 
 # nodes that combine partition by partition, and cannot where divisions are unknown and unlike
 COMBINING = (OpAlignPartitions, UFuncAlign, Concat)
-# what the names of persisted results begin with that have groups where only our hash puts them
-OWN_HASH = "gpuagg_hashed_"
 
 
 def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
@@ -70,6 +71,8 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
     """
     frames = _frames(node) if isinstance(node, COMBINING) else []
     hashes = Hashes(stock_only)
+    if isinstance(node, Concat) and len(frames) > 1 and _have_same_groups(frames, hashes):
+        return _concatenated(node, frames)
     if len(frames) < 2 or not (_differ(frames) or _placed_apart(frames, hashes)):
         return None
     if any(map(has_ranges, frames)) or not any(map(_is_result, frames)):
@@ -88,11 +91,46 @@ def by_labels(node: Any, stock_only: Container[str] = ()) -> Expr | None:
         return ordered
 
     if isinstance(node, Concat):
-        # as Dask does where partitions are known to have the same labels
-        given = (node.ignore_order, node._kwargs, node.axis, node.join)
-        joined: Expr = ConcatIndexed(*given, *map(shuffled, frames))
-        return joined
+        return _concatenated(node, map(shuffled, frames))
     return with_inputs(node, frames, shuffled)
+
+
+def _concatenated(node: Any, frames: Iterable[Expr]) -> Expr:
+    """As Dask does where equal labels are known to be in partitions of the same number."""
+    made: Expr = ConcatIndexed(node.ignore_order, node._kwargs, node.axis, node.join, *frames)
+    return made
+
+
+def _have_same_groups(frames: list[Any], hashes: Hashes) -> bool:
+    """Whether frames are results of as many partitions, with equal keys in the same of them.
+
+    Dask does not know that, and refuses partitions with other numbers of groups.
+    """
+    numbers = {frame.npartitions for frame in frames}
+    if numbers == {1} or len(numbers) > 1 or _placed_apart(frames, hashes):
+        return False
+    keys = [frame._meta.index.dtype for frame in frames]
+    return _hashed_alike(keys) and all(map(_is_placed, frames))
+
+
+def _is_placed(expr: Any) -> bool:
+    """Whether each group, with its keys as row labels, is where an exchange has put it."""
+    nodes = list(reached(expr, _keeps_labels))
+    sources = [node for node in nodes if node.ndim > 0 and not _keeps_labels(node)]
+    return not any(map(has_other_index, nodes)) and all(
+        source.npartitions == expr.npartitions
+        and (logical.is_aggregation(source) or _is_kept(source))
+        for source in sources
+    )
+
+
+def _keeps_labels(node: Any) -> bool:
+    """Whether rows have the labels, and are in the partitions, of the inputs."""
+    return isinstance(node, Elemwise | Filter | OpAlignPartitions)
+
+
+def _is_kept(node: Any) -> bool:
+    return isinstance(node, FromGraph) and str(node.operand("name_prefix")).startswith(KEPT)
 
 
 def _frames(node: Any) -> list[Any]:

@@ -54,7 +54,7 @@ def carried(original: Callable[[Any], Any], self: Any) -> Any:
     before = levels + columns
     if isinstance(self, E.ResetIndex) and not self.drop:
         after = _columns(self._meta)
-    elif _has_other_index(self):
+    elif has_other_index(self):
         after = [_LOST] * len(levels) + _columns(self._meta)
     else:
         after = list(self._meta.index.names) + _columns(self._meta)
@@ -76,7 +76,8 @@ def _columns(meta: Any) -> list[Hashable]:
     return list(meta.columns) if meta.ndim == 2 else [meta.name]
 
 
-def _has_other_index(node: Any) -> bool:
+def has_other_index(node: Any) -> bool:
+    """Whether a node gives rows other labels than its input has."""
     if isinstance(node, E.RenameSeries):
         index = node.operand("index")
         return callable(index) or is_dict_like(index)

@@ -20,6 +20,11 @@ from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.sorted_outputs import gathered
 from dask_gpuagg.planning.nodes import unknown
 
+# what the names of persisted results begin with that have groups where only our hash puts them
+OWN_HASH = "gpuagg_hashed_"
+# the same, of those that have groups where an exchange has put them
+KEPT = ("gpuagg_kept_", OWN_HASH)
+
 
 class PersistedOutputs(Expr):
     """The partitions of a persisted result as the one that was promised.
@@ -73,7 +78,11 @@ def as_one(collection: FrameBase, placed: bool) -> FrameBase:
     placed : bool
         Whether groups are in the partitions where a group-by has put them.
     """
-    several = collection.npartitions > 1
-    one = PersistedOutputs(collection.expr, None, placed) if several else collection.expr
-    made: FrameBase = new_collection(one)
+    expr: Any = collection.expr
+    if collection.npartitions == 1:
+        return collection
+    prefix = expr.operand("name_prefix")
+    if placed and not prefix.startswith(KEPT):
+        expr = expr.substitute_parameters({"name_prefix": f"{KEPT[0]}{prefix}"})
+    made: FrameBase = new_collection(PersistedOutputs(expr, None, placed))
     return made

@@ -20,7 +20,8 @@ from dask.dataframe.dask_expr._expr import (
 )
 
 from dask_gpuagg.frontend import patches
-from dask_gpuagg.frontend.by_labels import OWN_HASH, by_labels, has_own_hash
+from dask_gpuagg.frontend.by_labels import by_labels, has_own_hash
+from dask_gpuagg.frontend.persisted_outputs import OWN_HASH
 from dask_gpuagg.frontend.sorted_outputs import PERSISTED, combined, has_ranges
 
 # whether Dask's functions are wrapped: not empty then
