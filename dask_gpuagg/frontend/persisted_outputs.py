@@ -17,7 +17,7 @@ from dask.dataframe.dask_expr._collection import FrameBase, new_collection
 from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.frontend.patches import acting
-from dask_gpuagg.frontend.sorted_outputs import gathered
+from dask_gpuagg.frontend.sorted_outputs import PERSISTED, gathered
 from dask_gpuagg.planning.nodes import unknown
 
 # what the names of persisted results begin with that have groups where only our hash puts them
@@ -82,7 +82,7 @@ def as_one(collection: FrameBase, placed: bool) -> FrameBase:
     if collection.npartitions == 1:
         return collection
     prefix = expr.operand("name_prefix")
-    if placed and not prefix.startswith(KEPT):
+    if placed and not prefix.startswith((*KEPT, PERSISTED)):
         expr = expr.substitute_parameters({"name_prefix": f"{KEPT[0]}{prefix}"})
     made: FrameBase = new_collection(PersistedOutputs(expr, None, placed))
     return made

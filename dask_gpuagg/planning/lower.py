@@ -45,7 +45,7 @@ from dask_gpuagg.planning.output_size import (
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
-from dask_gpuagg.planning.route import Route, Routing, decide
+from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import PARTITION
@@ -85,7 +85,11 @@ def choose_outputs(query: GroupByQuery) -> Routing:
             estimate = estimate_groups(query, size.groups, chunks)
         if estimate.groups is None:
             return _of_gpus(chunks.workers, estimate.how)
-    decision = decide(estimate, query.frame.npartitions, size)
+    npartitions = query.frame.npartitions
+    if estimate.groups is None and npartitions > FEW_PARTITIONS:
+        # narrow Parquet files will be read several at a time
+        npartitions = query.frame.rewrite(kind="tune", rewritten={}).npartitions
+    decision = decide(estimate, npartitions, size)
     if estimate.pair_bytes is None:
         return decision
     reason = f"{decision.reason}; about {format_bytes(estimate.pair_bytes)} of distinct pairs"
