@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dask.dataframe.dask_expr import _expr as E
+from dask.dataframe.dask_expr._shuffle import SetIndexBlockwise
 from dask.dataframe.utils import is_index_like
 from pandas.api.types import is_dict_like
 
@@ -81,4 +82,4 @@ def has_other_index(node: Any) -> bool:
     if isinstance(node, E.RenameSeries):
         index = node.operand("index")
         return callable(index) or is_dict_like(index)
-    return isinstance(node, (E.ResetIndex, *_OTHER_INDEX))
+    return isinstance(node, (E.ResetIndex, SetIndexBlockwise, *_OTHER_INDEX))

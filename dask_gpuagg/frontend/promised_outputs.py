@@ -8,6 +8,7 @@ many there are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,15 +19,24 @@ from dask.dataframe.dask_expr._collection import (
     from_graph,
     new_collection,
 )
-from dask.dataframe.dask_expr._expr import Blockwise, Expr, Partitions, Sample, Split
+from dask.dataframe.dask_expr._expr import (
+    Blockwise,
+    Expr,
+    MapPartitions,
+    Partitions,
+    Sample,
+    Split,
+)
 from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr._reductions import ApplyConcatApply
 from dask.dataframe.dask_expr._repartition import Repartition
-from dask.dataframe.dask_expr._shuffle import SortValues
+from dask.dataframe.dask_expr._shuffle import BaseSetIndexSortValues, ShuffleBase
 
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.alignment import by_dask, decided, is_partition_wise, is_result
+from dask_gpuagg.frontend.partitioned_by import has_other_index
 from dask_gpuagg.frontend.persisted_outputs import PersistedOutputs, as_one
+from dask_gpuagg.frontend.sorted_outputs import gathers_other
 from dask_gpuagg.frontend.trees import inputs, reached
 from dask_gpuagg.planning.nodes import unknown
 from dask_gpuagg.planning.route import Route, Routing
@@ -66,7 +76,7 @@ def decide_by_promise(node: Any) -> Expr | None:
         counted_on = inputs(node) if _is_by_levels(node) else []
     elif isinstance(node, Blockwise):
         reason, counted_on = "a function gets it whole", _whole_inputs(node)
-    if not counted_on and is_partition_wise(node):
+    if not counted_on and is_partition_wise(node) and not gathers_other(node):
         reason = "it is combined with rows that were moved to other partitions"
         counted_on = _moved_inputs(node)
     # what is combined with outputs that are given follows those
@@ -108,12 +118,16 @@ def _whole_inputs(node: Any) -> list[Any]:
 
 def _moved_inputs(node: Any) -> list[Any]:
     """The inputs that a node combines by labels, where rows of some are not where others are."""
-    frames = inputs(node)
+    frames = [frame for frame in inputs(node) if frame.ndim > 0]
     if len(frames) < 2 or not any(map(_open, frames)):
         return []
+    moving = [list(filter(_moves, reached(frame, _leaves_open))) for frame in frames]
+    below = list(itertools.chain(*moving))
     # a sample is partition-wise, and takes as many partitions as it was promised
-    below = [node for frame in frames for node in reached(frame, _leaves_open) if _moves(node)]
     apart = any(isinstance(node, BY_NUMBER) for node in below)
+    # of one result, labels as the group-by gave them beside others
+    labels = {frozenset(n._name for n in nodes if has_other_index(n)) for nodes in moving}
+    apart = apart or len(labels) > 1
     return frames if apart or (below and len(_sources(frames)) > 1) else []
 
 
@@ -123,13 +137,18 @@ def _is_moved(expr: Any) -> bool:
 
 
 def _moves(node: Any) -> bool:
+    """Whether a node brings rows to other partitions, or gives them labels of others."""
     if is_result(node):
         return isinstance(node, PersistedOutputs) and not node.placed
     if isinstance(node, Repartition):
         # results that are divided again are decided together (alignment.py)
         return not any(map(is_result, node.walk()))
-    shuffles = isinstance(node, ApplyConcatApply) and node.should_shuffle
-    return shuffles or isinstance(node, (*BY_NUMBER, SortValues))
+    if isinstance(node, ApplyConcatApply):
+        return bool(node.should_shuffle)
+    # a function may do it, and what Dask calls by rows does not
+    if type(node) is MapPartitions or has_other_index(node):
+        return True
+    return isinstance(node, (*BY_NUMBER, BaseSetIndexSortValues, ShuffleBase))
 
 
 def _sources(frames: list[Any]) -> list[Any]:

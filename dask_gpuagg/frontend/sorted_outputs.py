@@ -7,7 +7,7 @@ and the keys at which they are divided depend on the data, so divisions are unkn
 
 Dask takes equal numbers of unknown divisions for the same divisions. Two such results have other
 bounds, so what is combined by row labels is gathered, combined, and divided again (``combined``).
-That holds for results that are persisted as well, whose nodes are told by their names. Results
+That holds for results that are persisted as well, which are recognized by their names. Results
 outlive the plugin: once one was made, Dask's nodes ask for it as long as the process lives.
 """
 
@@ -229,7 +229,7 @@ def combined(node: Any) -> Expr | None:
     if isinstance(node, AlignGetitem) and isinstance(node.frame, AlignAlignPartitions):
         aligned = _whole(node.frame)
         whole = None if aligned is None else AlignGetitem(aligned, node.position)
-    elif isinstance(node, AlignAlignPartitions) or _gathers_other(node):
+    elif isinstance(node, AlignAlignPartitions) or gathers_other(node):
         return None  # an alignment has two results
     else:
         whole = _whole(node)
@@ -238,7 +238,7 @@ def combined(node: Any) -> Expr | None:
     return whole
 
 
-def _gathers_other(node: Any) -> bool:
+def gathers_other(node: Any) -> bool:
     """Whether Dask gathers the other Series of a map; older releases align it by its labels."""
     return isinstance(node, MapAlign) and type(node)._lower is not MaybeAlignPartitions._lower
 

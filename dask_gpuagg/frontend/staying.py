@@ -1,7 +1,7 @@
 """Wrappers that stay: results whose partitions only we know outlive the plugin.
 
 Dask's nodes that combine frames ask for such results from the first one on, as long as the process
-lives, also while the plugin is off. Persisted results are told by their names.
+lives, also while the plugin is off. Persisted results are recognized by their names.
 """
 
 from __future__ import annotations

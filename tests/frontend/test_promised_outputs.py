@@ -163,3 +163,46 @@ def test_without_the_plugin_nothing_changes() -> None:
     with dask.config.set({"gpuagg.enabled": False}):
         groups = dd.from_pandas(FRAME, npartitions=20, sort=False).groupby("k")
         assert len(groups.sum().get_partition(0).compute()) < GROUPS
+
+
+# what gives rows other labels, in the partitions where they are
+LABELS: dict[str, Callable[[Any], Any]] = {
+    "a function of the index": lambda r: r.rename(lambda k: k + 1),
+    "a function of partitions": lambda r: (
+        r.set_axis(r.index + 1)
+        if isinstance(r, pd.Series)
+        else r.map_partitions(lambda part: part.set_axis(part.index + 1))
+    ),
+    "a column": lambda r: r.to_frame("a").reset_index().assign(k=_later).set_index("k").a,
+}
+
+
+def _later(frame: Any) -> Any:
+    return frame.k + 1
+
+
+@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("keep", [lambda r: r, lambda r: r.persist()], ids=["open", "kept"])
+def test_results_with_other_labels_meet_by_them(name: str, keep: Callable[[Any], Any]) -> None:
+    def lagged(frame: Any, keep: Callable[[Any], Any]) -> list[Any]:
+        total, mean = keep(frame.groupby("k").x.sum()), keep(frame.groupby("k").x.mean())
+        before = keep(LABELS[name](total))
+        lib = pd if isinstance(frame, pd.DataFrame) else dd
+        columns = lib.concat([mean.rename("m"), before.rename("b")], axis=1)
+        made = [mean - before, mean.where(before > 900), columns.sum(axis=1)]
+        # of a function's result Dask takes partitions for those of what the function was given
+        return made if name == "a function of partitions" else [*made, total - before]
+
+    got = lagged(dd.from_pandas(FRAME, npartitions=4, sort=False), keep)
+    for one, want in zip(got, lagged(FRAME, lambda r: r), strict=True):
+        pd.testing.assert_series_equal(one.compute().sort_index(), want, check_names=False)
+
+
+def test_columns_of_one_result_stay_in_its_partitions(result: Any) -> None:
+    rows = result.reset_index()
+    looked_up = rows.assign(y=rows.x * 2, total=rows.k.map(result.x.rename("y")))
+    function = result.assign(y=result.map_partitions(lambda part: part.x * 2, meta=("y", float)))
+    ratio = result.x / np.sqrt(dd.from_pandas(FRAME, npartitions=4).groupby("k").x.max())
+    for made in (looked_up, function, ratio):
+        assert made.optimize().npartitions > 1
+        assert len(made.compute()) == GROUPS
