@@ -13,11 +13,7 @@ from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._concat import Concat
-from dask.dataframe.dask_expr._expr import (
-    Blockwise,
-    Expr,
-    MaybeAlignPartitions,
-)
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, MaybeAlignPartitions
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import SortIndexBlockwise
 

@@ -43,6 +43,8 @@ from dask_gpuagg.planning.route import Route, Routing
 
 # nodes made for the number of partitions that their input had when the expression was written
 BY_NUMBER = (Partitions, Sample, Split)
+# attribute of an expression: whether the number of its partitions is not decided
+_LEFT_OPEN = "_gpuagg_left_open"
 # methods that go through as many partitions
 LOOPS: tuple[tuple[type, str], ...] = (
     (DataFrame, "iterrows"),
@@ -104,7 +106,7 @@ def _apart(frame: Any) -> list[Any]:
 def _whole_inputs(node: Any) -> list[Any]:
     """The inputs of a function by partitions that gets them whole, as was promised."""
     frames = inputs(node)
-    opened = [below for below in frames if _open(below)] if len(frames) > 1 else []
+    opened = list(filter(_is_left_open, frames)) if len(frames) > 1 else []
     sources = _sources(frames) if opened else []
     # the number of partitions may cost a computation, as after set_index
     if len(sources) < 2:
@@ -119,7 +121,7 @@ def _whole_inputs(node: Any) -> list[Any]:
 def _moved_inputs(node: Any) -> list[Any]:
     """The inputs that a node combines by labels, where rows of some are not where others are."""
     frames = [frame for frame in inputs(node) if frame.ndim > 0]
-    if len(frames) < 2 or not any(map(_open, frames)):
+    if len(frames) < 2 or not any(map(_is_left_open, frames)):
         return []
     moving = [list(filter(_moves, reached(frame, _leaves_open))) for frame in frames]
     below = list(itertools.chain(*moving))
@@ -186,6 +188,15 @@ def _with_one(node: Any, group_bys: list[Any], reason: str) -> Any:
 def _open(expr: Any) -> list[Any]:
     """The group-bys on which the number of partitions depends, not decided; also persisted."""
     return list(filter(_is_open, reached(expr, _leaves_open)))
+
+
+def _is_left_open(expr: Any) -> bool:
+    """Whether ``_open`` finds any; kept with the expression, as each node above it asks."""
+    kept = vars(expr)
+    if _LEFT_OPEN not in kept:
+        below = inputs(expr) if _leaves_open(expr) else []
+        kept[_LEFT_OPEN] = _is_open(expr) or any(map(_is_left_open, below))
+    return bool(kept[_LEFT_OPEN])
 
 
 def _leaves_open(node: Any) -> bool:
