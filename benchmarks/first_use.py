@@ -1,9 +1,10 @@
 """What the first call of a query costs, beside stock dask-cudf's, and how long kernels compile.
 
-``python -m benchmarks.first_use`` measures two things. Whole queries, each in a process of its own
-(``benchmarks.first_queries``): the first call with an empty kernel cache and with a filled one, and
-a later one. And how long the kernels of a common query take to compile, side by side
-(``benchmarks.first_compiling``). The file is written after every query.
+``python -m benchmarks.first_use`` measures three things. Whole queries, each in a process of its
+own (``benchmarks.first_queries``): the first call with an empty kernel cache and with a filled one,
+and a later one. The same from Parquet files on a cluster (``benchmarks.first_files``). And how long
+the kernels of a common query take to compile, side by side (``benchmarks.first_compiling``). The
+file is written after every query.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import first_compiling, first_queries
+from benchmarks import first_compiling, first_files, first_queries
 from benchmarks.machine import commit, provenance
 from benchmarks.report import write
 
-PARTS = ("compiling", "queries")
+PARTS = ("compiling", "queries", "files")
 
 
 def main() -> None:
@@ -49,6 +50,9 @@ def main() -> None:
     if "queries" in parts:
         for record in first_queries.measured():
             keep("queries", record, first_queries.line(record))
+    if "files" in parts:
+        for record in first_files.measured():
+            keep("files", record, first_files.line(record))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from dask.dataframe.dispatch import meta_nonempty
 
@@ -15,13 +14,17 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Requested
 
-# dtypes of sums in cuDF: 64 bits; pandas' sums of empty frames keep the input's width
+_INTEGERS = tuple(f"int{bits}" for bits in (8, 16, 32, 64))
+_UNSIGNED = tuple(f"u{name}" for name in _INTEGERS)
+# dtypes of sums in cuDF: 64 bits, signed; pandas' sums of empty frames keep the input's width
 _WIDE = {
-    **dict.fromkeys(("bool", "int8", "int16", "int32"), "int64"),
-    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint64"),
+    **dict.fromkeys(("bool", *_INTEGERS, *_UNSIGNED), "int64"),
     **dict.fromkeys(("boolean", "Int8", "Int16", "Int32"), "Int64"),
-    **dict.fromkeys(("UInt8", "UInt16", "UInt32"), "UInt64"),
+    **dict.fromkeys(("UInt8", "UInt16", "UInt32", "UInt64"), "Int64"),
+    **{f"{name}[pyarrow]": "int64[pyarrow]" for name in (*_INTEGERS, *_UNSIGNED)},
 }
+# dtypes of means and the like: cuDF widens floats
+_WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "double[pyarrow]"}
 
 
 def on_host(meta: Any) -> Any:
@@ -85,8 +88,8 @@ def cudf_dtype(request: Requested, dtype: Any, source: Any = None, meta: Any = N
     if known is not None:
         return known
     rule = REGISTRY[request.aggregation].result
-    if rule == "float" and dtype == np.float32:
-        return "float64"
+    if rule == "float":
+        return _WIDE_MEANS.get(str(dtype))
     return _WIDE.get(str(dtype)) if rule == "sum" else None
 
 

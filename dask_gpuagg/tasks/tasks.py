@@ -5,6 +5,8 @@ Their names are the prefixes of the task keys that a dashboard shows.
 
 from __future__ import annotations
 
+import functools
+import operator
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -211,7 +213,11 @@ def _by_keys(table: Any, plan: Plan, levels: int, kept: Sequence[int]) -> Any:
     found.columns = [*labels, *fields]
     if not kept:
         return found.assign(k0=np.int8(0))
-    return found.dropna(subset=labels, ignore_index=True) if plan.dropna else found
+    if not plan.dropna:
+        return found
+    # not ``dropna``: cuDF's makes nulls of the NaNs of all columns
+    present = functools.reduce(operator.and_, (found[label].notna() for label in labels))
+    return found[present].reset_index(drop=True)
 
 
 def gpuagg_finalize(

@@ -366,25 +366,30 @@ def first_use(text: str) -> str:
     -------
     str
         By query, milliseconds: the first call of stock dask-cudf, ours with an empty kernel cache
-        and with a filled one, and calls of warm processes. Then seconds until the kernels of a
-        query were compiled. Of a result that has the steps of queries instead: what the first query
+        and with a filled one, and calls of warm processes; the same from Parquet files on a
+        cluster, where there are such records. Then seconds until the kernels of a query were
+        compiled. Of a result that has the steps of queries instead: what the first query
         of a shape takes longer than the second.
     """
     report = json.loads(text)
     if "processes" in report:
         return _first_steps(report)
-    queries: dict[str, dict[str, Any]] = {}
-    for record in report["queries"]:
-        queries.setdefault(record["query"], {})[record["arm"]] = record
-    rows = []
     columns = [("stock", "first_s"), ("empty cache", "first_s"), ("filled cache", "first_s")]
     columns += [("stock", "warm_s"), ("filled cache", "warm_s")]
-    for query, arms in queries.items():
-        # a run that was cut lacks the last ones
-        shown = [f"{arms[arm][s] * 1e3:.0f}" if arm in arms else "" for arm, s in columns]
-        rows.append([query, *shown])
     head = ["query", "dask-cudf, first", "ours, empty cache", "filled cache"]
     head += ["dask-cudf, warm", "ours, warm"]
+    tables = []
+    for part in ("queries", "files"):
+        queries: dict[str, dict[str, Any]] = {}
+        for record in report.get(part, ()):
+            queries.setdefault(record["query"], {})[record["arm"]] = record
+        # a run that was cut lacks the last ones
+        rows = [
+            [query, *(f"{arms[arm][s] * 1e3:.0f}" if arm in arms else "" for arm, s in columns)]
+            for query, arms in queries.items()
+        ]
+        tables.append(markdown(head, rows) if rows else "")
+    from_files = ("From Parquet files, once they are planned:", "", tables[1], "")
     times: dict[str, dict[int, str]] = {}
     for cell in report["compiling"]:
         shown = f"{cell['needed_s']:.2f} ({cell['of_one_core_s']:.1f})"
@@ -393,7 +398,12 @@ def first_use(text: str) -> str:
     compiling = [[query, *(found.get(g, "") for g in groups)] for query, found in times.items()]
     return "\n".join(
         [
-            *("Milliseconds of whole queries:", "", markdown(head, rows), ""),
+            *("Milliseconds of whole queries:", "", tables[0], ""),
+            *(
+                ("From Parquet files, once they are planned:", "", tables[1], "")
+                if tables[1]
+                else ()
+            ),
             f"Seconds until all kernels of a query are compiled, by "
             f"{report['machine']['usable_cores']} cores, and in brackets of one core:",
             *("", markdown(["query", *(f"{g:,} groups" for g in groups)], compiling)),

@@ -224,3 +224,32 @@ def test_approximate_aggregations_are_exact_here() -> None:
     assert list(found.columns) == [("f", "quantile_approx"), ("i", "nunique_approx")]
     wanted.columns = found.columns
     pd.testing.assert_frame_equal(host(found), host(wanted))
+
+
+UNLIKE_PANDAS = ["bool", "uint8", "uint32", "uint64", "UInt8", "Float32", "float32"]
+OF_ARROW = [
+    "bool[pyarrow]",
+    "int8[pyarrow]",
+    "uint16[pyarrow]",
+    "uint64[pyarrow]",
+    "float[pyarrow]",
+]
+
+
+@pytest.mark.parametrize("dtype", [*UNLIKE_PANDAS, *OF_ARROW])
+def test_sums_and_means_have_cudfs_dtypes(dtype: str) -> None:
+    import cudf
+    import dask_cudf
+
+    values = pd.Series([1, 0, 1, 1]).astype(dtype)
+    rows = cudf.from_pandas(pd.DataFrame({"k": [1, 2, 1, 2], "v": values}))
+    lazy = dask_cudf.from_cudf(rows, npartitions=2).groupby("k")
+    asked = {
+        "sum": (lazy.v.sum(), rows.groupby("k").v.sum()),
+        "mean": (lazy.v.mean(), rows.groupby("k").v.mean()),
+        "agg": (lazy.agg({"v": ["sum", "mean"]}), rows.groupby("k").agg({"v": ["sum", "mean"]})),
+    }
+    for ours, theirs in asked.values():
+        wanted = [theirs.dtype] if theirs.ndim == 1 else list(theirs.dtypes)
+        made = ours.compute()
+        assert ([made.dtype] if made.ndim == 1 else list(made.dtypes)) == wanted

@@ -34,7 +34,8 @@ def test_as_in_pandas(name: str, npartitions: int) -> None:
     rows["k"] //= 20  # groups of one row and of several
     ddf = dask_cudf.from_cudf(cudf.from_pandas(rows), npartitions=npartitions)
     query, by = QUERIES[name], ["k", "j"]
-    if name == "prod":
+    # cuDF takes no series of truths for an index of several levels
+    if name in ("prod", "filter of a column"):
         by = ["k"]
     ours = query(ddf.groupby(by)).compute().to_pandas().sort_index()
     theirs = query(rows.groupby(by))

@@ -117,7 +117,8 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if rule == "sum":
         made = {"bool": "int"}.get(cls, cls)
         if made in ("int", "uint"):
-            wide = dtype_class(promised) == made and promised.itemsize == 8
+            # cuDF's sums of unsigned integers are signed
+            wide = dtype_class(promised) in ("int", made) and promised.itemsize == 8
             return promised if wide else np.dtype(f"{made}64")
         if dtype_class(promised) != made:
             return source
