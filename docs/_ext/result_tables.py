@@ -6,7 +6,7 @@ A test holds the table of ``README.md`` to ``highlight_table``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -366,30 +366,13 @@ def first_use(text: str) -> str:
     -------
     str
         By query, milliseconds: the first call of stock dask-cudf, ours with an empty kernel cache
-        and with a filled one, and calls of warm processes; the same from Parquet files on a
-        cluster, where there are such records. Then seconds until the kernels of a query were
-        compiled. Of a result that has the steps of queries instead: what the first query
+        and with a filled one, and calls of warm processes. Then seconds until the kernels of a
+        query were compiled. Of a result that has the steps of queries instead: what the first query
         of a shape takes longer than the second.
     """
     report = json.loads(text)
     if "processes" in report:
         return _first_steps(report)
-    columns = [("stock", "first_s"), ("empty cache", "first_s"), ("filled cache", "first_s")]
-    columns += [("stock", "warm_s"), ("filled cache", "warm_s")]
-    head = ["query", "dask-cudf, first", "ours, empty cache", "filled cache"]
-    head += ["dask-cudf, warm", "ours, warm"]
-    tables = []
-    for part in ("queries", "files"):
-        queries: dict[str, dict[str, Any]] = {}
-        for record in report.get(part, ()):
-            queries.setdefault(record["query"], {})[record["arm"]] = record
-        # a run that was cut lacks the last ones
-        rows = [
-            [query, *(f"{arms[arm][s] * 1e3:.0f}" if arm in arms else "" for arm, s in columns)]
-            for query, arms in queries.items()
-        ]
-        tables.append(markdown(head, rows) if rows else "")
-    from_files = ("From Parquet files, once they are planned:", "", tables[1], "")
     times: dict[str, dict[int, str]] = {}
     for cell in report["compiling"]:
         shown = f"{cell['needed_s']:.2f} ({cell['of_one_core_s']:.1f})"
@@ -398,17 +381,33 @@ def first_use(text: str) -> str:
     compiling = [[query, *(found.get(g, "") for g in groups)] for query, found in times.items()]
     return "\n".join(
         [
-            *("Milliseconds of whole queries:", "", tables[0], ""),
-            *(
-                ("From Parquet files, once they are planned:", "", tables[1], "")
-                if tables[1]
-                else ()
-            ),
+            *("Milliseconds of whole queries:", "", _first_calls(report["queries"]), ""),
             f"Seconds until all kernels of a query are compiled, by "
             f"{report['machine']['usable_cores']} cores, and in brackets of one core:",
             *("", markdown(["query", *(f"{g:,} groups" for g in groups)], compiling)),
         ]
     )
+
+
+def first_files(text: str) -> str:
+    """Markdown table of what ``benchmarks/first_use.py`` measures of Parquet files; see above."""
+    return _first_calls(json.loads(text)["files"])
+
+
+def _first_calls(records: Sequence[dict[str, Any]]) -> str:
+    columns = [("stock", "first_s"), ("empty cache", "first_s"), ("filled cache", "first_s")]
+    columns += [("stock", "warm_s"), ("filled cache", "warm_s")]
+    head = ["query", "dask-cudf, first", "ours, empty cache", "filled cache"]
+    head += ["dask-cudf, warm", "ours, warm"]
+    queries: dict[str, dict[str, Any]] = {}
+    for record in records:
+        queries.setdefault(record["query"], {})[record["arm"]] = record
+    # a run that was cut lacks the last ones
+    rows = [
+        [query, *(f"{arms[arm][s] * 1e3:.0f}" if arm in arms else "" for arm, s in columns)]
+        for query, arms in queries.items()
+    ]
+    return markdown(head, rows)
 
 
 def _first_steps(report: dict[str, Any]) -> str:
@@ -532,6 +531,7 @@ def parts() -> dict[str, str]:
                 ("grid", grid),
                 ("tables", tables),
                 ("first_use", first_use),
+                ("first_files", first_files),
                 ("larger", larger),
             )
         },
