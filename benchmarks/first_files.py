@@ -8,9 +8,7 @@ imports cuDF and makes CUDA's context in the client. ``benchmarks.first_use`` ru
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +18,7 @@ from typing import Any
 
 from benchmarks.end_to_end_cluster import Files, Session
 from benchmarks.end_to_end_queries import DEVICE, QUERIES, Rows
-from benchmarks.first_queries import ARMS, STOCK
+from benchmarks.first_queries import ARMS, STOCK, in_a_process
 
 ROWS, FILES = 200_000_000, 16
 # How many groups each query is asked by.
@@ -37,20 +35,8 @@ def measured() -> Iterator[dict[str, Any]]:
             with tempfile.TemporaryDirectory() as cache:
                 # in this order: the second arm fills the cache of the third
                 for arm in ARMS:
-                    yield in_a_process(arm, name, folder, cache)
-
-
-def in_a_process(arm: str, name: str, folder: str, cache: str) -> dict[str, Any]:
-    """What ``child`` says in a process that has done nothing else."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_files", arm, name, folder],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env={**os.environ, "CUDA_CACHE_DISABLE": "1", CACHE: cache},
-    )
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return record
+                    of_worker = {CACHE: cache}
+                    yield in_a_process("benchmarks.first_files", arm, name, folder, **of_worker)
 
 
 def child(arm: str, name: str, folder: str) -> dict[str, Any]:

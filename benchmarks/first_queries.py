@@ -58,18 +58,18 @@ def measured() -> Iterator[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as cache:
             # in this order: the second arm fills the cache of the third
             for arm in ARMS:
-                yield in_a_process(arm, key, spec, cache)
+                yield in_a_process("benchmarks.first_queries", arm, key, spec, cache)
 
 
-def in_a_process(arm: str, key: str, spec: str, cache: str) -> dict[str, Any]:
-    """What ``child`` says in a process that has done nothing else."""
+def in_a_process(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    """The record that a module prints in a process that has done nothing else."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_queries", arm, key, spec, cache],
+        [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         # the driver's own cache would make an empty one of ours look filled
-        env={**os.environ, "CUDA_CACHE_DISABLE": "1"},
+        env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables},
     )
     record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return record
