@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.first_use`` measures three things. Whole queries, each in a process of its
 own (``benchmarks.first_queries``): the first call with an empty kernel cache and with a filled one,
-and a later one. The same from Parquet files on a cluster (``benchmarks.first_files``). And how long
-the kernels of a common query take to compile, side by side (``benchmarks.first_compiling``). The
-file is written after every query.
+and a later one. How long the kernels of a common query take to compile, side by side
+(``benchmarks.first_compiling``). And, where ``--parts`` names ``files``, whole queries from Parquet
+files on a cluster (``benchmarks.first_files``). The file is written after every query.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks import first_compiling, first_files, first_queries
 from benchmarks.machine import commit, provenance
 from benchmarks.report import write
 
-PARTS = ("compiling", "queries", "files")
+PARTS = ("compiling", "queries")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join(PARTS), help="of these and files, by commas")
     parser.add_argument("--rows", type=float, default=first_compiling.ROWS, help="of what compiles")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("first_use.json"))

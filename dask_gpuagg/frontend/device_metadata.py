@@ -14,14 +14,14 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Requested
 
-_INTEGERS = tuple(f"int{bits}" for bits in (8, 16, 32, 64))
-_UNSIGNED = tuple(f"u{name}" for name in _INTEGERS)
-# dtypes of sums in cuDF: 64 bits, signed; pandas' sums of empty frames keep the input's width
+# numbers whose sums have another dtype in cuDF
+_SUMMED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
+# it has 64 bits and a sign; pandas' sums of empty frames keep the input's width
 _WIDE = {
-    **dict.fromkeys(("bool", *_INTEGERS, *_UNSIGNED), "int64"),
+    **dict.fromkeys(("bool", *_SUMMED), "int64"),
     **dict.fromkeys(("boolean", "Int8", "Int16", "Int32"), "Int64"),
     **dict.fromkeys(("UInt8", "UInt16", "UInt32", "UInt64"), "Int64"),
-    **{f"{name}[pyarrow]": "int64[pyarrow]" for name in (*_INTEGERS, *_UNSIGNED)},
+    **{f"{name}[pyarrow]": "int64[pyarrow]" for name in _SUMMED},
 }
 # dtypes of means and the like: cuDF widens floats
 _WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "double[pyarrow]"}
