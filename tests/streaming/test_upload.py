@@ -75,6 +75,21 @@ class Driver:
         return 0
 
 
+class Together(Driver):
+    """Lets each thread wait at its first copy until all threads are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(1)
+        self.own = threading.local()
+
+    def _copy(self, target: int, source: int, size: int, stream: int) -> int:
+        if not hasattr(self.own, "begun"):
+            self.own.begun = True
+            self.barrier.wait(30)
+        return super()._copy(target, source, size, stream)
+
+
 def checked(returned: tuple[Any, ...]) -> Any:
     """As the driver's module has it, without the bindings."""
     if returned[0]:
@@ -192,8 +207,10 @@ def test_copies_in_pieces(lengths: list[int], size: int) -> None:
 
 
 def test_copies_of_several_threads_keep_their_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = Driver()
+    fake = Together()
     made = pinned(monkeypatch, fake, [])
+    # else one thread may have done all before another starts, and uses its own buffers alone
+    fake.barrier = threading.Barrier(made._threads)
     rng = np.random.default_rng(2)
     sources = [rng.integers(0, 256, 64 * 100, dtype=np.uint8) for _ in range(4)]
     targets = [np.zeros_like(source) for source in sources]
