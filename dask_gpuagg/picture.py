@@ -88,9 +88,6 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
         combines = tasks.get("combine", 0)
         under = f"{combines:,} combine, then finalize" if combines else "finalize"
         columns.append(Column(1, "tree", under, True))
-    elif physical.route is Route.RANGES:
-        columns.append(Column(outputs, "exchange", "by ranges of keys, then finalize", True))
-        return [*columns, Column(outputs, "outputs", expected)]
     elif physical.route is Route.EXCHANGE:
         columns.append(Column(physical.pieces, "exchange", "by key hash, then finalize", True))
         if physical.pieces == outputs:

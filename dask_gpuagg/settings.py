@@ -17,7 +17,6 @@ DEFAULTS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml"
 
 CHOICES = {
     "fallback": ("warn", "raise", "silent"),
-    "outputs": ("auto", "dask"),
     "sample": ("auto", "never"),
     "kernel": ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
     "compile": ("background", "wait"),
@@ -44,8 +43,6 @@ class Settings:
     enabled: bool | None
     fallback: str
     chunk: ChunkLimit
-    outputs: str
-    output_bytes: int | None
     sample: str
     kernel: str
     compile: str
@@ -184,15 +181,6 @@ def _chunk(value: Any) -> ChunkLimit:
         raise ValueError('auto, a number of partitions from 1 on, or bytes such as "4GB"') from None
 
 
-def _output_bytes(value: Any) -> int | None:
-    if value == "auto":
-        return None
-    size = _bytes(value)
-    if size is None:
-        raise ValueError('auto, a number of bytes above 0, or text such as "100MB"')
-    return size
-
-
 def _as_given(value: Any) -> Any:
     return value
 
@@ -217,7 +205,6 @@ def _bytes(value: Any) -> int | None:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "enabled": _enabled,
     "chunk": _chunk,
-    "output_bytes": _output_bytes,
     "kernel_cache": _as_given,
     "pool": _pool,
     "deterministic": _deterministic,

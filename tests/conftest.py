@@ -45,7 +45,6 @@ SAMPLED = (
     "correctness/test_keys.py",
     "correctness/test_numerics.py",
     "engines/host/test_update.py",
-    "frontend/test_sorted_outputs.py",
 )
 # Fixtures that start processes.
 CLUSTERS = {"cluster", "client", "small"}

@@ -11,39 +11,21 @@ import dask.dataframe as dd
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import FrameBase
-from dask.dataframe.dask_expr._concat import Concat, ConcatIndexed, StackPartition
-from dask.dataframe.dask_expr._expr import (
-    BlockwiseHead,
-    MapOverlapAlign,
-    MaybeAlignPartitions,
-    RenameSeries,
-    ResetIndex,
-    ToFrame,
-)
+from dask.dataframe.dask_expr._expr import RenameSeries, ResetIndex, ToFrame
 from dask.dataframe.dask_expr._reductions import TreeReduce
-from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
-from dask_gpuagg.frontend.alignment import PARTITION_WISE
 from dask_gpuagg.frontend.partitioned_by import RELABELLING
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
 _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     (Expr, "lower_once", ["self", "lowered"]),
-    (G.GroupByApplyConcatApply, "_tune_down", ["self"]),
-    (G.GroupByReduction, "_tune_down", ["self"]),
-    *((kind, "_tune_down", ["self"]) for kind in PARTITION_WISE),
     (
         G.GroupBy,
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
-    (FrameBase, "__dask_postpersist__", ["self"]),
-    (FrameBase, "persist", ["self", "fuse", "kwargs"]),
-    *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
-    (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
@@ -68,26 +50,9 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         G.SingleAggregation,
         ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
     ),
-    # constructed by position
-    (
-        StackPartition,
-        [
-            *("join", "ignore_order", "axis", "ignore_unknown_divisions"),
-            *("interleave_partitions", "_kwargs"),
-        ],
-    ),
-    (BlockwiseHead, ["frame", "n", "npartitions", "safe"]),
-    (ConcatIndexed, ["ignore_order", "_kwargs", "axis", "join"]),
     (ToFrame, ["frame", "name"]),
     (ResetIndex, ["frame", "drop", "name"]),
     (RenameSeries, ["frame", "index", "sorted_index"]),
-    (
-        RearrangeByColumn,
-        [
-            *("frame", "partitioning_index", "npartitions_out", "ignore_index", "method"),
-            *("options", "index_shuffle", "original_partitioning_index"),
-        ],
-    ),
     # with one operand of ours after Dask's
     (
         TreeReduce,

@@ -4,9 +4,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
 
 * ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
   group-by aggregation is offered to the planner there, and everything about the collection
-  API, metadata, divisions and column projection stays Dask's own;
-* ``_tune_down`` of the two logical base classes, where Dask chooses ``split_out``, and of
-  partition-wise nodes, which make the group-bys that they combine choose the same;
+  API, metadata, divisions, column projection and the number of output partitions stays Dask's own;
 * the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
   ``partitioned_by.py``);
 * their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
@@ -25,55 +23,33 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
-from dask.dataframe.dask_expr._expr import Partitions
-from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.alignment import PARTITION_WISE, decide_together, runs_beside_stock
-from dask_gpuagg.frontend.by_labels import COMBINING, by_labels, own_hash
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
-from dask_gpuagg.frontend.promised_outputs import (
-    LOOPS,
-    decide_by_promise,
-    on_decided,
-    on_one,
-    persist,
-    postpersist,
-    with_decided_inputs,
-)
+from dask_gpuagg.frontend.placement import Placement, placement_of
 from dask_gpuagg.frontend.readers import token
-from dask_gpuagg.frontend.row_order import by_position, in_order
-from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
-from dask_gpuagg.frontend.staying import stay_right
 from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.planning.lower import choose_outputs, physical, route
+from dask_gpuagg.planning.lower import physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
 from dask_gpuagg.settings import settings
 
-# Key in the cache of one lowering; no node has such a name. Its value: the names of group-bys that
-# run stock because they are combined with one that does, each with the planner's error, if any.
-_STOCK_ONLY = "dask_gpuagg: stock only"
-# key in the same cache of the first node that was lowered: the root of the query
+# keys in Dask's cache of one lowering, where no node has such a name: the first node that was
+# lowered, the root of the query, and what its group-bys need to know of each other
 _ROOT = "dask_gpuagg: root"
-
-
-# key in the same cache of the names of group-bys whose groups cuDF takes by position
-_IN_ORDER = "dask_gpuagg: in order"
+_PLACEMENT = "dask_gpuagg: placement"
 
 # nodes whose metadata Dask makes by running them on made-up rows
 _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
@@ -81,105 +57,53 @@ _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByRedu
 
 def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
-    found: list[Hook] = [
+    wrapped: list[Hook] = [
         (Expr, "lower_once", _lower_once),
-        *((kind, "_tune_down", _tune_several) for kind in (*PARTITION_WISE, Partitions, Merge)),
-        (FrameBase, "persist", persist),
-        *((owner, "__dask_postpersist__", postpersist) for owner in (DataFrame, Series)),
-        *((owner, name, on_decided) for owner, name in LOOPS),
-        *((owner, "median", on_one) for owner in (DataFrame, Series)),
-        (G.GroupByApplyConcatApply, "_tune_down", _tune_down),
-        (G.GroupByReduction, "_tune_down", _tune_down),
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, MAPPING, carried) for kind in RELABELLING),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
         (ReadParquetFSSpec, "__dask_tokenize__", token),
-        (G.GroupBy, "aggregate", with_outputs(aggregate)),
+        (G.GroupBy, "aggregate", aggregate),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
     ]
-    found += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
+    wrapped += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(METHODS & vars(owner).keys()):
-            found.append((owner, name, with_outputs(functools.partial(method, name))))
-    return found
+            wrapped.append((owner, name, functools.partial(method, name)))
+    return wrapped
 
 
 def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]) -> Any:
     if self._name in lowered:
         return original(self, lowered)
-    # parents are lowered before their children and pass decisions on in Dask's cache
     root = lowered.setdefault(_ROOT, self)
     if root is self:
-        lowered[_IN_ORDER] = _in_order(self)
-    stock_only = lowered.setdefault(_STOCK_ONLY, {})
-    stock_only.update(_stock_only(self))
-    made: Expr | None = None
+        lowered[_PLACEMENT] = placement_of(root)
+    planned: Expr | None = None
     if logical.is_aggregation(self):
-        made = _planned(self, stock_only, lowered, root)
-    elif isinstance(self, SortedOutputs):
-        made = _divided(self, lowered, root)
-    elif isinstance(self, COMBINING):
-        made = by_labels(self, stock_only)
+        planned = _planned(self, lowered[_PLACEMENT], lowered, root)
     elif isinstance(self, G.Head):
         note_fallback(self._name, call_of(self), NOT_OURS)
-    if made is not None:
-        return lowered.setdefault(self._name, made.lower_once(lowered))
+    if planned is not None:
+        return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
 
 
-def _divided(node: SortedOutputs, lowered: dict[str, Any], root: Expr) -> Expr | None:
-    """The outputs of a sorted result; ``None`` where only Dask's own nodes may be used."""
-    if logical.is_aggregation(node.frame):
-        return _planned(node.frame, {}, lowered, root, node.outputs)
-    if not looking.get() and cluster_problem() is not None:
-        return None
-    return GroupByDivided(node.frame, node.outputs) if node.frame.npartitions == 1 else None
-
-
-def _stock_only(node: Any) -> dict[str, Exception | None]:
-    """Names of group-bys below a node that stock Dask has to run; the error that is the reason."""
-    try:
-        return dict.fromkeys(runs_beside_stock(node, by_position(node)))
-    except Exception as error:
-        # it is unknown which of them are combined, and the planner may place groups in other
-        # outputs than stock Dask does
-        return {below._name: error for below in node.walk() if logical.is_aggregation(below)}
-
-
-def _in_order(root: Expr) -> set[str]:
-    try:
-        return in_order(root)
-    except Exception:
-        # all of them: an order costs time alone, and reading a group-by again tells the error
-        return {below._name for below in root.walk() if logical.is_aggregation(below)}
-
-
-def _planned(
-    expr: Any,
-    stock_only: dict[str, Exception | None],
-    lowered: dict[str, Any],
-    root: Expr,
-    outputs: int = 0,
-) -> Expr | None:
-    """The physical nodes of a logical group-by, or ``None`` for stock Dask.
-
-    With ``outputs`` of a sorted result each has a range of the keys.
-    """
+def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Expr) -> Expr | None:
+    """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     settings()  # an invalid setting is an error for the user, not a reason to fall back
     try:
         # a query that is only explained is not sent to a cluster
         problem = None if looking.get() else cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
-        if expr._name in stock_only:
-            raise stock_only[expr._name] or Unsupported(
-                "it is combined with a group-by that stock Dask runs"
-            )
+        if expr._name in placement.stock_only:
+            raise placement.stock_only[expr._name]
         query = _with_objects(logical.read(expr))
-        decision = ranges_for(outputs) if outputs else route(query, expr)
-        if expr._name in lowered.get(_IN_ORDER, ()):
+        decision = route(query, expr)
+        if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
         query = _on_lowered(query, lowered)
@@ -188,8 +112,8 @@ def _planned(
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         planned = physical(query, decision)
-        if planned.npartitions > 1 and own_hash(query.plan.keys):
-            stay_right()
+        if planned.npartitions != decision.outputs:
+            raise AssertionError(f"{planned.npartitions} outputs, {decision.outputs} announced")
     except Unsupported as refusal:
         seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
@@ -295,57 +219,13 @@ def _mapping(original: Callable[..., Any], self: Any) -> Any:
     return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
 
 
-def _tune_several(original: Callable[..., Any], self: Any) -> Any:
-    decided = None
-    try:
-        decided = decide_by_promise(self)
-        decided = decide_together(self) if decided is None else decided
-    except UnsupportedGroupBy:
-        raise
-    except Exception as error:
-        for below in self.walk():
-            if logical.is_aggregation(below):
-                _note_open(below, error)
-    return original(self) if decided is None else decided
-
-
-def _tune_down(original: Callable[..., Any], self: Any) -> Any:
-    if not logical.is_aggregation(self):
-        return original(self)
-    if self.operand("split_out") is not None:
-        return None
-    settings()
-    try:
-        expr = with_decided_inputs(self)
-        query = logical.read(expr)
-        decided = expr.substitute_parameters({"split_out": choose_outputs(query)})
-        logical.keep(decided, expr, query)
-    except Unsupported:
-        # lowering is refused for the same reason, and reports it
-        return original(self)
-    except UnsupportedGroupBy:
-        raise
-    except Exception as error:
-        _note_open(self, error)
-        return original(self)
-    return decided
-
-
-def _note_open(expr: Any, error: Exception) -> None:
-    """Report an error of the planner; Dask's rule chooses the number of outputs instead."""
-    reason = f"the planner failed: {error!r}"
-    how = "has the number of outputs that Dask chooses"
-    note_fallback(expr._name, logical.describe(expr), reason, cause=error, how=how)
-
-
 def _init(
     original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
 ) -> None:
     # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
-            wrapper = with_outputs(functools.partial(aggregate_cudf, owner))
-            install_late(owner, "aggregate", wrapper)
+            install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
     if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
         # cuDF's group-by refuses it, even for metadata
         _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))

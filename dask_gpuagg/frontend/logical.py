@@ -59,29 +59,6 @@ def describe(expr: Any) -> str:
     return ".agg(...)"
 
 
-# attribute of a node: the settings by which it was read, and what was read
-_READ = "_gpuagg_read"
-
-
-def keep(decided: Any, expr: Any, query: GroupByQuery) -> None:
-    """Keep what was read of a node for a copy of it with another ``split_out``.
-
-    Dask lowers the copy next: it has the same metadata, and is the same query.
-
-    Parameters
-    ----------
-    decided, expr : Expr
-        The copy and the node.
-    query : GroupByQuery
-    """
-    vars(decided).update({"_meta": expr._meta, _READ: (settings(), query)})
-
-
-def _kept(expr: Any) -> GroupByQuery | None:
-    by_settings, query = vars(expr).get(_READ, (None, None))
-    return query if by_settings is settings() else None
-
-
 def read(expr: Any) -> GroupByQuery:
     """Read a logical group-by aggregation.
 
@@ -99,9 +76,6 @@ def read(expr: Any) -> GroupByQuery:
     Unsupported
         With the first reason why our plan cannot run it.
     """
-    known = _kept(expr)
-    if known is not None:
-        return known
     keys, columns, requested = _parts(expr)
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),

@@ -8,14 +8,13 @@ partials in the tasks that make them.
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import pandas as pd
 from dask._task_spec import Task, TaskRef
 
 from dask_gpuagg.planning.chunks import Chunks, Sent
-from dask_gpuagg.planning.nodes import Quiet, Reduction, merged, unknown
+from dask_gpuagg.planning.nodes import Quiet, Reduction, merged, taken_apart, unknown
 from dask_gpuagg.tasks.tasks import (
     gpuagg_chunk,
     gpuagg_chunk_direct,
@@ -82,10 +81,7 @@ class GroupByChunkDirect(OfChunks):
         whole = (f"gpuagg_chunk-{self.deterministic_token}", 0)
         given["outputs"] = self.outputs
         layer[whole] = chunk_task(whole, gpuagg_chunk_outputs, self.chunks, 0, **given)
-        for j in range(self.outputs):
-            key = (self._name, j)
-            layer[key] = Task(key, operator.getitem, TaskRef(whole), j)
-        return layer
+        return layer | taken_apart(whole, self._name, self.outputs)
 
 
 class GroupByChunkExchange(OfChunks):

@@ -12,23 +12,22 @@ from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.planning.merge_size import size_of
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
     GroupByCombined,
     GroupByDirect,
+    GroupByDivide,
     GroupByExchange,
     GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
     GroupByPieces,
-    GroupBySelect,
     GroupByTree,
     cuts_first,
 )
-from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
 from dask_gpuagg.states import STATES
@@ -82,9 +81,6 @@ class Physical:
             return f"none: one task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
-        if self.route is Route.RANGES:
-            outputs = f"{outputs}, by ranges of keys"
-            return f"exchange of {_counted(self.partials, 'partial')} into {outputs}"
         if self.route is Route.EXCHANGE:
             text = f"exchange of {_counted(self.partials, 'partial')} into {self.pieces:,}"
             if self.pieces != self.outputs:
@@ -119,8 +115,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     route, pieces, reason = Route.ALIGNED, 0, ""
     if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
         route, partials = Route.DIRECT, 0
-    elif GroupByRanges in kinds:
-        route = Route.RANGES
     elif exchange is not None:
         route = Route.EXCHANGE
         pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
@@ -130,8 +124,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         reason = kinds[GroupByNarrowed].decision.reason
     elif kinds.keys() & {GroupByTree, GroupByCombined, TreeReduce}:
         route = Route.TREE
-    if GroupByDivided in kinds:
-        reason = f"{decision.reason}; {without_ranges(query)}"
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
         for step, number in _tasks(node):
@@ -184,12 +176,6 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
-        case GroupByRanges():
-            parts = node.frame.npartitions
-            moved = parts * node.outputs + parts * cuts_first(node._meta)
-            return [("exchange", 2 * parts + 1 + moved), ("finalize", node.outputs)]
-        case GroupByDivided():
-            return [("divide", 1 + node.outputs)]
         case GroupByCombined():
             return [("combine", len(node._layer()))]
         case TreeReduce():  # of the first or last rows of groups
@@ -217,8 +203,8 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("finalize", node.npartitions)]
         case GroupByGather():
             return [("gather", node.outputs)]
-        case GroupBySelect():
-            return [("divide", node.outputs)]
+        case GroupByDivide():
+            return [("divide", 1 + node.outputs)]
         case Repartition():
             return [("gather", node.npartitions)]
         case _:  # a shuffle of Dask's: it sends and receives

@@ -23,29 +23,28 @@ from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
 from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
+from dask_gpuagg.planning.merge_size import (
+    BYTES_ON_HOST,
+    PIECES_OF_A_GPU,
+    bytes_of_a_group,
+    merge_size,
+)
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
     GroupByCombined,
     GroupByDirect,
+    GroupByDivide,
     GroupByExchange,
     GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
     GroupByPieces,
-    GroupBySelect,
     GroupByTree,
-)
-from dask_gpuagg.planning.output_size import (
-    BYTES_ON_HOST,
-    OUTPUTS_OF_A_GPU,
-    bytes_of_a_group,
-    output_size,
 )
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
-from dask_gpuagg.planning.ranges import GroupByDivided, GroupByRanges, without_ranges
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
+from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.tasks import PARTITION
@@ -54,27 +53,23 @@ from dask_gpuagg.tasks.tasks import PARTITION
 _PIECES_OF_PAIRS = 8
 
 
-def choose_outputs(query: GroupByQuery) -> Routing:
+def choose_route(query: GroupByQuery, outputs: int) -> Routing:
     """Decide on tree or exchange where the user left ``split_out`` open.
 
     Parameters
     ----------
     query : GroupByQuery
+    outputs : int
+        As many as Dask announced.
 
     Returns
     -------
     Routing
     """
-    if query.plan.sort:
-        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
-    if settings().outputs == "dask":
-        outputs = G._adjust_split_out_for_group_keys(query.frame.npartitions, query.by)
-        kind = Route.TREE if outputs == 1 else Route.EXCHANGE
-        return Routing(kind, outputs, "gpuagg.outputs is 'dask'")
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1:
-        return Routing(Route.TREE, 1, "one task takes all partitions")
-    size = output_size(query, None if chunks is None else chunks.workers)
+        return Routing(Route.TREE, outputs, "one task takes all partitions")
+    size = merge_size(query, None if chunks is None else chunks.workers)
     if chunks is None or engine_name(query.meta) != DEVICE:
         estimate = estimate_groups(query, size.groups)
     else:
@@ -84,27 +79,23 @@ def choose_outputs(query: GroupByQuery) -> Routing:
         else:
             estimate = estimate_groups(query, size.groups, chunks)
         if estimate.groups is None:
-            return _of_gpus(chunks.workers, estimate.how)
-    npartitions = query.frame.npartitions
-    if estimate.groups is None and npartitions > FEW_PARTITIONS:
-        # narrow Parquet files will be read several at a time
-        npartitions = query.frame.rewrite(kind="tune", rewritten={}).npartitions
-    decision = decide(estimate, npartitions, size)
+            return _of_gpus(chunks.workers, estimate.how, outputs)
+    decision = decide(estimate, query.frame.npartitions, size, outputs)
     if estimate.pair_bytes is None:
         return decision
     reason = f"{decision.reason}; about {format_bytes(estimate.pair_bytes)} of distinct pairs"
     return replace(decision, reason=reason, pair_bytes=estimate.pair_bytes)
 
 
-def _of_gpus(number: int, how: str) -> Routing:
+def _of_gpus(number: int, how: str, outputs: int) -> Routing:
     """The decision for chunks of GPUs of which no more is known."""
     if number == 1:
-        return Routing(Route.TREE, 1, f"one GPU has all groups; {how}")
-    return Routing(Route.EXCHANGE, number, f"an output for each GPU; {how}")
+        return Routing(Route.TREE, outputs, f"one GPU has all groups; {how}")
+    return Routing(Route.EXCHANGE, outputs, f"a piece for each GPU; {how}", pieces=number)
 
 
 def route(query: GroupByQuery, expr: Any) -> Routing:
-    """The decision for a query about to be lowered: the user's, Dask's, or ours.
+    """Decide how the partials of a query reach the outputs that Dask announced.
 
     Parameters
     ----------
@@ -123,39 +114,42 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
         # is above the number of partitions
         outputs = max(expr.npartitions, 1)
-        if outputs > 1 and _is_partitioned(expr, query.plan.dropna):
-            return Routing(Route.ALIGNED, outputs, "the input is partitioned by the keys")
         kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
-        return Routing(kind, outputs, "whole groups are brought together")
+        decision = Routing(kind, outputs, "whole groups are brought together")
+        is_aligned = outputs > 1 and _is_partitioned(expr, query.plan.dropna, outputs)
+        return _aligned(decision) if is_aligned else decision
     if query.plan.sort:
         return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
     split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
-    if isinstance(split_out, Routing):
-        decision = split_out
-    elif split_out is None:
-        decision = Routing(Route.TREE, 1, "lowered without Dask's tuning step")
-    else:
-        outputs = expr.split_out
-        if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
-            raise Unsupported(f"split_out={outputs!r} is no number of outputs")
-        outputs = npartitions if outputs is True else int(outputs)
-        kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+    if split_out is None:
+        return Routing(Route.TREE, 1, "lowered without Dask's tuning step")
+    outputs = expr.split_out
+    if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
+        raise Unsupported(f"split_out={outputs!r} is no number of outputs")
+    outputs = npartitions if outputs is True else int(outputs)
+    if (outputs > 1 or split_out is True) and _is_partitioned(expr, query.plan.dropna, outputs):
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
-        decision = Routing(kind, outputs, how)
-    if decision.route is Route.EXCHANGE and _is_partitioned(expr, query.plan.dropna):
-        reason = f"the input is partitioned by the keys; {decision.reason}"
-        return replace(decision, route=Route.ALIGNED, reason=reason)
-    return decision
+        return _aligned(Routing(Route.EXCHANGE, outputs, how))
+    if callable(split_out):
+        return choose_route(query, outputs)
+    kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+    return Routing(kind, outputs, f"split_out={split_out} was asked for")
 
 
-def _is_partitioned(expr: Any, dropna: bool) -> bool:
-    """Whether the rows of each key are in one partition of the input.
+def _aligned(decision: Routing) -> Routing:
+    reason = f"the input is partitioned by the keys; {decision.reason}"
+    return replace(decision, route=Route.ALIGNED, reason=reason)
+
+
+def _is_partitioned(expr: Any, dropna: bool, outputs: int) -> bool:
+    """Whether the rows of each key are in one partition of the input, which has enough of them.
 
     Dask takes the result of any merge for partitioned by the keys of both sides. But where it sends
     one side to all partitions of the other, these stay as they were, and rows without a partner
     have null keys in all partitions.
     """
-    return not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)
+    has_enough = expr.frame.npartitions >= outputs
+    return has_enough and not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)
 
 
 def _is_scattered(node: Any, dropna: bool) -> bool:
@@ -183,12 +177,6 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
-    if decision.route is Route.RANGES:
-        if without_ranges(query) is None:
-            partials = _partials(query, query.chunks)
-            return GroupByRanges(partials, plan, query.meta, outputs, decision)
-        one = physical(query, replace(decision, route=Route.TREE, outputs=1))
-        return GroupByDivided(one, outputs)
     partial: Expr
     if query.finest is not None:
         return _folded(replace(query, plan=query.finest), query, decision)
@@ -203,17 +191,16 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
     stays = narrowed(query, decision)
     if stays is not None:
-        return GroupBySelect(stays, plan, query.meta, outputs) if outputs > 1 else stays
+        return _divided(stays, query, outputs)
     if _must_complete_at_once(query):
-        partial = _partials(query, chunks)
-        whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
-        return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
+        return _divided(_tree(query, decision), query, outputs)
     spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
     if decision.route is Route.TREE and not spread:
-        partial = _partials(query, chunks)
-        return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+        return _divided(_tree(query, decision), query, outputs)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
-    buckets = max(outputs, _pieces_of_rows(query, decision, chunks)) if spread else outputs
+    buckets = max(outputs, decision.pieces)
+    if spread:
+        buckets = max(buckets, _pieces_of_rows(query, decision, chunks))
     if plan.sort and outputs == 1:
         gathered = replace(query, plan=replace(plan, gathered=True))
         exchanged = _exchange(gathered, decision, chunks, buckets)
@@ -224,6 +211,17 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if buckets == outputs:
         return exchanged
     return GroupByGather(exchanged, plan, query.meta, outputs)
+
+
+def _tree(query: GroupByQuery, decision: Routing) -> Expr:
+    """All groups in one output."""
+    partials = _partials(query, query.chunks)
+    return GroupByTree.build(partials, query.plan, query.meta, query.split_every, decision)
+
+
+def _divided(whole: Expr, query: GroupByQuery, outputs: int) -> Expr:
+    """One finished output as the number of outputs that Dask announced."""
+    return GroupByDivide(whole, query.plan, query.meta, outputs) if outputs > 1 else whole
 
 
 def _folded(finest: GroupByQuery, query: GroupByQuery, decision: Routing) -> Expr:
@@ -303,7 +301,7 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
     expected = (decision.groups or 0) * bytes_of_a_group(query)
     if not memory or expected <= memory // CHUNKS_OF_A_GPU:
         return chunks
-    return chunks.divided(expected * OUTPUTS_OF_A_GPU // memory)
+    return chunks.divided(expected * PIECES_OF_A_GPU // memory)
 
 
 def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:

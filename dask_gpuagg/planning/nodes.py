@@ -35,13 +35,13 @@ from dask_gpuagg.tasks.tasks import (
     gpuagg_combine,
     gpuagg_cut,
     gpuagg_direct,
+    gpuagg_divide,
     gpuagg_finalize,
     gpuagg_fold,
     gpuagg_gather,
     gpuagg_merge,
     gpuagg_partial,
     gpuagg_pieces,
-    gpuagg_select,
     gpuagg_split,
     pieces_table,
 )
@@ -324,22 +324,26 @@ class GroupByGather(Reduction):
         return layer
 
 
-class GroupBySelect(Reduction):
+class GroupByDivide(Reduction):
     """A finished output divided by key hash into several."""
 
     _parameters = ["frame", "plan", "_meta", "outputs"]
-    _prefix = "gpuagg_select"
+    _prefix = "gpuagg_output"
 
     def _divisions(self) -> tuple[None, ...]:
         return unknown(self.outputs)
 
     def _layer(self) -> dict[Any, Task]:
         whole = TaskRef((self.frame._name, 0))
-        layer = {}
-        for j in range(self.outputs):
-            key = (self._name, j)
-            layer[key] = Task(key, gpuagg_select, whole, self.plan, (j, self.outputs))
-        return layer
+        divided = (f"gpuagg_divide-{self.deterministic_token}", 0)
+        layer = {divided: Task(divided, gpuagg_divide, whole, self.plan, self.outputs)}
+        return layer | taken_apart(divided, self._name, self.outputs)
+
+
+def taken_apart(divided: Any, name: str, outputs: int) -> dict[Any, Task]:
+    """The tasks that take the outputs out of the list of them."""
+    keys = [(name, j) for j in range(outputs)]
+    return {key: Task(key, operator.getitem, TaskRef(divided), key[1]) for key in keys}
 
 
 def unknown(npartitions: int) -> tuple[None, ...]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 
 from dask.utils import format_bytes
 
 from dask_gpuagg.planning.groups import GroupEstimate
-from dask_gpuagg.planning.output_size import OutputSize
+from dask_gpuagg.planning.merge_size import MergeSize
 
 # Dask's limit: up to this number of partitions it reduces by a tree
 FEW_PARTITIONS = 15
@@ -23,7 +22,6 @@ class Route(enum.Enum):
 
     TREE = "tree"
     EXCHANGE = "exchange"
-    RANGES = "ranges"
     ALIGNED = "aligned"
     DIRECT = "direct"
     NARROWED = "narrowed"
@@ -31,15 +29,13 @@ class Route(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Route and number of outputs, with the reason.
-
-    It can be used as ``split_out`` of Dask: calling it returns the number of outputs.
+    """Route of the partials to the outputs that Dask announced, with the reason.
 
     Attributes
     ----------
     route : Route
     outputs : int
-        Number of output partitions.
+        Number of output partitions, as Dask announced it.
     reason : str
         Why, for ``explain()``.
     groups : int, optional
@@ -48,6 +44,9 @@ class Routing:
         Whether there are at most that many.
     pair_bytes : int, optional
         Bytes of the distinct pairs that are merged, where a sample tells.
+    pieces : int
+        Tasks that merge the groups of an exchange, before their results are gathered in the
+        outputs; never fewer than those.
     """
 
     route: Route
@@ -56,10 +55,7 @@ class Routing:
     groups: int | None = None
     bound: bool = False
     pair_bytes: int | None = None
-
-    def __call__(self, npartitions: int) -> int:
-        """The number of outputs, as Dask asks a callable ``split_out`` for it."""
-        return self.outputs
+    pieces: int = 1
 
     def __dask_tokenize__(self) -> str:
         return repr(self)
@@ -69,7 +65,7 @@ class Routing:
         return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
 
 
-def decide(estimate: GroupEstimate, npartitions: int, size: OutputSize) -> Routing:
+def decide(estimate: GroupEstimate, npartitions: int, size: MergeSize, outputs: int) -> Routing:
     """Choose tree or exchange for a query whose ``split_out`` the user left open.
 
     Parameters
@@ -78,7 +74,9 @@ def decide(estimate: GroupEstimate, npartitions: int, size: OutputSize) -> Routi
         What is known about the number of groups.
     npartitions : int
         Input partitions.
-    size : OutputSize
+    size : MergeSize
+    outputs : int
+        As many as Dask announced.
 
     Returns
     -------
@@ -86,18 +84,17 @@ def decide(estimate: GroupEstimate, npartitions: int, size: OutputSize) -> Routi
     """
     groups = estimate.groups
     if npartitions == 1:
-        return Routing(Route.TREE, 1, "one input partition", groups, estimate.bound)
+        return Routing(Route.TREE, outputs, "one input partition", groups, estimate.bound)
     if groups is None:
         if npartitions <= FEW_PARTITIONS:
             reason = f"{npartitions} partitions are few; {estimate.how}"
-            return Routing(Route.TREE, 1, reason)
-        outputs = math.ceil(npartitions / FEW_PARTITIONS)
+            return Routing(Route.TREE, outputs, reason)
         return Routing(Route.EXCHANGE, outputs, f"many partitions; {estimate.how}")
-    outputs = min(npartitions, size.outputs(groups))
+    pieces = min(npartitions, size.pieces_of(groups))
     bound = "at most" if estimate.bound else "about"
-    if outputs <= 1:
+    if pieces <= 1:
         reason = f"{bound} {groups:,} groups ({estimate.how})"
-        return Routing(Route.TREE, 1, reason, groups, estimate.bound)
-    nbytes, most = format_bytes(groups * size.row_bytes), format_bytes(size.most)
-    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); an output has at most {most}"
-    return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound)
+        return Routing(Route.TREE, outputs, reason, groups, estimate.bound)
+    nbytes, most = format_bytes(groups * size.row_bytes), format_bytes(size.merged)
+    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); one task merges up to {most}"
+    return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound, pieces=pieces)

@@ -20,6 +20,7 @@ from dask.base import get_scheduler, tokenize
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
+from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cache import Cache
@@ -30,8 +31,8 @@ from dask_gpuagg.planning.chunk_nodes import chunk_task
 from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
 from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
+from dask_gpuagg.planning.merge_size import size_of
 from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled
-from dask_gpuagg.planning.output_size import size_of
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import FEW_PARTITIONS
 from dask_gpuagg.reporting.fallbacks import note_fallback
@@ -64,6 +65,7 @@ def estimate_groups(
     -------
     GroupEstimate
     """
+    query = _unfused(query)
     bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
     pairs = _pairs_to_count(query)
     if bound.groups is None:
@@ -76,6 +78,15 @@ def estimate_groups(
     if not pairs:
         return bound
     return replace(bound, pair_bytes=_of_sample(query, chunks, pairs, bound.how).pair_bytes)
+
+
+def _unfused(query: GroupByQuery) -> GroupByQuery:
+    """The query on single files, where Dask reads several narrow ones as one partition."""
+    roots = [query.frame, *query.by]
+    for i, root in enumerate(roots):
+        for node in root.find_operations(FusedIO) if isinstance(root, Expr) else ():
+            roots[i] = roots[i].substitute(node, node.operand("_expr"))
+    return replace(query, frame=roots[0], by=roots[1:])
 
 
 def _of_sample(

@@ -151,14 +151,7 @@ def gpuagg_chunk_outputs(
 ) -> list[Any]:
     """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
     whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
-    with task(plan, "divide") as done:
-        divided: list[Any] = tried(
-            whole,
-            "dividing an output",
-            lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
-        )
-        done.saw(engine_name(whole), len(whole), len(whole))
-        return divided
+    return gpuagg_divide(whole, plan, outputs)
 
 
 def inputs_there(
@@ -294,16 +287,16 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         )
 
 
-def gpuagg_select(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """Task: the groups of a finished output that belong to one of several outputs."""
+def gpuagg_divide(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """Task: one finished output to several, by key hash."""
     with task(plan, "divide") as done:
-        made = tried(
+        divided: list[Any] = tried(
             whole,
             "dividing an output",
-            lambda: engine_of(whole).output_of_bucket(whole, plan, bucket),
+            lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
         )
-        done.saw(engine_name(whole), len(whole), len(made))
-        return made
+        done.saw(engine_name(whole), len(whole), len(whole))
+        return divided
 
 
 def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:

@@ -29,8 +29,6 @@ from tests.running import ROOT, run_python
 
 PATCHED = [
     (Expr, "lower_once"),
-    (G.GroupByApplyConcatApply, "_tune_down"),
-    (G.GroupByReduction, "_tune_down"),
     (G.GroupBy, "aggregate"),
 ]
 STOCK = {(owner, name): owner.__dict__[name] for owner, name in PATCHED}
@@ -271,14 +269,14 @@ class TestThreads:
 
     def test_explaining_plans_nobody_elses_query(self, ddf, monkeypatch):
         inside, looked = threading.Event(), threading.Event()
-        choose = hook.choose_outputs
+        choose = hook.route
 
-        def slow(query):
+        def slow(query, expr):
             inside.set()
             assert looked.wait(60)
-            return choose(query)
+            return choose(query, expr)
 
-        monkeypatch.setattr(hook, "choose_outputs", slow)
+        monkeypatch.setattr(hook, "route", slow)
         with ThreadPoolExecutor(1) as pool:
             explained = pool.submit(dask_gpuagg.explain, sums(ddf))
             assert inside.wait(60)
@@ -447,8 +445,8 @@ class TestVersions:
         assert not dask_gpuagg.is_enabled()
 
     def test_other_signatures_are_refused_and_nothing_changed(self, monkeypatch):
-        monkeypatch.setattr(G.GroupByReduction, "_tune_down", lambda self, more: None)
-        with pytest.raises(RuntimeError, match=r"internals.*GroupByReduction\._tune_down"):
+        monkeypatch.setattr(Expr, "lower_once", lambda self, more: None)
+        with pytest.raises(RuntimeError, match=r"internals.*Expr\.lower_once"):
             dask_gpuagg.enable()
         monkeypatch.undo()
         assert not patched()

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend import hook, logical, watching
+from dask_gpuagg.frontend import hook, logical, placement, watching
 from dask_gpuagg.planning import query as query_module
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 
@@ -170,44 +170,6 @@ class TestFallback:
             got = ddf.groupby("k")[columns].sum().compute()
         pd.testing.assert_frame_equal(got.sort_index(), frame().groupby("k")[columns].sum())
 
-    def test_a_bug_in_the_estimate_costs_no_answer(self, ddf, monkeypatch):
-        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
-        dask_gpuagg.enable()
-        tally.reset()
-        with pytest.warns(FallbackWarning, match=r"outputs that Dask chooses.*a bug") as caught:
-            got = ddf.groupby("k").w.max().compute()
-        assert len(caught) == 1
-        pd.testing.assert_series_equal(got.sort_index(), frame().groupby("k").w.max())
-        assert any("a bug" in reason for reason in tally.reasons())
-
-    def test_a_bug_in_the_estimate_is_an_error_in_tests(self, ddf, monkeypatch):
-        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
-        dask_gpuagg.enable()
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(UnsupportedGroupBy, match="a bug") as caught,
-        ):
-            ddf.groupby("k").w.max().compute()
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-    def test_explain_reports_no_bug_as_a_fallback(self, ddf, monkeypatch):
-        monkeypatch.setattr(hook, "choose_outputs", broken("a bug"))
-        tally.reset()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FallbackWarning)
-            dask_gpuagg.explain(ddf.groupby("k").w.max())
-        assert not tally.fallbacks
-
-    @pytest.mark.parametrize("policy", ["warn", "raise"])
-    def test_a_bug_in_finding_partners(self, ddf, monkeypatch, policy):
-        monkeypatch.setattr(hook, "decide_together", broken("a bug"))
-        dask_gpuagg.enable()
-        expected = pytest.raises if policy == "raise" else pytest.warns
-        error = UnsupportedGroupBy if policy == "raise" else FallbackWarning
-        with dask.config.set({"gpuagg.fallback": policy}), expected(error, match="a bug"):
-            got = combined(ddf).compute()
-            pd.testing.assert_series_equal(got.sort_index(), combined(frame()))
-
     @pytest.mark.parametrize("split_out", [1, 3])
     def test_beside_a_group_by_that_stock_dask_runs(self, ddf, split_out):
         def query(f, **options):
@@ -225,9 +187,7 @@ class TestFallback:
         beside = ["it is combined with a group-by that stock Dask runs"]
         assert others == ([] if split_out == 1 else beside)
 
-    @pytest.mark.parametrize(
-        ("where", "low"), [("hook.runs_beside_stock", 8), ("logical.refusals", 9)]
-    )
+    @pytest.mark.parametrize(("where", "low"), [("placement._place", 8), ("logical.refusals", 9)])
     def test_a_bug_beside_stock_becomes_a_fallback(self, ddf, monkeypatch, where, low):
         monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken(f"a bug in {where}"))
         dask_gpuagg.enable()
@@ -239,7 +199,7 @@ class TestFallback:
         with dask.config.set({"gpuagg.fallback": "silent"}):
             assert not runs_planned(query)
 
-    @pytest.mark.parametrize("where", ["hook.runs_beside_stock", "logical.refusals"])
+    @pytest.mark.parametrize("where", ["placement._place", "logical.refusals"])
     def test_a_bug_beside_stock_is_an_error_in_tests(self, ddf, monkeypatch, where):
         monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken("a bug"))
         dask_gpuagg.enable()
@@ -251,32 +211,10 @@ class TestFallback:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
     def test_a_bug_beside_stock_concerns_no_query_without_group_by(self, ddf, monkeypatch):
-        monkeypatch.setattr(hook, "runs_beside_stock", broken("a bug"))
+        monkeypatch.setattr(placement, "_place", broken("a bug"))
         dask_gpuagg.enable()
         with dask.config.set({"gpuagg.fallback": "raise"}):
             assert (ddf.v + ddf.w).sum().compute() == (frame().v + frame().w).sum()
-
-    def test_a_bug_in_the_decision_of_partners_leaves_them_one_output(self, ddf, monkeypatch):
-        monkeypatch.setattr("dask_gpuagg.frontend.alignment.choose_outputs", broken("a bug"))
-        dask_gpuagg.enable()
-        query = combined(ddf)
-        with pytest.warns(FallbackWarning, match="one output.*a bug") as caught:
-            assert query.optimize().npartitions == 1
-        assert len(caught) == 2
-        with dask.config.set({"gpuagg.fallback": "silent"}):
-            pd.testing.assert_series_equal(query.compute().sort_index(), combined(frame()))
-        decided = [found.decision for found in dask_gpuagg.explain(query).groupbys]
-        assert [d.outputs for d in decided] == [1, 1]
-        assert all("a bug" in d.reason for d in decided)
-
-    def test_a_bug_in_the_decision_of_partners_is_an_error_in_tests(self, ddf, monkeypatch):
-        monkeypatch.setattr("dask_gpuagg.frontend.alignment.choose_outputs", broken("a bug"))
-        dask_gpuagg.enable()
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(UnsupportedGroupBy, match="a bug"),
-        ):
-            combined(ddf).compute()
 
     def test_a_bug_in_the_planner_is_an_error_in_tests(self, ddf, monkeypatch):
         monkeypatch.setattr(hook, "physical", broken("a bug"))
@@ -327,7 +265,7 @@ def plan_of(query):
 
 
 @pytest.mark.parametrize("lowered", [False, True], ids=["as it is", "to another"])
-def test_a_group_by_is_read_once_for_tuning_and_lowering(ddf, monkeypatch, lowered):
+def test_a_group_by_is_read_once(ddf, monkeypatch, lowered):
     made = {"parts": 0, "chunks": 0}
     parts, chunked = logical._parts, query_module.chunked
 
@@ -348,7 +286,7 @@ def test_a_group_by_is_read_once_for_tuning_and_lowering(ddf, monkeypatch, lower
     )
     # above an input that Dask replaces the node is another one
     times = 2 if lowered else 1
-    assert made == {"parts": times, "chunks": times}
+    assert made == {"parts": 1, "chunks": times}
     query.compute()  # partitions may have moved
     assert made["chunks"] == 2 * times
 

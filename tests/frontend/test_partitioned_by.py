@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -82,8 +81,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_merge_finds_all_groups_of_a_result_whose_labels_were_renamed(form: str) -> None:
-    frame = dd.from_pandas(ROWS, npartitions=6, sort=False)
-    with dask.config.set({"gpuagg.output-bytes": 500}), dask_gpuagg.enabled():
+    frame = dd.from_pandas(ROWS, npartitions=32, sort=False)
+    with dask_gpuagg.enabled():
         groups = FORMS[form](frame)
         assert groups.optimize().npartitions > 1
         on = {"two keys": ["k", "j"], "prefix": ["w"]}.get(form, ["k"])
@@ -96,9 +95,10 @@ def test_a_merge_finds_all_groups_of_a_result_whose_labels_were_renamed(form: st
 
 
 def test_groups_that_were_renamed_are_merged_without_a_shuffle_of_theirs() -> None:
-    frame = dd.from_pandas(ROWS, npartitions=6, sort=False)
-    with dask.config.set({"gpuagg.output-bytes": 500}), dask_gpuagg.enabled():
-        groups = _named(frame).rename(columns={"k": "group"})
+    frame = dd.from_pandas(ROWS, npartitions=32, sort=False)
+    with dask_gpuagg.enabled():
+        total = frame.groupby("k").agg(total=("v", "sum"), split_out=32)
+        groups = total.reset_index().rename(columns={"k": "group"})
         plan = frame.merge(groups, left_on="k", right_on="group").optimize(fuse=False)
         shuffles = [n for n in plan.walk() if type(n).__name__ == "DiskShuffle"]
     assert len(shuffles) == 1  # of the rows

@@ -131,7 +131,7 @@ def test_answers_are_those_of_a_task_for_each_partition(
 
 
 def test_one_worker_has_one_task(client: Client) -> None:
-    query = held(client, frame(), [0]).groupby("k").v.sum()
+    query = held(client, frame(), [0]).groupby("k", sort=True).v.sum()
     (node,) = nodes(query, GroupByChunkDirect)
     assert str(node.chunks) == "24 partitions in 1 task on 1 worker"
     layer = node._layer()

@@ -17,14 +17,18 @@ from distributed import Client, Future
 import dask_gpuagg
 from dask_gpuagg.cluster import places
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.planning import lower, output_size, promised, samples
+from dask_gpuagg.planning import lower, merge_size, promised, samples
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
+from tests.merging import pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
 
 GPU_BYTES = 64 << 20
+# of 24 partitions, as Dask announces them; a tree divides its result into them
+OUTPUTS = 2
+DIVIDED = 1 + OUTPUTS
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -46,7 +50,7 @@ def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(data: Any) -> str | None:
         return DEVICE if engine_name(data) else None
 
-    for module in (lower, output_size):
+    for module in (lower, merge_size):
         monkeypatch.setattr(module, "engine_name", device)
     monkeypatch.setattr(places, "device_bytes", lambda: GPU_BYTES)
     samples._recent.clear()
@@ -90,33 +94,36 @@ def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> N
     pdf = frame(100)
     query = on_all(client, pdf).groupby("k").v.sum()
     decision = decision_of(query)
-    assert (decision.route, decision.outputs) == (Route.TREE, 1)
+    assert (decision.route, decision.outputs) == (Route.TREE, OUTPUTS)
     assert decision.groups == 100
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    assert tasks_and_hops(query) == (workers + 1, 2)
+    assert tasks_and_hops(query) == (workers + 1 + DIVIDED, 4)
     right(query, pdf)
 
 
-def test_many_groups_are_exchanged_into_an_output_for_each_gpu(
+def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_size, "MOVED_TO_ONE_GPU", 1 << 16)
+    monkeypatch.setattr(merge_size, "MOVED_TO_ONE_GPU", 1 << 16)
     pdf = frame(100_000)
     query = on_all(client, pdf).groupby("k").v.sum()
     decision = decision_of(query)
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, workers)
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, OUTPUTS)
+    assert decision.pieces == workers
     assert decision.groups is not None
     assert 80_000 < decision.groups < 125_000
-    assert tasks_and_hops(query) == (workers + workers * workers + workers, 3)
+    gathers = OUTPUTS if workers > OUTPUTS else 0
+    tasks = workers + workers * workers + workers + gathers
+    assert tasks_and_hops(query) == (tasks, 4 if gathers else 3)
     right(query, pdf)
 
 
-def test_a_result_beyond_the_bound_has_more_outputs(client: Client) -> None:
+def test_a_result_beyond_the_bound_is_merged_in_more_pieces(client: Client) -> None:
     pdf = frame(100_000)
-    with dask.config.set({"gpuagg.output-bytes": 100_000}):
+    with pieces_of(100_000):
         query = on_all(client, pdf).groupby("k").v.sum()
-        assert 13 <= decision_of(query).outputs <= 20
+        assert 13 <= decision_of(query).pieces <= 20
         right(query, pdf)
 
 
@@ -141,12 +148,12 @@ def test_one_gpu_merges_its_chunks_as_long_as_the_result_fits(client: Client) ->
     with dask.config.set({"gpuagg.chunk": 8}):
         query = ddf.groupby("k").v.sum()
         decision = decision_of(query)
-        assert (decision.route, decision.outputs) == (Route.TREE, 1)
-        assert tasks_and_hops(query) == (PARTITIONS // 8 + 1, 2)
+        assert (decision.route, decision.outputs) == (Route.TREE, OUTPUTS)
+        assert tasks_and_hops(query) == (PARTITIONS // 8 + 1 + DIVIDED, 4)
         right(query, pdf)
-        with dask.config.set({"gpuagg.output-bytes": 300_000}):
+        with pieces_of(300_000):
             query = ddf.groupby("k").v.sum()
-            assert decision_of(query).outputs == 3
+            assert decision_of(query).pieces == 3
             right(query, pdf)
 
 
@@ -156,7 +163,7 @@ def test_chunks_are_smaller_where_all_groups_exceed_one(
     """Their partials would be as large as they are."""
     pdf = frame(200_000)
     query = held(client, pdf, [0]).groupby("k").v.sum()
-    with dask.config.set({"gpuagg.output-bytes": 300_000, "gpuagg.chunk": 8}):
+    with pieces_of(300_000), dask.config.set({"gpuagg.chunk": 8}):
         for memory, tasks in ((32 << 20, PARTITIONS // 8), (4 << 20, PARTITIONS)):
             monkeypatch.setattr(lower, "gpus", lambda memory=memory: (1, memory))
             (found,) = dask_gpuagg.explain(query).groupbys
@@ -166,13 +173,13 @@ def test_chunks_are_smaller_where_all_groups_exceed_one(
         right(query, pdf)
 
 
-def test_without_a_sample_each_gpu_has_an_output(client: Client) -> None:
+def test_without_a_sample_each_gpu_merges_a_piece(client: Client) -> None:
     pdf = frame(100)
     with dask.config.set({"gpuagg.sample": "never"}):
         query = on_all(client, pdf).groupby("k").v.sum()
         decision = decision_of(query)
         assert decision.route is Route.EXCHANGE
-        assert decision.reason == "an output for each GPU; gpuagg.sample is 'never'"
+        assert decision.reason == "a piece for each GPU; gpuagg.sample is 'never'"
         right(query, pdf)
 
 
@@ -182,7 +189,8 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
     query = on_all(client, pdf).groupby("k").v.agg(spec)
     decision = decision_of(query)
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, workers)
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, OUTPUTS)
+    assert decision.pieces == workers
     expected = pdf.groupby("k").v.agg(spec)
     found = query.compute().sort_index()
     pd.testing.assert_frame_equal(pd.DataFrame(found), pd.DataFrame(expected))

@@ -28,6 +28,7 @@ from dask_gpuagg.planning.nodes import (
     GroupByTree,
 )
 from dask_gpuagg.reporting.fallbacks import tally
+from tests.merging import pieces_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,7 +115,8 @@ class TestRoutes:
 
         # 40 partials by twos: 20 + 10 + 5 + 2 + 1 combinations and the last one
         assert depth(2) > depth(8) > depth(False)
-        assert depth(False) == 40 + 40 + 1
+        # and the division into three outputs
+        assert depth(False) == 40 + 40 + 1 + 4
 
     @pytest.mark.parametrize("method", ["tasks", "disk"])
     def test_the_shuffle_method_is_honoured(self, ddf, method):
@@ -146,10 +148,10 @@ class TestRoutes:
             (found,) = dask_gpuagg.explain(query).groupbys
             assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_cut"])
 
-    def test_sort_gives_sorted_outputs(self, ddf):
-        assert ddf.groupby("k", sort=True).v.sum().npartitions == 1
-        query = ddf.groupby("k", sort=True).v.sum(split_out=3)
-        assert query.npartitions == 3
+    @pytest.mark.parametrize("split_out", [1, 3])
+    def test_sort_gives_one_sorted_output(self, ddf, split_out):
+        query = ddf.groupby("k", sort=True).v.sum(split_out=split_out)
+        assert query.npartitions == query.optimize().npartitions == 1
         same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
 
     def test_sorted_whole_groups_are_gathered(self, ddf):
@@ -333,20 +335,20 @@ class TestArithmetic:
 
         return dd.from_map(part, range(40))
 
-    @pytest.mark.parametrize("output_bytes", [24_000, 10**8])
-    def test_of_one_frame(self, output_bytes):
-        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
+    @pytest.mark.parametrize("nbytes", [24_000, 10**8])
+    def test_of_one_frame(self, nbytes):
+        with pieces_of(nbytes):
             d = self.ddf()
             got = (d.groupby("k").sum() + d.groupby("k").count()).compute()
         d = d.compute()
         same(got, d.groupby("k").sum() + d.groupby("k").count())
 
-    @pytest.mark.parametrize("output_bytes", [16_000, 64_000, 10**8])
-    def test_of_frames_with_different_numbers_of_groups(self, output_bytes):
+    @pytest.mark.parametrize("nbytes", [16_000, 64_000, 10**8])
+    def test_of_frames_with_different_numbers_of_groups(self, nbytes):
         def share(d):
             return d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
 
-        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
+        with pieces_of(nbytes):
             got = share(self.ddf()).compute()
         same(got, share(self.ddf().compute()))
 
@@ -354,7 +356,7 @@ class TestArithmetic:
         def share(d, again=lambda result: result):
             return again(d[d.k < 2000].groupby("k").v.sum()) / again(d.groupby("k").v.sum())
 
-        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+        with pieces_of(16_000):
             got = share(self.ddf(), lambda result: result.repartition(npartitions=2)).compute()
         same(got, share(self.ddf().compute()))
 
@@ -364,23 +366,22 @@ class TestArithmetic:
 
         same(mixed(self.ddf(), split_out=3).compute(), mixed(self.ddf().compute()))
 
-    @pytest.mark.parametrize("outputs", [1, 3, True])
-    @pytest.mark.parametrize("output_bytes", [16_000, 10**8])
-    def test_of_which_one_has_its_number_of_outputs_given(self, outputs, output_bytes):
+    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
+    def test_of_which_one_has_its_number_of_outputs_given(self, nbytes):
         def share(d, **given):
             return d.groupby("k").v.sum(**given) / d[d.k < 4000].groupby("k").v.count()
 
-        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
-            got = share(self.ddf(), split_out=outputs).compute()
+        with pieces_of(nbytes):
+            got = share(self.ddf(), split_out=3).compute()
         same(got, share(self.ddf().compute()))
 
-    @pytest.mark.parametrize("output_bytes", [16_000, 10**8])
-    def test_of_which_one_is_repartitioned(self, output_bytes):
+    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
+    def test_of_which_one_is_repartitioned(self, nbytes):
         def share(d, again=lambda result: result):
             total = d.groupby("k").v.sum()
             return again(total) / total, d.groupby("k").v.count() / again(total)
 
-        with dask.config.set({"gpuagg.output-bytes": output_bytes}):
+        with pieces_of(nbytes):
             # as many as Dask makes of 40 partitions
             lazy = share(self.ddf(), lambda result: result.repartition(npartitions=3))
             got = dask.compute(*lazy)
@@ -392,7 +393,7 @@ class TestArithmetic:
         def parts(d, **given):
             return [d.groupby("k").v.sum(**given), d.groupby("k").v.agg(["min", "max", "mean"])]
 
-        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+        with pieces_of(16_000):
             got = dd.concat(parts(self.ddf(), **given), axis=1, ignore_unknown_divisions=True)
             got = got.compute()
         same(got, pd.concat(parts(self.ddf().compute()), axis=1))

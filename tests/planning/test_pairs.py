@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import lower, output_size, samples
+from dask_gpuagg.planning import lower, merge_size, samples
 from dask_gpuagg.planning.nodes import GroupByMerge
 from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
 
@@ -31,7 +31,7 @@ def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shuffled_by(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    for module in (lower, samples, output_size):
+    for module in (lower, samples, merge_size):
         monkeypatch.setattr(module, "get_default_shuffle_method", lambda: method)
 
 
@@ -66,7 +66,7 @@ def test_pairs_are_estimated_beside_the_groups(value: str, expected: int, of: st
         else grouped.agg({value: "nunique"})
     )
     decision = decision_of(query)
-    assert (decision.groups, decision.outputs) == (7, 1)
+    assert (decision.groups, decision.outputs) == (7, 3)
     assert decision.pair_bytes == pytest.approx(expected, rel=0.2)
     assert "of distinct pairs" in decision.reason
 
@@ -90,20 +90,19 @@ def test_many_pairs_are_exchanged_and_few_are_not(
     query = rows().groupby("k")[value].nunique(split_out=None)
     (found,) = dask_gpuagg.explain(query).groupbys
     text = str(dask_gpuagg.explain(query))
-    assert ("exchange" in text, "tree into 1 output" in text) == (spread, not spread)
+    assert ("exchange" in text, "tree into 3 outputs" in text) == (spread, not spread)
     assert found.decision is not None
     assert found.decision.route is Route.TREE
 
 
-@pytest.mark.parametrize(
-    ("most", "pieces"), [(400_000, [8]), (100_000, [12, 13, 14]), (1_000, [MANY])]
-)
+@pytest.mark.parametrize(("most", "pieces"), [(400_000, [9]), (100_000, [12, 15]), (1_000, [42])])
 def test_each_piece_fits_an_output(
     most: int, pieces: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
     planned = rows().groupby("k").many.nunique(split_out=None).optimize(fuse=False).expr
     (merge,) = planned.find_operations(GroupByMerge)
+    # a multiple of the three outputs
     assert merge.npartitions in pieces
 
 
@@ -141,4 +140,4 @@ def test_as_many_outputs_as_are_asked_for() -> None:
     assert query(split_out=True).optimize().npartitions == MANY
     assert query(split_out=3).optimize().npartitions == 3
     assert query().optimize().npartitions == MANY
-    assert query(split_out=None).optimize().npartitions == 1
+    assert query(split_out=None).optimize().npartitions == 3

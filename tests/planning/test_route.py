@@ -7,11 +7,11 @@ import pickle
 import pytest
 
 from dask_gpuagg.planning.groups import GroupEstimate
-from dask_gpuagg.planning.output_size import OutputSize
+from dask_gpuagg.planning.merge_size import MergeSize
 from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
 
 # of a thousand groups of 16 bytes
-SIZE = OutputSize(row_bytes=16, most=16_000, merged=16_000)
+SIZE = MergeSize(row_bytes=16, most=16_000, merged=16_000)
 UNKNOWN = GroupEstimate(None, False, "nothing is known")
 
 
@@ -20,39 +20,38 @@ def about(groups: int, bound: bool = False) -> GroupEstimate:
 
 
 def test_one_partition_is_never_exchanged():
-    decision = decide(about(10**12), 1, SIZE)
-    assert (decision.route, decision.outputs) == (Route.TREE, 1)
+    decision = decide(about(10**12), 1, SIZE, 3)
+    assert (decision.route, decision.outputs, decision.pieces) == (Route.TREE, 3, 1)
 
 
 @pytest.mark.parametrize("npartitions", [2, 40, 5000])
 def test_few_groups_make_a_tree_however_many_partitions(npartitions):
-    decision = decide(about(1000), npartitions, SIZE)
-    assert (decision.route, decision.outputs) == (Route.TREE, 1)
+    decision = decide(about(1000), npartitions, SIZE, 3)
+    assert (decision.route, decision.outputs, decision.pieces) == (Route.TREE, 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("groups", "npartitions", "outputs"),
+    ("groups", "npartitions", "pieces"),
     [(1001, 40, 2), (5000, 40, 5), (5001, 40, 6), (10**9, 40, 40), (10**9, 2, 2)],
 )
-def test_many_groups_are_exchanged_into_as_many_outputs_as_needed(groups, npartitions, outputs):
-    decision = decide(about(groups), npartitions, SIZE)
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, outputs)
-    assert decision.groups == groups
+def test_many_groups_are_merged_in_as_many_pieces_as_needed(groups, npartitions, pieces):
+    decision = decide(about(groups), npartitions, SIZE, 3)
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
+    assert (decision.groups, decision.pieces) == (groups, pieces)
 
 
 def test_nothing_known_and_few_partitions_is_a_tree():
-    assert decide(UNKNOWN, FEW_PARTITIONS, SIZE).route is Route.TREE
+    assert decide(UNKNOWN, FEW_PARTITIONS, SIZE, 3).route is Route.TREE
 
 
 def test_nothing_known_and_many_partitions_is_an_exchange():
-    decision = decide(UNKNOWN, FEW_PARTITIONS + 1, SIZE)
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 2)
-    assert decide(UNKNOWN, 64, SIZE).outputs == 5
+    decision = decide(UNKNOWN, FEW_PARTITIONS + 1, SIZE, 3)
+    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
 
 
-def test_no_groups_at_all_is_a_tree_into_one_output():
-    assert decide(about(0), 40, SIZE) == decide(about(0), 41, SIZE)
-    assert decide(about(0), 40, SIZE).outputs == 1
+def test_no_groups_at_all_is_a_tree():
+    assert decide(about(0), 40, SIZE, 3) == decide(about(0), 41, SIZE, 3)
+    assert decide(about(0), 40, SIZE, 3).route is Route.TREE
 
 
 @pytest.mark.parametrize(
@@ -60,14 +59,14 @@ def test_no_groups_at_all_is_a_tree_into_one_output():
     [
         (
             about(1234567),
-            ("about 1,234,567 groups, 18.84 MiB", "a test says so", "at most 15.62 kiB"),
+            ("about 1,234,567 groups, 18.84 MiB", "a test says so", "up to 15.62 kiB"),
         ),
         (about(5, bound=True), ("at most 5 groups", "a test says so")),
         (UNKNOWN, ("many partitions", "nothing is known")),
     ],
 )
 def test_the_reason_names_the_estimate_and_its_source(estimate, words):
-    decision = decide(estimate, 64, SIZE)
+    decision = decide(estimate, 64, SIZE, 3)
     assert all(word in decision.reason for word in words)
     assert decision.reason in str(decision)
 
@@ -78,12 +77,7 @@ def test_text():
 
 
 def test_decisions_are_values():
-    decision = decide(about(5000), 40, SIZE)
+    decision = decide(about(5000), 40, SIZE, 3)
     assert pickle.loads(pickle.dumps(decision)) == decision
     assert hash(pickle.loads(pickle.dumps(decision))) == hash(decision)
-    assert decision != decide(about(5001), 40, SIZE)
-
-
-def test_a_decision_stands_for_split_out():
-    # Dask calls a callable split_out with the number of input partitions
-    assert Routing(Route.EXCHANGE, 3, "why")(40) == 3
+    assert decision != decide(about(5001), 40, SIZE, 3)

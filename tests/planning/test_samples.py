@@ -22,6 +22,7 @@ from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
 from dask_gpuagg.planning.samples import _recent
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+from tests.merging import pieces_of
 
 MANY = 40
 
@@ -75,27 +76,24 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 class TestSources:
-    def test_few_groups_give_one_output_by_a_tree(self, source, tmp_path):
+    def test_few_groups_are_merged_by_a_tree(self, source, tmp_path):
         ddf = SOURCES[source](few, tmp_path)
-        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+        with pieces_of(16_000):
             query = ddf.groupby("k").v.sum()
             assert ddf.npartitions > FEW_PARTITIONS
             decision = decision_of(query)
-            assert (decision.route, decision.outputs) == (Route.TREE, 1)
-            assert decision.groups == 7
-            assert query.optimize().npartitions == 1
+            assert (decision.route, decision.groups) == (Route.TREE, 7)
             same(query.compute(), ddf.compute().groupby("k").v.sum())
 
-    def test_many_groups_stay_partitioned_by_an_exchange(self, source, tmp_path):
+    def test_many_groups_are_merged_by_an_exchange(self, source, tmp_path):
         ddf = SOURCES[source](many, tmp_path)
-        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+        with pieces_of(16_000):
             query = ddf.groupby("k").v.sum()
             decision = decision_of(query)
             # the truth is 6,200 groups, and small samples are wide of it; too many is the safe side
             assert 5000 < decision.groups <= 12_000
             assert decision.route is Route.EXCHANGE
-            assert decision.outputs == -(-decision.groups // 1000)
-            assert query.optimize().npartitions == decision.outputs
+            assert decision.pieces == -(-decision.groups // 1000)
             assert "sampled 3 of" in decision.reason
             same(query.compute(), ddf.compute().groupby("k").v.sum())
 
@@ -183,7 +181,7 @@ class TestSampling:
         def part(i: int) -> pd.DataFrame:
             return pd.DataFrame({"k": np.arange(100) + i % 32 * 100, "v": 1.0})
 
-        with dask.config.set({"gpuagg.output-bytes": 16_000}):
+        with pieces_of(16_000):
             decision = decision_of(dd.from_map(part, range(64)).groupby("k").v.sum())
         assert decision.route is Route.EXCHANGE
 
@@ -196,7 +194,7 @@ class TestSampling:
 
     def test_empty_partitions(self):
         query = dd.from_map(lambda i: few(i).iloc[:0], range(MANY)).groupby("k").v.sum()
-        assert decision_of(query).outputs == 1
+        assert decision_of(query).route is Route.TREE
         assert len(query.compute()) == 0
 
     def test_null_keys(self):
@@ -306,13 +304,6 @@ def test_a_frame_that_was_read_anew_is_sampled_anew(tmp_path):
     assert sizes[1] > 1000
 
 
-def test_dasks_own_rule_can_be_asked_for():
-    ddf = dd.from_map(few, range(MANY))
-    with dask.config.set({"gpuagg.outputs": "dask"}):
-        decision = decision_of(ddf.groupby("k").v.sum())
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
-
-
 class TestFailingSamples:
     """The query may run all the same, without an estimate."""
 
@@ -388,19 +379,18 @@ class TestFewPartitionsThatAreHere:
         data = self.frame(self.ROWS)
         ddf = dd.from_pandas(data, npartitions=4)
         ddf = ddf.persist() if persisted else ddf
-        with dask.config.set({"gpuagg.output-bytes": 200_000, "gpuagg.chunk": 1}):
+        with pieces_of(200_000), dask.config.set({"gpuagg.chunk": 1}):
             query = ddf.groupby(by).v.sum()
             decision = decision_of(query)
             assert decision.route is Route.EXCHANGE
-            assert decision.outputs > 1
+            assert decision.pieces > 1
             assert self.ROWS / 2 < (decision.groups or 0) <= self.ROWS
             assert "sampled rows of 3 of 4 partitions" in decision.reason
-            assert query.optimize().npartitions == decision.outputs
             same(query.compute(), data.groupby(by).v.sum())
 
     def test_few_groups_make_a_tree(self):
         ddf = dd.from_pandas(self.frame(50), npartitions=4)
-        with dask.config.set({"gpuagg.output-bytes": 200_000}):
+        with pieces_of(200_000):
             decision = decision_of(ddf.groupby("k").v.sum())
         assert (decision.route, decision.groups) == (Route.TREE, 50)
 
@@ -410,7 +400,7 @@ class TestFewPartitionsThatAreHere:
 
         ddf = dd.from_pandas(self.frame(50), npartitions=4)
         ddf = ddf.map_partitions(refuse, meta=ddf._meta)
-        with dask.config.set({"gpuagg.output-bytes": 1_000}):
+        with pieces_of(1_000):
             decision = decision_of(ddf.groupby("k").v.sum())
         assert (decision.route, decision.groups) == (Route.TREE, None)
 

@@ -58,7 +58,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # under which ours has them too: its number of outputs for three groups in 500 partitions, and
 # the shuffle that Dask takes by default without a cluster.
 _SETTINGS: dict[str, dict[str, str]] = {
-    "test_split_out_automatically": {"gpuagg.outputs": "dask"},
     "test_merge_avoid_shuffle": {"dataframe.shuffle.method": "disk"},
     "test_merge_shuffle_if_different_order": {"dataframe.shuffle.method": "disk"},
     "test_shuffle_after_only_blockwise_merge": {"dataframe.shuffle.method": "disk"},

@@ -25,7 +25,6 @@ from dask_gpuagg.engines.device.exchange import (
     bucket_of,
     concatenated_outputs,
     divided_outputs,
-    output_of_bucket,
     split,
 )
 from dask_gpuagg.engines.device.first_rows import key_table, rows_within
@@ -38,7 +37,6 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
-from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.device.results import (
     Shape,
     matrix_of,
@@ -59,10 +57,10 @@ from dask_gpuagg.engines.device.stacking import (
 from dask_gpuagg.plan import Plan, Sketched
 
 __all__ = [
-    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "Shape", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
-    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
-    "shape_of", "split", "split_in_ranges", "stack", "stacked",
+    "key_table", "of_categories", "partial", "rows_within",
+    "shape_of", "split", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

@@ -197,13 +197,6 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
     return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
 
 
-def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several; see the host's."""
-    # not by level: the number of a level may be the name of another one
-    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    return whole[_buckets(keys, bucket[1]) == bucket[0]]
-
-
 def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]

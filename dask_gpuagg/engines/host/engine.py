@@ -25,7 +25,6 @@ from dask_gpuagg.engines.host.exchange import (
     concatenated_outputs,
     divided_outputs,
     keys_of,
-    output_of_bucket,
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
@@ -40,7 +39,6 @@ from dask_gpuagg.engines.host.found_dtypes import (
 from dask_gpuagg.engines.host.grouping import Groups, group
 from dask_gpuagg.engines.host.merge import expect, merge
 from dask_gpuagg.engines.host.promised_keys import as_promised, as_text, of_no_group
-from dask_gpuagg.engines.host.ranges import bounds_of, sampled_keys, split_in_ranges
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import (
     alike,
@@ -57,10 +55,10 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "alike", "bounds_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "alike", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
-    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "split",
-    "split_in_ranges", "stack", "stacked",
+    "of_categories", "partial", "rows_within", "split",
+    "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]

@@ -121,23 +121,6 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     return whole.take(sort_order(keys))
 
 
-def output_of_bucket(whole: Any, plan: Plan, bucket: tuple[int, int]) -> Any:
-    """The groups of a finished output that belong to one of several outputs.
-
-    Parameters
-    ----------
-    whole : DataFrame or Series
-    plan : Plan
-    bucket : (int, int)
-        Number of the output and number of outputs.
-
-    Returns
-    -------
-    DataFrame or Series
-    """
-    return whole[bucket_of(_index_keys(whole, plan), _key_dtypes(plan), bucket[1]) == bucket[0]]
-
-
 def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash.
 

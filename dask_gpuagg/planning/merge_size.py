@@ -1,4 +1,4 @@
-"""How large one output may be, and how much of a result one task merges, in bytes."""
+"""How much of a result one task merges, in bytes, and into how many pieces more is exchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dask_gpuagg.cluster.preflight import protocol
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.settings import settings
 
 # "Partitions of around 100 MB", Dask's best practices
 BYTES_ON_HOST = 100_000_000
@@ -22,8 +21,8 @@ BYTES_ON_HOST = 100_000_000
 # The notebook has the figures.
 MERGED_ON_HOST = 16 << 20
 PIECES_ON_HOST = (4, 16)
-# Partitions of a result that fill a GPU.
-OUTPUTS_OF_A_GPU = 32
+# Pieces of a result that fill a GPU.
+PIECES_OF_A_GPU = 32
 # What one GPU receives from the others, and merges, in the time that the additional tasks of an
 # exchange take: through the host, and directly. The notebook has the figures.
 MOVED_TO_ONE_GPU = 64 << 20
@@ -35,21 +34,21 @@ _TEXT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class OutputSize:
-    """The sizes that decide between one output and several.
+class MergeSize:
+    """The sizes that decide between merging in one task and an exchange.
 
     Attributes
     ----------
     row_bytes : int
         Of one group in a result.
     most : int
-        Bytes of one output.
+        Bytes of one piece of an exchange, at most.
     merged : int
         Bytes of a result that one task merges; more of them are exchanged.
     pieces : int
-        Outputs of an exchange that are made so that no task merges more, at most.
+        Pieces of an exchange that serve speed alone, at most.
     least : int
-        Outputs of an exchange, at least.
+        Pieces of an exchange, at least.
     """
 
     row_bytes: int
@@ -63,8 +62,8 @@ class OutputSize:
         """The most groups of a result that one task merges."""
         return min(self.merged, self.most) // self.row_bytes
 
-    def outputs(self, groups: int) -> int:
-        """Into how many outputs a result of so many groups is divided."""
+    def pieces_of(self, groups: int) -> int:
+        """Number of tasks that merge a result of so many groups."""
         if groups <= self.groups:
             return 1
         nbytes = groups * self.row_bytes
@@ -72,7 +71,7 @@ class OutputSize:
         return max(math.ceil(nbytes / self.most), for_speed, self.least)
 
 
-def output_size(query: GroupByQuery, workers: int | None = None) -> OutputSize:
+def merge_size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
     """The sizes for a query.
 
     Parameters
@@ -83,22 +82,20 @@ def output_size(query: GroupByQuery, workers: int | None = None) -> OutputSize:
 
     Returns
     -------
-    OutputSize
+    MergeSize
     """
-    row_bytes, limit = bytes_of_a_group(query), settings().output_bytes
-    if limit is not None:
-        return OutputSize(row_bytes, limit, limit)
+    row_bytes = bytes_of_a_group(query)
     if engine_name(query.meta) != DEVICE:
         least, pieces = PIECES_ON_HOST
         merged = BYTES_ON_HOST if get_default_shuffle_method() == "p2p" else MERGED_ON_HOST
-        return OutputSize(row_bytes, BYTES_ON_HOST, merged, pieces, least)
+        return MergeSize(row_bytes, BYTES_ON_HOST, merged, pieces, least)
     number, memory = gpus()
     number = number if workers is None else workers
-    most = memory // OUTPUTS_OF_A_GPU or BYTES_ON_HOST
+    most = memory // PIECES_OF_A_GPU or BYTES_ON_HOST
     if number <= 1:
-        return OutputSize(row_bytes, most, most)
+        return MergeSize(row_bytes, most, most)
     moved = MOVED_DIRECTLY if protocol() in _DIRECT else MOVED_TO_ONE_GPU
-    return OutputSize(row_bytes, most, moved // (number - 1), number, number)
+    return MergeSize(row_bytes, most, moved // (number - 1), number, number)
 
 
 def bytes_of_a_group(query: GroupByQuery) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.engines import HOST
-from dask_gpuagg.frontend import row_order
+from dask_gpuagg.frontend import placement
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -34,7 +34,7 @@ BY_POSITION: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def as_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_order, "DEVICE", HOST)
+    monkeypatch.setattr(placement, "DEVICE", HOST)
 
 
 def compare(made: Any, query: Callable[[Any], Any]) -> None:
@@ -44,27 +44,24 @@ def compare(made: Any, query: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.usefixtures("as_cudf")
-@pytest.mark.parametrize("outputs", [None, 256])
-@pytest.mark.parametrize("npartitions", [1, 5])
+@pytest.mark.parametrize("npartitions", [1, 5, 32])
 @pytest.mark.parametrize("name", BY_POSITION)
-def test_groups_are_in_order(name: str, npartitions: int, outputs: int | None) -> None:
+def test_groups_are_in_order(name: str, npartitions: int) -> None:
     rows = dd.from_pandas(FRAME, npartitions=npartitions, sort=False)
     query = BY_POSITION[name]
-    with dask.config.set({"gpuagg.output-bytes": outputs or "auto"}):
-        result = query(rows.groupby("k"))
-        if outputs and npartitions > 1:
-            assert result.optimize().npartitions > 1
-        parts = dask.compute(*result.to_delayed())
-        compare(result.compute(), query)
+    result = query(rows.groupby("k"))
+    assert result.optimize().npartitions == (3 if npartitions == 32 else 1)
+    parts = dask.compute(*result.optimize().to_delayed())
+    compare(result.compute(), query)
     assert all(part.index.is_monotonic_increasing for part in parts)
 
 
 @pytest.mark.usefixtures("as_cudf")
 def test_what_is_combined_by_labels_is_not_sorted() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
-    assert not row_order.in_order((groups.x.sum() / groups.y.count()).expr)
+    assert not placement.placement_of((groups.x.sum() / groups.y.count()).expr).in_order
     made = groups.x.sum()
-    assert not row_order.in_order(made[made > 0].expr)
+    assert not placement.placement_of(made[made > 0].expr).in_order
     assert not made.compute().index.is_monotonic_increasing
 
 
@@ -74,7 +71,7 @@ def test_beside_stock_all_are_stock() -> None:
     result = groups.x.var().where(groups.y.count() > 4)
     settings = {"gpuagg.deterministic": True, "gpuagg.fallback": "silent"}
     with dask.config.set(settings):
-        assert not row_order.in_order(result.expr)
+        assert not placement.placement_of(result.expr).in_order
         reasons = [reason.reason for reason in dask_gpuagg.why_not(result)]
         compare(result.compute(), lambda g: g.x.var().where(g.y.count() > 4))
     assert len(reasons) == 2
@@ -84,7 +81,7 @@ def test_beside_stock_all_are_stock() -> None:
 def test_pandas_combines_by_labels() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
     result = groups.x.sum().where(groups.y.count() > 4)
-    assert not row_order.in_order(result.expr)
+    assert not placement.placement_of(result.expr).in_order
     made = result.compute()
     assert not made.index.is_monotonic_increasing
     compare(made, BY_POSITION["where"])

@@ -1,8 +1,7 @@
-"""How many bytes an output may have, and into how many outputs a result is divided."""
+"""How many bytes one task merges, and in how many pieces larger results are merged."""
 
 from __future__ import annotations
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -13,19 +12,20 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.engines import DEVICE
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.planning import output_size as module
-from dask_gpuagg.planning.output_size import (
+from dask_gpuagg.planning import merge_size as module
+from dask_gpuagg.planning.merge_size import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
     MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
-    OutputSize,
-    output_size,
+    MergeSize,
+    merge_size,
     size_of,
 )
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route
+from tests.merging import pieces_of
 
 H200 = 150_000_000_000
 MILLION = 10**6
@@ -55,29 +55,29 @@ def test_bytes_of_a_value(dtype: str, nbytes: int) -> None:
     [("sum", 8 + 8), ({"v": ["sum", "count", "min", "max"], "w": ["mean"]}, 8 + 5 * 8)],
 )
 def test_a_group_has_the_bytes_of_its_keys_and_outputs(spec: object, nbytes: int) -> None:
-    assert output_size(query(spec)).row_bytes == nbytes
+    assert merge_size(query(spec)).row_bytes == nbytes
 
 
-def test_a_result_that_one_task_merges_quickly_is_one_output() -> None:
-    size = output_size(query())
+def test_a_result_that_one_task_merges_quickly_is_one_piece() -> None:
+    size = merge_size(query())
     assert size.groups == MERGED_ON_HOST // 16
-    assert size.outputs(size.groups) == 1
-    assert size.outputs(size.groups + 1) == PIECES_ON_HOST[0]
+    assert size.pieces_of(size.groups) == 1
+    assert size.pieces_of(size.groups + 1) == PIECES_ON_HOST[0]
 
 
 def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound() -> None:
-    size = output_size(query())
-    assert size.outputs(8 * MILLION) == 8
-    assert size.outputs(100 * MILLION) == PIECES_ON_HOST[1]
-    assert size.outputs(1000 * MILLION) == 1000 * MILLION * 16 // BYTES_ON_HOST
+    size = merge_size(query())
+    assert size.pieces_of(8 * MILLION) == 8
+    assert size.pieces_of(100 * MILLION) == PIECES_ON_HOST[1]
+    assert size.pieces_of(1000 * MILLION) == 1000 * MILLION * 16 // BYTES_ON_HOST
 
 
 def test_one_gpu_divides_by_the_bound_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus(monkeypatch, 1)
-    size = output_size(query())
+    size = merge_size(query())
     assert size.most == H200 // 32
-    assert size.outputs(200 * MILLION) == 1
-    assert size.outputs(500 * MILLION) == 2
+    assert size.pieces_of(200 * MILLION) == 1
+    assert size.pieces_of(500 * MILLION) == 2
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -85,40 +85,28 @@ def test_several_gpus_send_one_what_is_little(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     on_gpus(monkeypatch, 8)
-    size = output_size(query(), workers)
+    size = merge_size(query(), workers)
     few = MOVED_TO_ONE_GPU // (workers - 1) // 16
-    assert size.outputs(few) == 1
-    assert size.outputs(few + 1) == workers
-    assert size.outputs(50 * MILLION) == workers
+    assert size.pieces_of(few) == 1
+    assert size.pieces_of(few + 1) == workers
+    assert size.pieces_of(50 * MILLION) == workers
     monkeypatch.setattr(module, "protocol", lambda: "ucx")
-    directly = output_size(query(), workers)
+    directly = merge_size(query(), workers)
     more = MOVED_DIRECTLY // (workers - 1) // 16
-    assert directly.outputs(more) == 1
-    assert directly.outputs(more + 1) == workers
-    assert size.outputs(10_000 * MILLION) == 35
+    assert directly.pieces_of(more) == 1
+    assert directly.pieces_of(more + 1) == workers
+    assert size.pieces_of(10_000 * MILLION) == 35
 
 
 def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus(monkeypatch, 1, 0)
-    assert output_size(query()).most == BYTES_ON_HOST
-
-
-@pytest.mark.parametrize("workers", [None, 1, 4])
-def test_what_is_set_is_what_an_output_has(
-    monkeypatch: pytest.MonkeyPatch, workers: int | None
-) -> None:
-    on_gpus(monkeypatch, 4)
-    with dask.config.set({"gpuagg.output-bytes": "1 MiB"}):
-        size = output_size(query(), workers)
-    assert size == OutputSize(16, 1 << 20, 1 << 20)
-    assert size.outputs(1 << 16) == 1
-    assert size.outputs((1 << 16) + 1) == 2
+    assert merge_size(query()).most == BYTES_ON_HOST
 
 
 @given(
     st.integers(0, 10**12),
     st.builds(
-        OutputSize,
+        MergeSize,
         row_bytes=st.integers(1, 10**4),
         most=st.integers(1, 10**10),
         merged=st.integers(1, 10**10),
@@ -126,20 +114,20 @@ def test_what_is_set_is_what_an_output_has(
         least=st.integers(1, 64),
     ),
 )
-def test_no_output_is_expected_to_be_larger(groups: int, size: OutputSize) -> None:
-    outputs = size.outputs(groups)
-    assert outputs >= 1
-    assert groups * size.row_bytes <= outputs * max(size.most, size.row_bytes)
-    assert size.outputs(groups + 1) >= outputs
+def test_no_piece_is_expected_to_be_larger(groups: int, size: MergeSize) -> None:
+    pieces = size.pieces_of(groups)
+    assert pieces >= 1
+    assert groups * size.row_bytes <= pieces * max(size.most, size.row_bytes)
+    assert size.pieces_of(groups + 1) >= pieces
 
 
-def test_explain_shows_the_bound_where_it_makes_several_outputs() -> None:
+def test_explain_shows_the_bound_where_it_makes_several_pieces() -> None:
     pdf = pd.DataFrame({"k": np.arange(4000), "v": 1.0})
     ddf = dd.from_pandas(pdf, npartitions=20)
-    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.output-bytes": "16 kB"}):
+    with dask_gpuagg.enabled(), pieces_of(16_000):
         (found,) = dask_gpuagg.explain(ddf.groupby("k").v.sum()).groupbys
         assert found.decision is not None
-        assert (found.decision.route, found.decision.outputs) == (Route.EXCHANGE, 4)
+        assert (found.decision.route, found.decision.pieces) == (Route.EXCHANGE, 4)
         assert "62.50 kiB" in str(found)
-        assert "an output has at most 15.62 kiB" in str(found)
+        assert "one task merges up to 15.62 kiB" in str(found)
         assert len(ddf.groupby("k").v.sum().compute()) == 4000
