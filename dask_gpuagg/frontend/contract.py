@@ -45,8 +45,6 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
     (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
     (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
-    (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
-    (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (
         G.GroupBy,
         "aggregate",

@@ -39,7 +39,6 @@ from dask_gpuagg.frontend.by_labels import COMBINING, by_labels, own_hash
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.promised_outputs import (
@@ -99,7 +98,6 @@ def hooks() -> list[Hook]:
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
     ]
-    found += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(METHODS & vars(owner).keys()):
             found.append((owner, name, with_outputs(functools.partial(method, name))))
@@ -122,8 +120,6 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
         made = _divided(self, lowered, root)
     elif isinstance(self, COMBINING):
         made = by_labels(self, stock_only)
-    elif isinstance(self, G.Head):
-        note_fallback(self._name, call_of(self), NOT_OURS)
     if made is not None:
         return lowered.setdefault(self._name, made.lower_once(lowered))
     return original(self, lowered)

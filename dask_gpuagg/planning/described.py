@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask._expr import Expr
-from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
@@ -128,7 +127,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif kinds.keys() & {GroupByTree, GroupByCombined, TreeReduce}:
+    elif kinds.keys() & {GroupByTree, GroupByCombined}:
         route = Route.TREE
     if GroupByDivided in kinds:
         reason = f"{decision.reason}; {without_ranges(query)}"
@@ -137,8 +136,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         for step, number in _tasks(node):
             tasks[step] = tasks.get(step, 0) + number
     rows = rows_of(query.frame)
-    # the first or last rows of groups travel as they are
-    has_tables = partials and TreeReduce not in kinds
     return Physical(
         route,
         partitions,
@@ -149,7 +146,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         "" if chunks is None else str(chunks),
         0 if chunks is None else chunks.workers,
         rows,
-        _bytes(query.plan, partials, decision.groups, rows) if has_tables else None,
+        _bytes(query.plan, partials, decision.groups, rows) if partials else None,
         reason,
     )
 
@@ -192,8 +189,6 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("divide", 1 + node.outputs)]
         case GroupByCombined():
             return [("combine", len(node._layer()))]
-        case TreeReduce():  # of the first or last rows of groups
-            return [("combine", len(node._layer()) - 1), ("finalize", 1)]
         case GroupByFolded():
             return [("fold", 1)]
         case GroupByExchange():

@@ -28,7 +28,6 @@ from dask_gpuagg.engines.device.exchange import (
     output_of_bucket,
     split,
 )
-from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.outputs import numbered, with_outputs
@@ -61,8 +60,8 @@ from dask_gpuagg.plan import Plan, Sketched
 __all__ = [
     "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
-    "key_table", "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys",
-    "shape_of", "split", "split_in_ranges", "stack", "stacked",
+    "of_categories", "output_of_bucket", "partial", "sampled_keys", "shape_of", "split",
+    "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

@@ -29,7 +29,6 @@ from dask_gpuagg.engines.host.exchange import (
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
-from dask_gpuagg.engines.host.first_rows import key_table, rows_within
 from dask_gpuagg.engines.host.found_dtypes import (
     common_dtype,
     compatible,
@@ -58,9 +57,8 @@ from dask_gpuagg.states import STATES
 
 __all__ = [
     "alike", "bounds_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
-    "of_categories", "output_of_bucket", "partial", "rows_within", "sampled_keys", "split",
-    "split_in_ranges", "stack", "stacked",
+    "concatenated_outputs", "divided", "divided_outputs", "finalize", "of_categories",
+    "output_of_bucket", "partial", "sampled_keys", "split", "split_in_ranges", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
