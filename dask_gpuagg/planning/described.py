@@ -13,10 +13,8 @@ from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
-    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -127,7 +125,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif kinds.keys() & {GroupByTree, GroupByCombined}:
+    elif GroupByTree in kinds:
         route = Route.TREE
     if GroupByDivided in kinds:
         reason = f"{decision.reason}; {without_ranges(query)}"
@@ -187,10 +185,6 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("exchange", 2 * parts + 1 + moved), ("finalize", node.outputs)]
         case GroupByDivided():
             return [("divide", 1 + node.outputs)]
-        case GroupByCombined():
-            return [("combine", len(node._layer()))]
-        case GroupByFolded():
-            return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
             moved = parts * node.outputs + parts * cuts_first(node._meta)

@@ -25,10 +25,8 @@ from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByCombined,
     GroupByDirect,
     GroupByExchange,
-    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -117,8 +115,6 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     Routing
     """
     npartitions = query.frame.npartitions
-    if query.finest is not None:
-        return Routing(Route.TREE, 1, "states of the finest groups are folded")
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
         # is above the number of partitions
@@ -190,8 +186,6 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         one = physical(query, replace(decision, route=Route.TREE, outputs=1))
         return GroupByDivided(one, outputs)
     partial: Expr
-    if query.finest is not None:
-        return _folded(replace(query, plan=query.finest), query, decision)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
         partial = GroupByPartial(query.frame, plan, *query.by)
         return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
@@ -224,15 +218,6 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if buckets == outputs:
         return exchanged
     return GroupByGather(exchanged, plan, query.meta, outputs)
-
-
-def _folded(finest: GroupByQuery, query: GroupByQuery, decision: Routing) -> Expr:
-    """Groups by some keys from those by all, whose nodes other sets of keys share."""
-    partials = _partials(finest, finest.chunks)
-    whole = GroupByCombined.build(partials, finest.plan, query.split_every)
-    levels = len(finest.plan.keys)
-    level = GroupByFolded(whole, query.plan, levels, query.kept)
-    return GroupByMerge(level, query.plan, query.meta, decision)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
