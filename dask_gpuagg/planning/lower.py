@@ -185,10 +185,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
             return GroupByRanges(partials, plan, query.meta, outputs, decision)
         one = physical(query, replace(decision, route=Route.TREE, outputs=1))
         return GroupByDivided(one, outputs)
-    partial: Expr
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
-        partial = GroupByPartial(query.frame, plan, *query.by)
-        return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
+        partials = _partials(query, None)
+        return _fewer(GroupByMerge(partials, plan, query.meta, decision), outputs)
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
         return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
@@ -199,13 +198,11 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     if stays is not None:
         return GroupBySelect(stays, plan, query.meta, outputs) if outputs > 1 else stays
     if _must_complete_at_once(query):
-        partial = _partials(query, chunks)
-        whole = GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+        whole = _tree(query, decision, chunks)
         return GroupBySelect(whole, plan, query.meta, outputs) if outputs > 1 else whole
     spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
     if decision.route is Route.TREE and not spread:
-        partial = _partials(query, chunks)
-        return GroupByTree.build(partial, plan, query.meta, query.split_every, decision)
+        return _tree(query, decision, chunks)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, _pieces_of_rows(query, decision, chunks)) if spread else outputs
     if plan.sort and outputs == 1:
@@ -253,6 +250,11 @@ def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
     if chunks is None:
         return GroupByPartial(query.frame, query.plan, *query.by)
     return GroupByChunks(chunks, query.plan)
+
+
+def _tree(query: GroupByQuery, decision: Routing, chunks: Chunks | None) -> Expr:
+    partials = _partials(query, chunks)
+    return GroupByTree.build(partials, query.plan, query.meta, query.split_every, decision)
 
 
 def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:

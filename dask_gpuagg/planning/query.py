@@ -50,11 +50,11 @@ class GroupByQuery:
     def chunks(self) -> Chunks | None:
         """The chunks in which the partitions are reduced, if there are any."""
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
-        kept = vars(self)
-        if _CHUNKS not in kept:
-            kept[_CHUNKS] = self._chunks_now()
-        made: Chunks | None = kept[_CHUNKS]
-        return made
+        attributes = vars(self)
+        if _CHUNKS not in attributes:
+            attributes[_CHUNKS] = self._chunks_now()
+        chunks: Chunks | None = attributes[_CHUNKS]
+        return chunks
 
     def _chunks_now(self) -> Chunks | None:
         plan = self.plan
@@ -66,13 +66,8 @@ class GroupByQuery:
             columns += [key.label for key in plan.keys]  # keys of rows, not of groups
         device = engine_name(self.meta) == DEVICE
         ordered, shared = plan.order_sensitive, self.shared
-        streamed = not device and _is_streamed(plan)
+        streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
         return chunked(self.frame, self.by, ordered, device, shared, columns, apart, streamed)
-
-
-def _is_streamed(plan: Plan) -> bool:
-    """Whether the host partitions of a plan are streamed through a GPU."""
-    return settings().engine == "device" and stays_on_host(plan) is None
 
 
 def stays_on_host(plan: Plan) -> str | None:

@@ -38,14 +38,7 @@ from dask_gpuagg.engines.device.passes import (
     states_of_rows,
 )
 from dask_gpuagg.engines.device.ranges import bounds_of, sampled_keys, split_in_ranges
-from dask_gpuagg.engines.device.results import (
-    Shape,
-    matrix_of,
-    of_plan,
-    shape_of,
-    shaped,
-    values_of,
-)
+from dask_gpuagg.engines.device.results import matrix_of, of_plan, shape_of, shaped, values_of
 from dask_gpuagg.engines.device.stacking import (
     bytes_of,
     common_dtype,
@@ -58,7 +51,7 @@ from dask_gpuagg.engines.device.stacking import (
 from dask_gpuagg.plan import Plan, Sketched
 
 __all__ = [
-    "Shape", "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "alike", "bounds_of", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
     "of_categories", "output_of_bucket", "partial", "sampled_keys", "shape_of", "split",
     "split_in_ranges", "stack", "stacked",
