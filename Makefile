@@ -38,8 +38,7 @@ PYTEST := python -m pytest tests -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 # Dask's internals, and Dask's own group-by tests of that release
 OLDEST := 2025.5.0
 OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
-  $(addprefix tests/frontend/test_,activation.py hook.py extended.py stock.py grouping_sets.py \
-  sorted_outputs.py partitioned_by.py)
+  $(addprefix tests/frontend/test_,activation.py hook.py extended.py results.py partitioned_by.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-fast test-all test-faults test-oldest lint docs dist warm sanitize

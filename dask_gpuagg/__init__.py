@@ -18,7 +18,6 @@ dask.config.update_defaults(DEFAULTS)
 from dask_gpuagg.cluster.preflight import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.frontend.activation import disable, enable, enabled, is_enabled  # noqa: E402
-from dask_gpuagg.frontend.grouping_sets import grouping_sets, rollup  # noqa: E402
 from dask_gpuagg.profiling import Fallbacks, fallbacks, last_runs, profile  # noqa: E402
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, Reason, UnsupportedGroupBy  # noqa: E402
 
@@ -38,12 +37,10 @@ __all__ = [
     "explain",
     "fallbacks",
     "group_by_page",
-    "grouping_sets",
     "is_enabled",
     "last_runs",
     "load_ipython_extension",
     "profile",
-    "rollup",
     "unload_ipython_extension",
     "why_not",
 ]

@@ -25,12 +25,12 @@ PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
 
 _STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
+    *("partial", "chunk", "direct", "exchange", "combine"),
     *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
 )
 _ENGINES = ("host", "device")
 _COLOURS = (
-    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c", "#98df8a"),
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
     *("#17becf", "#e377c2", "#d62728", "#f7b6d2", "#9edae5"),
     *("#9467bd", "#7f7f7f", "#bcbd22"),
 )

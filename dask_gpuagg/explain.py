@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask._expr import Expr, _ExprSequence, optimize_until
-from dask.dataframe.dask_expr._groupby import GroupBy, Head
+from dask.dataframe.dask_expr._groupby import GroupBy
 
 from dask_gpuagg.cluster.preflight import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
-from dask_gpuagg.frontend.first_rows import NOT_OURS, RowsOfGroups, call_of
 from dask_gpuagg.frontend.stock import StockPlan, asked, stock_plan
 from dask_gpuagg.frontend.watching import Planned, plans_of
 from dask_gpuagg.picture import report
@@ -179,8 +178,11 @@ def explain(query: Any) -> Explanation:
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
-        nodes = {n._name: n for n in reversed([*tuned.walk()]) if _is_group_by(n)}
-        refused = {name: _refusals(node, problem) for name, node in nodes.items()}
+        nodes = {n._name: n for n in reversed([*tuned.walk()]) if logical.is_aggregation(n)}
+        refused = {
+            name: [Unsupported(problem)] if problem else logical.refusals(node)
+            for name, node in nodes.items()
+        }
         plans: dict[str, Planned | str] = {}
         failure = ""
         if not all(refused.values()):
@@ -234,22 +236,8 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _is_group_by(node: Any) -> bool:
-    return isinstance(node, RowsOfGroups | Head) or logical.is_aggregation(node)
-
-
-def _refusals(node: Any, problem: str | None) -> list[Unsupported]:
-    if problem:
-        return [Unsupported(problem)]
-    if isinstance(node, Head):
-        return [Unsupported(NOT_OURS)]
-    # what else is to say of them, they say as they are lowered
-    return [] if isinstance(node, RowsOfGroups) else logical.refusals(node)
-
-
 def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> Explained:
-    first = isinstance(node, RowsOfGroups | Head)
-    what = call_of(node) if first else logical.describe(node)
+    what = logical.describe(node)
     if isinstance(found, str):
         refused = refused or [Unsupported(found)]
     if refused or isinstance(found, str):

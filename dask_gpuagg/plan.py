@@ -291,7 +291,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"keys     {_listed([short(k.label) for k in self.keys])}"]
-        if self.states and self.outputs:  # without outputs there are rows, or groups, of the keys
+        if self.states:
             states = dict.fromkeys(self.state_label(i) for i in range(len(self.states)))
             lines.append(f"states   {_listed(list(states))}")
         for name, columns in (("pairs", self.pairs), ("rows", self.rows)):

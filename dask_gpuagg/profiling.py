@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # the order in which a query goes through its steps
 _STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
+    *("partial", "chunk", "direct", "exchange", "combine"),
     *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
 )
 

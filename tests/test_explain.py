@@ -106,6 +106,19 @@ class TestExplain:
         # apply and transform stay Dask's own affair
         assert explain(ddf.groupby("k").v.transform("sum", meta=("v", "f8"))).groupbys == ()
 
+    @pytest.mark.parametrize("name", ["head", "tail"])
+    def test_rows_of_groups_stay_dasks(self, ddf, name):
+        def rows():
+            return getattr(ddf.groupby("k"), name)(2)
+
+        assert explain(rows()).groupbys == ()
+        assert why_not(rows()) == []
+        (reason,) = why_not(ddf.groupby("k"), name)
+        assert f"unknown aggregate {name}" in reason.reason
+        with dask.config.set({"gpuagg.enabled": False}):
+            stock = set(rows().optimize().__dask_graph__())
+        assert set(rows().optimize().__dask_graph__()) == stock
+
     def test_a_stock_fallback_says_why(self, ddf):
         (found,) = explain(ddf.groupby("c", observed=False).v.value_counts()).groupbys
         assert found.engine == "stock Dask"

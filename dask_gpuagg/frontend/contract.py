@@ -27,8 +27,6 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
     (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
-    (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
-    (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (
         G.GroupBy,
         "aggregate",

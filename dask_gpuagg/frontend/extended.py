@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
-from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr, ResetIndex
+from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
 from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, SeriesGroupBy
 
 from dask_gpuagg.aggregations import REGISTRY
@@ -125,21 +125,6 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
             f"this group-by ({names}) was built with dask_gpuagg enabled and stock Dask cannot "
             "run it: enable the plugin again, or write the aggregation in Dask's own terms"
         )
-
-
-class GroupingSet(ExtendedAggregation):
-    """Groups by some of the keys, made of the states of those by all; see ``grouping_sets.py``.
-
-    ``kept`` are the positions of its keys; without any, all rows are one group.
-    """
-
-    _parameters = [*ExtendedAggregation._parameters, "kept"]
-    _defaults = ExtendedAggregation._defaults
-
-    def completed(self, planned: Expr) -> Expr:
-        """The result; that of all rows has no key."""
-        made = super().completed(planned)
-        return made if self.kept else ResetIndex(made, drop=True)
 
 
 def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:

@@ -32,7 +32,6 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.first_rows import NOT_OURS, ROWS, call_of, rows
 from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.placement import Placement, placement_of
@@ -68,7 +67,6 @@ def hooks() -> list[Hook]:
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
     ]
-    wrapped += [(G.GroupBy, name, functools.partial(rows, name)) for name in ROWS]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(METHODS & vars(owner).keys()):
             wrapped.append((owner, name, functools.partial(method, name)))
@@ -84,8 +82,6 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     planned: Expr | None = None
     if logical.is_aggregation(self):
         planned = _planned(self, lowered[_PLACEMENT], lowered, root)
-    elif isinstance(self, G.Head):
-        note_fallback(self._name, call_of(self), NOT_OURS)
     if planned is not None:
         return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)

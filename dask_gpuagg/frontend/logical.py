@@ -16,10 +16,10 @@ from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
-from dask_gpuagg.frontend.extended import ExtendedAggregation, GroupingSet
+from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
-from dask_gpuagg.planning.query import GroupByQuery, folded
+from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.settings import settings
 from dask_gpuagg.task_settings import configured
 
@@ -105,7 +105,7 @@ def read(expr: Any) -> GroupByQuery:
         refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
         if refusal is not None:
             raise refusal
-    query = GroupByQuery(
+    return GroupByQuery(
         replace(plan, settings=configured()),
         expr.frame,
         list(expr.by),
@@ -113,7 +113,6 @@ def read(expr: Any) -> GroupByQuery:
         _operand(expr, "split_every", None),
         _operand(expr, "shuffle_method", None),
     )
-    return folded(query, expr.kept) if isinstance(expr, GroupingSet) else query
 
 
 def refusals(expr: Any) -> list[Unsupported]:

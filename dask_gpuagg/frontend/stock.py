@@ -137,12 +137,12 @@ def asked(expr: Any, query: GroupByQuery) -> Asked:
     Asked
     """
     node, notes = expr, []
-    if "stock" in expr._parameters:  # an ExtendedAggregation, or first rows of groups
+    if isinstance(expr, ExtendedAggregation):
         if expr.stock is None:
             refusal = "" if expr.refusal is None else expr.refusal.text
             return Asked(query.plan, None, (), refusal or "unknown")
         node = next(n for n in expr.stock.kept.walk() if isinstance(n, G.GroupByBase))
-        if isinstance(expr, ExtendedAggregation) and expr.guards:
+        if expr.guards:
             notes.append("arguments of the functions are ignored")
         if isinstance(node, G.Median) and expr.sort:
             notes.append("groups are not sorted")

@@ -40,10 +40,6 @@ def differences(plan: Plan, node: Any, outputs: int, by_disk: bool) -> Iterator[
             yield f"{plan.output_label(i)}: {text}"
     if isinstance(node, _KEEP_NULLS) and node.dropna is None:
         yield "null keys have a group"
-    if isinstance(node, G.Head):
-        yield "rows come group by group"
-        if outputs > 1:
-            yield "groups have more rows, some from each output"
     categorical = any(dtype_class(key.dtype) == "category" for key in plan.keys)
     if not plan.observed and categorical and outputs > 1:
         yield "each category has a row in each output"

@@ -68,11 +68,6 @@ def plans_of(tuned: Expr) -> dict[str, Planned | str]:
     return plans
 
 
-def is_watched() -> bool:
-    """Whether anybody looks on."""
-    return _watching.get() is not None
-
-
 def seen(expr: Any, found: Planned | str) -> None:
     """Tell who looks on what becomes of a group-by."""
     note = _watching.get()

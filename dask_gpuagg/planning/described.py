@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask._expr import Expr
-from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
@@ -15,11 +14,9 @@ from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExc
 from dask_gpuagg.planning.merge_size import size_of
 from dask_gpuagg.planning.narrowing import GroupByNarrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByCombined,
     GroupByDirect,
     GroupByDivide,
     GroupByExchange,
-    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -122,15 +119,13 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         # neither rows nor partials of the usual tables travel
         route, partials = Route.NARROWED, 0
         reason = kinds[GroupByNarrowed].decision.reason
-    elif kinds.keys() & {GroupByTree, GroupByCombined, TreeReduce}:
+    elif GroupByTree in kinds:
         route = Route.TREE
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
         for step, number in _tasks(node):
             tasks[step] = tasks.get(step, 0) + number
     rows = rows_of(query.frame)
-    # the first or last rows of groups travel as they are
-    has_tables = partials and TreeReduce not in kinds
     return Physical(
         route,
         partitions,
@@ -141,7 +136,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         "" if chunks is None else str(chunks),
         0 if chunks is None else chunks.workers,
         rows,
-        _bytes(query.plan, partials, decision.groups, rows) if has_tables else None,
+        _bytes(query.plan, partials, decision.groups, rows) if partials else None,
         reason,
     )
 
@@ -176,12 +171,6 @@ def _tasks(node: Any) -> list[tuple[str, int]]:
             return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
         case GroupByTree():
             return [("combine", len(node._layer()) - 1), ("finalize", 1)]
-        case GroupByCombined():
-            return [("combine", len(node._layer()))]
-        case TreeReduce():  # of the first or last rows of groups
-            return [("combine", len(node._layer()) - 1), ("finalize", 1)]
-        case GroupByFolded():
-            return [("fold", 1)]
         case GroupByExchange():
             parts = node.frame.npartitions
             moved = parts * node.outputs + parts * cuts_first(node._meta)

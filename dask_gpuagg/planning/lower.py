@@ -31,11 +31,9 @@ from dask_gpuagg.planning.merge_size import (
 )
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
-    GroupByCombined,
     GroupByDirect,
     GroupByDivide,
     GroupByExchange,
-    GroupByFolded,
     GroupByGather,
     GroupByMerge,
     GroupByPartial,
@@ -108,8 +106,6 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     Routing
     """
     npartitions = query.frame.npartitions
-    if query.finest is not None:
-        return Routing(Route.TREE, 1, "states of the finest groups are folded")
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
         # is above the number of partitions
@@ -177,12 +173,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         With ``decision.outputs`` partitions.
     """
     plan, outputs = query.plan, decision.outputs
-    partial: Expr
-    if query.finest is not None:
-        return _folded(replace(query, plan=query.finest), query, decision)
     if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
-        partial = GroupByPartial(query.frame, plan, *query.by)
-        return _fewer(GroupByMerge(partial, plan, query.meta, decision), outputs)
+        partials = _partials(query, None)
+        return _fewer(GroupByMerge(partials, plan, query.meta, decision), outputs)
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
         return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
@@ -222,15 +215,6 @@ def _tree(query: GroupByQuery, decision: Routing) -> Expr:
 def _divided(whole: Expr, query: GroupByQuery, outputs: int) -> Expr:
     """One finished output as the number of outputs that Dask announced."""
     return GroupByDivide(whole, query.plan, query.meta, outputs) if outputs > 1 else whole
-
-
-def _folded(finest: GroupByQuery, query: GroupByQuery, decision: Routing) -> Expr:
-    """Groups by some keys from those by all, whose nodes other sets of keys share."""
-    partials = _partials(finest, finest.chunks)
-    whole = GroupByCombined.build(partials, finest.plan, query.split_every)
-    levels = len(finest.plan.keys)
-    level = GroupByFolded(whole, query.plan, levels, query.kept)
-    return GroupByMerge(level, query.plan, query.meta, decision)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:

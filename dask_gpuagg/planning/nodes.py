@@ -37,7 +37,6 @@ from dask_gpuagg.tasks.tasks import (
     gpuagg_direct,
     gpuagg_divide,
     gpuagg_finalize,
-    gpuagg_fold,
     gpuagg_gather,
     gpuagg_merge,
     gpuagg_partial,
@@ -184,36 +183,6 @@ class GroupByTree(Reduction, TreeReduce):
         lines = self.frame._tree_repr_lines(2) if recursive else []
         header = f"GroupByTree: {self.decision} split_every={self.split_every}"
         return [" " * indent + line for line in [header, *lines]]
-
-
-class GroupByCombined(Quiet, TreeReduce):
-    """Partials combined into one, by the same tree."""
-
-    @classmethod
-    def build(cls, partial: Expr, plan: Plan, split_every: Any) -> GroupByCombined:
-        """The tree over the partials of a plan."""
-        given = {"plan": plan}
-        steps = (gpuagg_combine, gpuagg_combine, given, given)
-        return cls(partial, cls, partial._meta, *steps, split_every)
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_combine-{self.deterministic_token}"
-
-
-class GroupByFolded(Quiet, Blockwise):
-    """The partial of the groups by some of the keys of another one."""
-
-    _parameters = ["frame", "plan", "levels", "kept"]
-    operation = staticmethod(gpuagg_fold)
-
-    @functools.cached_property
-    def _meta(self) -> pd.DataFrame:
-        return pd.DataFrame()
-
-    def _task(self, name: Any, index: int) -> Task:
-        partial = self._blockwise_arg(self.frame, index)
-        return Task(name, gpuagg_fold, partial, self.plan, self.levels, self.kept)
 
 
 class GroupByExchange(Reduction):

@@ -44,9 +44,8 @@ class What(NamedTuple):
     query : str
         The outputs and keys, abbreviated.
     step : str
-        ``partial``, ``chunk``, ``direct``, ``combine``, ``fold``, ``exchange``, ``finalize``,
-        ``divide`` or ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of
-        quantiles.
+        ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
+        ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of quantiles.
     engine : str
         ``host`` or ``device``.
     kernel : str

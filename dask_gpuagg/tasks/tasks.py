@@ -5,8 +5,6 @@ Their names are the prefixes of the task keys that a dashboard shows.
 
 from __future__ import annotations
 
-import functools
-import operator
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +30,7 @@ from dask_gpuagg.tasks.partials import (
     rows_of,
 )
 from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
-from dask_gpuagg.tasks.unify import DTYPES, unify
+from dask_gpuagg.tasks.unify import DTYPES
 
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
@@ -168,49 +166,6 @@ def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
         made = combined(partials, plan)
         done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(made))
         return made
-
-
-def gpuagg_fold(partial: Partial, plan: Plan, levels: int, kept: Sequence[int]) -> Partial:
-    """Task: one partial to that of the groups by some of its keys.
-
-    Parameters
-    ----------
-    partial : dict
-        In which null keys have groups.
-    plan : Plan
-        Of the groups that are made.
-    levels : int
-        How many keys the partial has.
-    kept : sequence of int
-        Which of them are the plan's, in their order; without any, all rows are one group.
-    """
-    with task(plan, "fold") as done:
-        engine = engine_of(partial)
-        (tables,), together, dtypes = unify([partial], plan, engine)
-        coarse = {name: _by_keys(t, plan, levels, kept) for name, t in tables.items()}
-        # a group has several rows there
-        given = {"least": 0} if engine_name(partial) == DEVICE else {}
-        made = tried(
-            partial, "folding a partial", lambda: engine.combine([coarse], together, **given)
-        )
-        done.saw(engine_name(partial), rows_of(partial), rows_of(made))
-        return labelled(made, dtypes)
-
-
-def _by_keys(table: Any, plan: Plan, levels: int, kept: Sequence[int]) -> Any:
-    """A table of a partial with some of its keys."""
-    keys = [f"k{i}" for i in range(levels)]
-    fields = [name for name in table.columns if name not in keys]
-    labels = [f"k{i}" for i in range(len(kept))]
-    found = table[[*(keys[i] for i in kept), *fields]]
-    found.columns = [*labels, *fields]
-    if not kept:
-        return found.assign(k0=np.int8(0))
-    if not plan.dropna:
-        return found
-    # not ``dropna``: cuDF's makes nulls of the NaNs of all columns
-    present = functools.reduce(operator.and_, (found[label].notna() for label in labels))
-    return found[present].reset_index(drop=True)
 
 
 def gpuagg_finalize(

@@ -27,7 +27,6 @@ from dask_gpuagg.engines.device.exchange import (
     divided_outputs,
     split,
 )
-from dask_gpuagg.engines.device.first_rows import key_table, rows_within
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.outputs import numbered, with_outputs
@@ -37,14 +36,7 @@ from dask_gpuagg.engines.device.passes import (
     merged,
     states_of_rows,
 )
-from dask_gpuagg.engines.device.results import (
-    Shape,
-    matrix_of,
-    of_plan,
-    shape_of,
-    shaped,
-    values_of,
-)
+from dask_gpuagg.engines.device.results import matrix_of, of_plan, shape_of, shaped, values_of
 from dask_gpuagg.engines.device.stacking import (
     bytes_of,
     common_dtype,
@@ -57,10 +49,9 @@ from dask_gpuagg.engines.device.stacking import (
 from dask_gpuagg.plan import Plan, Sketched
 
 __all__ = [
-    "Shape", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
-    "key_table", "of_categories", "partial", "rows_within",
-    "shape_of", "split", "stack", "stacked",
+    "of_categories", "partial", "shape_of", "split", "stack", "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, Any]

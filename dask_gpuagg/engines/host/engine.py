@@ -28,7 +28,6 @@ from dask_gpuagg.engines.host.exchange import (
     split,
 )
 from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
-from dask_gpuagg.engines.host.first_rows import key_table, rows_within
 from dask_gpuagg.engines.host.found_dtypes import (
     common_dtype,
     compatible,
@@ -55,10 +54,9 @@ from dask_gpuagg.plan import Column, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "alike", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "divided", "divided_outputs", "finalize", "key_table",
-    "of_categories", "partial", "rows_within", "split",
-    "stack", "stacked",
+    "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
+    "divided", "divided_outputs", "finalize", "of_categories", "partial", "split", "stack",
+    "stacked",
 ]  # fmt: skip
 
 Partial = dict[str, pd.DataFrame]
