@@ -15,7 +15,6 @@ from typing import Any
 from distributed import Client, SchedulerPlugin, get_client
 
 from dask_gpuagg.markup import escaped, html_table, page
-from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.fallbacks import Fallback, tally
 from dask_gpuagg.reporting.units import time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
@@ -119,7 +118,6 @@ class GroupByPage(SchedulerPlugin):
         scheduler.http_application.add_application(made)
         made.initialize(scheduler.loop)
         made.start()
-        prometheus.export_fallbacks(scheduler, _fallbacks)
 
 
 def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
@@ -174,6 +172,7 @@ class _Page:
             if ACTIVITY in ws.metrics
         }
         bars = bars_of(reports, self._rates_of(reports))
+        fallbacks = [event for _, event in self.scheduler.get_events(TOPIC)]
         upwards = bars["worker"][::-1]  # in the order of the tables, downwards
         if upwards != list(self._time.y_range.factors):
             self._time.y_range.factors = self._rates.y_range.factors = upwards
@@ -183,7 +182,7 @@ class _Page:
         for shown, text in (
             (self.steps, steps_of(reports)),
             (self.kernels, kernels_of(reports)),
-            (self.fallbacks, fallbacks_of(_fallbacks(self.scheduler))),
+            (self.fallbacks, fallbacks_of(fallbacks)),
         ):
             if shown.text != text:
                 shown.text = text
@@ -200,11 +199,6 @@ class _Page:
                 latest.popleft()
         self._reported = {name: self._reported[name] for name in reports}
         return {name: rate_of(latest) for name, latest in self._reported.items()}
-
-
-def _fallbacks(scheduler: Any) -> list[dict[str, str]]:
-    """What clients have reported."""
-    return [event for _, event in scheduler.get_events(TOPIC)]
 
 
 def rate_of(reported: Sequence[tuple[float, int]]) -> float:
@@ -258,7 +252,7 @@ def kernels_of(reports: dict[str, Any]) -> str:
     )
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, (step, _, kernel, n, seconds, rows, groups, _, expected, spilled) in _entries(
+        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
             reports
         )
         if kernel

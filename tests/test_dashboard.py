@@ -16,14 +16,14 @@ REPORTS = {
         "time": 10.0,
         "rows": 900,
         "steps": [
-            ["partial", "device", "", 2, 0.5, 900, 30, 7200, 0, 0],
-            ["partial", "device", "pgb", 2, 0.4, 900, 30, 7200, 28, 5],
+            ["partial", "device", "", 2, 0.5, 900, 30, 0, 0],
+            ["partial", "device", "pgb", 2, 0.4, 900, 30, 28, 5],
         ],
     },
     "a": {
         "time": 10.0,
         "rows": 100,
-        "steps": [["partial", "host", "", 1, 0.25, 100, 10, 800, 0, 0]],
+        "steps": [["partial", "host", "", 1, 0.25, 100, 10, 0, 0]],
     },
 }
 

@@ -175,7 +175,7 @@ class Task:
 
 _runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
-# by step, engine and kernel: calls, seconds, rows, groups, bytes, groups expected, rows spilled
+# by step, engine and kernel: calls, seconds, rows, groups, groups expected, rows spilled
 _activity: dict[tuple[str, str, str], list[Any]] = {}
 _plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
@@ -233,8 +233,8 @@ def note_run(run: Run) -> None:
         estimate = run.decision.estimate
         kept = _activity[what[1:]]
         # where nothing was expected, what was found counts on both sides
-        kept[5] += run.groups if estimate is None else estimate.groups
-        kept[6] += run.spilled
+        kept[4] += run.groups if estimate is None else estimate.groups
+        kept[5] += run.spilled
 
 
 def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
@@ -261,8 +261,8 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total[3] += groups
     total[4] += nbytes
     total[5] = max(total[5], seconds)
-    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0, 0])
-    for i, added in enumerate((1, seconds, rows, groups, nbytes)):
+    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
+    for i, added in enumerate((1, seconds, rows, groups)):
         kept[i] += added
 
 
@@ -344,8 +344,8 @@ def activity() -> dict[str, Any]:
     -------
     dict
         ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
-        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, bytes, groups
-        expected and rows spilled.
+        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
+        rows spilled.
     """
     with _lock:
         steps = [
