@@ -14,7 +14,6 @@ from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import is_enabled, looking_on
 from dask_gpuagg.frontend.first_rows import NOT_OURS, RowsOfGroups, call_of
-from dask_gpuagg.frontend.stock import StockPlan, asked, stock_plan
 from dask_gpuagg.frontend.watching import Planned, plans_of
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
@@ -56,8 +55,6 @@ class Explained:
     runs : tuple of Run
         What ran last for the same plan, here and on the workers of the current client, the oldest
         first (see ``last_runs``).
-    stock : StockPlan, optional
-        What stock Dask would do instead.
     """
 
     what: str
@@ -68,7 +65,6 @@ class Explained:
     physical: Physical | None = None
     transfer: str = ""
     runs: tuple[Run, ...] = ()
-    stock: StockPlan | None = None
 
     @property
     def groups(self) -> str:
@@ -95,9 +91,6 @@ class Explained:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
             if self.transfer:
                 found.append(("transfer", self.transfer))
-        if self.stock is not None:
-            found.append(("stock", str(self.stock)))
-            found += [("differs", text) for text in self.stock.differences]
         return found + [("because", str(reason)) for reason in self.reasons]
 
     def ran(self) -> list[str]:
@@ -164,7 +157,7 @@ def explain(query: Any) -> Explanation:
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
         of groups, the way partials are merged and why, the number of tasks and the bytes of
-        partials; what ran for the same plan; and what stock Dask would do.
+        partials; and what ran for the same plan.
         Nothing is computed except the sample that the planner would take.
 
     Raises
@@ -259,8 +252,7 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     physical = described(query, found.decision, found.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    stock = stock_plan(asked(node, query))
-    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs, stock)
+    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
 
 
 def explained_as_planned(node: Any, found: Planned | str) -> Explained:

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster.gather import Gathered, gather
-from dask_gpuagg.frontend.stock import StockPlan, stock_plan
 from dask_gpuagg.markup import (
     bar,
     escaped,
@@ -173,8 +172,6 @@ class profile:
     planned : int
         Queries planned inside.
     fallbacks : tuple of (Fallback, int)
-    stock : tuple of (str, StockPlan)
-        What stock Dask would have done, by the queries planned in this process.
     notes : tuple of str
         What could not be measured.
 
@@ -190,7 +187,6 @@ class profile:
         self.kernels: tuple[Step, ...] = ()
         self.planned = 0
         self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
-        self.stock: tuple[tuple[str, StockPlan], ...] = ()
         self.notes: tuple[str, ...] = ()
         self._done = False
 
@@ -221,10 +217,6 @@ class profile:
         )
         self.steps = tuple(step for step in made if not step.kernel)
         self.kernels = tuple(step for step in made if step.kernel)
-        known = [about for about in self._watch.planned.values() if about is not None]
-        self.stock = tuple(dict.fromkeys((about.query, stock_plan(about)) for about in known))
-        # nothing of a query outlives the block but its description
-        del self._watch
         self._done = True
 
     def _older(self, gathered: Gathered) -> list[str]:
@@ -241,9 +233,7 @@ class profile:
         lines = [self._head()]
         for query, steps in self._by_query().items():
             lines += ["", query]
-            table = text_table(_HEAD, [_cells(step) for step in steps]) if steps else []
-            lines += ["  " + line for line in table]
-            lines += ["  " + text for text in self._beside(query)]
+            lines += ["  " + line for line in text_table(_HEAD, [_cells(step) for step in steps])]
         if self.kernels:
             head = ("kernel", *_HEAD[1:])
             lines += ["", "calls of the kernels"]
@@ -256,23 +246,11 @@ class profile:
     __repr__ = __str__
 
     def _by_query(self) -> dict[str, list[Step]]:
-        """The steps of each query; a query that was planned and did not run here has none."""
+        """The steps of each query."""
         found: dict[str, list[Step]] = {}
         for step in self.steps:
             found.setdefault(step.query, []).append(step)
-        return found | {query: [] for query, _ in self.stock if query not in found}
-
-    def _beside(self, query: str) -> list[str]:
-        """What stock Dask would have done with a query."""
-        plans = [plan for named, plan in self.stock if named == query]
-        return [
-            text
-            for plan in plans
-            for text in (
-                f"stock Dask: {plan}",
-                *(f"  its answer may differ: {text}" for text in plan.differences),
-            )
-        ]
+        return found
 
     def _head(self) -> str:
         inside = sum(step.seconds for step in self.steps)
@@ -293,8 +271,7 @@ class profile:
                 row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
             head = [*_HEAD]
             head.insert(_HEAD.index("longest"), "")
-            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows) if rows else ""]
-            parts += [f"<p>{escaped(text)}</p>" for text in self._beside(query)]
+            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
         if self.kernels:
             rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
             parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
@@ -311,10 +288,6 @@ class profile:
             "steps": [_plain(step) for step in self.steps],
             "kernels": [_plain(kernel) for kernel in self.kernels],
             "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.fallbacks],
-            "stock": [
-                {"query": query, **asdict(plan), "differences": list(plan.differences)}
-                for query, plan in self.stock
-            ],
             "notes": list(self.notes),
         }
 

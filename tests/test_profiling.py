@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import functools
+import gc
 import html.parser
 import json
 import os
 import pstats
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -290,6 +292,18 @@ class TestBounds:
         for _ in range(3):
             ddf.groupby("k").v.sum().compute(scheduler="synchronous")
         assert len({id(run.plan) for run in dask_gpuagg.last_runs()}) == 1
+
+
+def test_a_profile_keeps_no_data() -> None:
+    frame = DATA.copy()
+    kept = weakref.ref(frame)
+    with dask_gpuagg.profile() as p:
+        query = dd.from_pandas(frame, npartitions=3, sort=False).groupby("k").v.nunique()
+        query.compute(scheduler="synchronous")
+        del query, frame
+        gc.collect()
+        assert kept() is None  # not even inside the block
+    assert p.planned == 1
 
 
 def test_threads_lose_nothing(ddf: Any) -> None:

@@ -18,7 +18,6 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.fallback import Refusal, Stock
 from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.specification import on_own_labels
-from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.watching import Planned, is_watched, seen
 from dask_gpuagg.plan import Plan, StateUse, Unsupported
 from dask_gpuagg.planning.first_rows import rows_of_groups
@@ -85,7 +84,7 @@ class RowsOfGroups(Expr, G.GroupByBase):
                 note_fallback(self._name, self.what, refusal.reason)
             return self.stock.lowered(1, 1)
         if not looking.get():
-            tally.plan(self._name, functools.partial(asked, self, query))
+            tally.plan(self._name)
         if is_watched():
             # Dask lowers the inputs later, and reads narrow files several at a time
             lowered = self._query(self.frame.lower_completely())

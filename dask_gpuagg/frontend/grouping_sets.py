@@ -14,7 +14,6 @@ from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.extended import GroupingSet, extend
-from dask_gpuagg.frontend.fallback import Refusal
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 
@@ -73,7 +72,6 @@ def grouping_sets(
     if not keys:
         raise ValueError("grouping sets need a key")
     groupby = frame.groupby(keys, dropna=dropna, sort=sort, observed=True)
-    reason = Refusal(NotImplementedError("no grouping sets, a group-by for each"))
     try:
         finest = extend(groupby, aggregations, _FLAGS, named)
         found = {}
@@ -81,8 +79,8 @@ def grouping_sets(
             meta = finest._meta.reset_index(drop=True)
             if one:
                 meta.index = _index_of(frame._meta[list(one)])
-            changed = {"result_meta": meta, "refusal": reason}
-            operands = dict(zip(finest._parameters, finest.operands, strict=False)) | changed
+            operands = dict(zip(finest._parameters, finest.operands, strict=False))
+            operands["result_meta"] = meta
             kept = tuple(map(keys.index, one))
             node = GroupingSet(*operands.values(), kept, *finest.by)
             logical.read(node)

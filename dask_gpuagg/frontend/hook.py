@@ -55,7 +55,6 @@ from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.row_order import by_position, in_order
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.staying import stay_right
-from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
@@ -203,7 +202,7 @@ def _planned(
         _fall_back(expr, reason, cause=error)
         return None
     if not looking.get():
-        tally.plan(expr._name, functools.partial(asked, expr, query))
+        tally.plan(expr._name)
     seen(expr, Planned(query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 

@@ -10,8 +10,7 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -81,19 +80,6 @@ def leave_block(block: Block) -> None:
     # not by a token: a generator may be closed in another context than it was started in
     if _innermost.get() is block:
         _innermost.set(block.outer)
-
-
-@contextmanager
-def looking_away() -> Iterator[None]:
-    """Context manager: the plugin off inside, for this thread or coroutine, whoever looks on."""
-    block = enter_block()
-    block.on = False
-    token = looking.set(False)
-    try:
-        yield
-    finally:
-        looking.reset(token)
-        leave_block(block)
 
 
 def is_enabled() -> bool:

@@ -82,12 +82,9 @@ class Fallback(NamedTuple):
 
 @dataclass(eq=False)
 class Watch:
-    """What is planned and what falls back while somebody looks, by the names of the queries.
+    """What is planned and what falls back while somebody looks, by the names of the queries."""
 
-    ``planned`` has what else is known of a query.
-    """
-
-    planned: dict[str, Any] = field(default_factory=dict)
+    planned: set[str] = field(default_factory=set)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
 
 
@@ -138,18 +135,11 @@ class Tally:
             self._seen.clear()
             self._queries = 0
 
-    def plan(self, name: str, about: Callable[[], Any] = lambda: None) -> None:
-        """Count a query that is planned; where somebody looks, ``about`` tells more of it."""
-        watches = [watch for watch in self._watches if name not in watch.planned]
-        known = None
-        if watches:
-            try:
-                known = about()
-            except Exception:  # the query runs all the same
-                _log.exception("a planned query could not be described")
+    def plan(self, name: str) -> None:
+        """Count a query that is planned."""
         with self._lock:
-            for watch in watches:
-                watch.planned[name] = known
+            for watch in self._watches:
+                watch.planned.add(name)
             if name not in self.planned:
                 self._queries += 1
                 self.planned[name] = None

@@ -178,31 +178,6 @@ def test_explain_of_files_that_dask_reads_as_one_partition(tmp_path: Any):
     assert found.physical.partitions == read.npartitions < 12
 
 
-@pytest.mark.parametrize("npartitions", [1, 20])
-def test_explain_says_what_stock_dask_would_do(npartitions: int):
-    query = collection(npartitions).groupby("k").head(3)
-    stock = dask_gpuagg.explain(query).groupbys[0].stock
-    with dask.config.set({"gpuagg.enabled": False}):
-        theirs = collection(npartitions).groupby("k").head(3)
-        lowered = theirs.optimize()
-        got = theirs.compute()
-    assert (stock.refusal, stock.outputs) == ("", lowered.npartitions)
-    assert stock.tasks == len(lowered.__dask_graph__()) - npartitions
-    want = FRAME.groupby("k").head(3)
-    assert stock.differences[0] == "rows come group by group"
-    assert list(got.index) != list(want.index)
-    more = "groups have more rows, some from each output" in stock.differences
-    assert more == (npartitions > 15) == (len(got) > len(want))
-
-
-def test_explain_says_what_stock_dask_refuses():
-    query = collection().groupby(["s", "f"], dropna=False).head(1)
-    stock = dask_gpuagg.explain(query).groupbys[0].stock
-    with dask.config.set({"gpuagg.enabled": False}), pytest.raises(ValueError, match="Key") as told:
-        collection().groupby(["s", "f"], dropna=False).head(1)
-    assert stock.refusal == f"ValueError: {told.value}"
-
-
 @pytest.mark.parametrize("arguments", [{"n": -1}, {"n": 2, "split_out": 2}])
 def test_explain_of_what_is_left_to_dask(arguments: dict[str, int]):
     (found,) = dask_gpuagg.explain(collection().groupby("k").tail(**arguments)).groupbys
