@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dask_gpuagg
-from dask_gpuagg.explain import explained_as_planned
-from dask_gpuagg.frontend.watching import watching
+from dask_gpuagg.explain import explained_as_lowered
+from dask_gpuagg.reporting.events import Planned, Refused, listening
 
 PROG = "dask-gpuagg"
 
@@ -135,12 +135,12 @@ def _written(command: Command, profile: Any, file: str) -> None:
 def _explain(command: Command, options: argparse.Namespace) -> int:
     shown: set[str] = set()
 
-    def show(node: Any, found: Any) -> None:
-        if node._name not in shown:
-            shown.add(node._name)
-            print(explained_as_planned(node, found), file=sys.stderr)
+    def show(event: Planned | Refused) -> None:
+        if event.node._name not in shown:
+            shown.add(event.node._name)
+            print(explained_as_lowered(event), file=sys.stderr)
 
-    with watching(show):
+    with listening(show, Planned, Refused):
         return _program(command, options)
 
 

@@ -8,20 +8,24 @@ by Bokeh, and added by a plugin of the scheduler.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.markup import escaped, html_table, page
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.events import Fallback, FellBack, register, registered, unregister
 from dask_gpuagg.reporting.units import time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
 PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
+# queries whose fallbacks are known to be sent
+_NAMES = 10_000
 
 _STEPS = (
     *("partial", "chunk", "direct", "exchange", "combine", "fold"),
@@ -66,29 +70,37 @@ def group_by_page(client: Client | None = None) -> str:
     if client.asynchronous:
         raise ValueError("the page cannot be added by an asynchronous client")
     client.register_plugin(GroupByPage())
-    if not any(isinstance(each, _Reporter) and each.client is client for each in tally.listeners):
-        tally.listeners.append(_Reporter(client))
+    reporters = [sink for sink in registered(FellBack) if isinstance(sink, _Reporter)]
+    if not any(reporter.client is client for reporter in reporters):
+        register(_Reporter(client), FellBack)
     head, _, _ = client.dashboard_link.rpartition("/")
     return f"{head}/{PAGE}"
 
 
 class _Reporter:
-    """Sends a client's fallbacks to its scheduler, without waiting for it."""
+    """Sends the fallbacks of a client's queries to its scheduler, without waiting for it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._process = os.getpid()
+        # reasons by the names of queries, which are lowered several times
+        self._sent: Cache[str, str] = Cache(_NAMES)
 
-    def __call__(self, found: Fallback) -> None:
-        if self.client.status == "running":
-            self.client.loop.add_callback(self._send, found)
-        elif self.client.status == "closed":
-            with contextlib.suppress(ValueError):  # another thread has removed it
-                tally.listeners.remove(self)
+    def __call__(self, event: FellBack) -> None:
+        fallback, name = event
+        if self.client.status == "closed":
+            unregister(self)
+            return
+        # a fork has the client, and not the thread of its loop
+        listens = self.client.status == "running" and self._process == os.getpid()
+        if listens and name and self._sent.get(name) != fallback.reason:
+            self._sent.put(name, fallback.reason)
+            self.client.loop.add_callback(self._send, fallback)
 
-    async def _send(self, found: Fallback) -> None:
+    async def _send(self, fallback: Fallback) -> None:
         # a scheduler that is gone has nobody to show it to
         with contextlib.suppress(OSError):
-            await self.client.scheduler.log_event(topic=TOPIC, msg=found._asdict())
+            await self.client.scheduler.log_event(topic=TOPIC, msg=fallback._asdict())
 
 
 class GroupByPage(SchedulerPlugin):

@@ -12,15 +12,15 @@ from dask.dataframe.dask_expr._groupby import GroupBy, Head
 from dask_gpuagg.cluster.preflight import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.activation import is_enabled, looking_on
+from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
 from dask_gpuagg.frontend.first_rows import NOT_OURS, RowsOfGroups, call_of
-from dask_gpuagg.frontend.watching import Planned, plans_of
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
 from dask_gpuagg.planning.lower import where_it_runs
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.profiling import last_runs
+from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
 from dask_gpuagg.reporting.units import size_text, time_text
 from dask_gpuagg.settings import switch
@@ -168,17 +168,22 @@ def explain(query: Any) -> Explanation:
     expr = _expression(query)
     if expr is None:
         return Explanation((), _off())
-    with looking_on():
+    plans: dict[str, Planned | str] = {}
+
+    def note(event: Any) -> None:
+        if isinstance(event, Planned | Refused):
+            plans[event.node._name] = event if isinstance(event, Planned) else event.reason
+
+    with as_if_enabled(note):
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
         nodes = {n._name: n for n in reversed([*tuned.walk()]) if _is_group_by(n)}
         refused = {name: _refusals(node, problem) for name, node in nodes.items()}
-        plans: dict[str, Planned | str] = {}
         failure = ""
         if not all(refused.values()):
             try:
-                plans = plans_of(tuned)
+                tuned.lower_completely()
             except Exception as error:
                 # the query itself raises the same
                 failure = f"the query cannot be lowered: {error!r}"
@@ -255,9 +260,9 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
 
 
-def explained_as_planned(node: Any, found: Planned | str) -> Explained:
-    """A group-by as it is being lowered; see ``frontend.watching``."""
-    return _explained(node, [], found)
+def explained_as_lowered(event: Planned | Refused) -> Explained:
+    """A group-by as it is being lowered."""
+    return _explained(event.node, [], event if isinstance(event, Planned) else event.reason)
 
 
 def _transfer() -> str:
@@ -301,7 +306,7 @@ def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
     for column, functions in _columns_of(groupby, spec):
         for function in functions if isinstance(functions, list | tuple) else [functions]:
             chosen = groupby if column is None else groupby[column]
-            with looking_on():
+            with as_if_enabled():
                 try:
                     query = chosen.agg(function)
                 except Exception as error:

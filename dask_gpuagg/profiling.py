@@ -17,7 +17,8 @@ from dask_gpuagg.markup import (
     page,
     text_table,
 )
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
+from dask_gpuagg.reporting.fallbacks import Tally, tally
 from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
 from dask_gpuagg.reporting.units import rate_text, size_text, time_text
 
@@ -193,7 +194,9 @@ class profile:
     def __enter__(self) -> profile:
         self._before = _by_process(gather(measured))
         self._elsewhere = _counts(gather(counted_here), but=measured().process)
-        self._watch = tally.watch()
+        self._here = Tally()
+        register(self._here.plan, Planned)
+        register(self._here.fall_back, FellBack)
         self._began = time.time()
         self._started = time.perf_counter()
         return self
@@ -205,11 +208,13 @@ class profile:
         traceback: TracebackType | None,
     ) -> None:
         self.seconds = time.perf_counter() - self._started
-        tally.unwatch(self._watch)
+        unregister(self._here.plan)
+        unregister(self._here.fall_back)
         gathered = gather(measured)
         planned, found = _counts(gather(counted_here), but=measured().process)
-        found = found - self._elsewhere[1] + Counter(self._watch.fallbacks.values())
-        self.planned = len(self._watch.planned) + max(planned - self._elsewhere[0], 0)
+        planned_here, found_here = self._here.counted()
+        found = found - self._elsewhere[1] + Counter(found_here)
+        self.planned = planned_here + max(planned - self._elsewhere[0], 0)
         self.fallbacks = tuple(found.most_common())
         self.notes = (*_missing(gathered), *self._older(gathered))
         made = _steps(

@@ -48,7 +48,7 @@ from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, as_compared, gath
 from dask_gpuagg.frontend.trees import inputs, reached, with_inputs
 from dask_gpuagg.plan import Column, Unsupported
 from dask_gpuagg.planning.nodes import Reduction
-from dask_gpuagg.reporting.fallbacks import looking
+from dask_gpuagg.reporting.events import is_dry_run
 
 # nodes that combine partition by partition, and cannot where divisions are unknown and unlike
 COMBINING = (OpAlignPartitions, UFuncAlign, Concat)
@@ -222,7 +222,7 @@ class Hashes:
             return False
         if not own_hash(keys) or logical.refusals(node):
             return False
-        return looking.get() or cluster_problem() is None
+        return is_dry_run() or cluster_problem() is None
 
 
 def own_hash(keys: Iterable[Column]) -> bool:

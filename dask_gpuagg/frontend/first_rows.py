@@ -18,12 +18,12 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.fallback import Refusal, Stock
 from dask_gpuagg.frontend.patches import acting
 from dask_gpuagg.frontend.specification import on_own_labels
-from dask_gpuagg.frontend.watching import Planned, is_watched, seen
 from dask_gpuagg.plan import Plan, StateUse, Unsupported
 from dask_gpuagg.planning.first_rows import rows_of_groups
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
+from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
 
 class RowsOfGroups(Expr, G.GroupByBase):
@@ -67,14 +67,14 @@ class RowsOfGroups(Expr, G.GroupByBase):
 
     def _lower(self) -> Any:
         try:
-            problem = None if looking.get() else cluster_problem()
+            problem = None if is_dry_run() else cluster_problem()
             if not acting():
                 problem = "the plugin is off"
             if problem is not None:
                 raise Unsupported(problem)
             query = self._query(self.frame)
         except Unsupported as refusal:
-            seen(self, refusal.reason)
+            emit(Refused(self, refusal.reason))
             if self.stock is None:
                 raise UnsupportedGroupBy(
                     f"group-by {self.what} cannot run: {refusal.reason}; "
@@ -83,14 +83,11 @@ class RowsOfGroups(Expr, G.GroupByBase):
             if acting():
                 note_fallback(self._name, self.what, refusal.reason)
             return self.stock.lowered(1, 1)
-        if not looking.get():
-            tally.plan(self._name)
-        if is_watched():
-            # Dask lowers the inputs later, and reads narrow files several at a time
-            lowered = self._query(self.frame.lower_completely())
-            reason = f"a group has at most {self.n:,} rows in each of them"
-            routing = Routing(Route.TREE, 1, reason)
-            seen(self, Planned(lowered, routing, self._planned(lowered)))
+        # Dask lowers the inputs later, and reads narrow files several at a time
+        lowered = self._query(self.frame.lower_completely())
+        reason = f"a group has at most {self.n:,} rows in each of them"
+        routing = Routing(Route.TREE, 1, reason)
+        emit(Planned(self, lowered, routing, self._planned(lowered)))
         return self._planned(query)
 
 

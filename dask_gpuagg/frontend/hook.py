@@ -55,13 +55,13 @@ from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.row_order import by_position, in_order
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.staying import stay_right
-from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
+from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
 
 # Key in the cache of one lowering; no node has such a name. Its value: the names of group-bys that
@@ -132,7 +132,7 @@ def _divided(node: SortedOutputs, lowered: dict[str, Any], root: Expr) -> Expr |
     """The outputs of a sorted result; ``None`` where only Dask's own nodes may be used."""
     if logical.is_aggregation(node.frame):
         return _planned(node.frame, {}, lowered, root, node.outputs)
-    if not looking.get() and cluster_problem() is not None:
+    if not is_dry_run() and cluster_problem() is not None:
         return None
     return GroupByDivided(node.frame, node.outputs) if node.frame.npartitions == 1 else None
 
@@ -169,7 +169,7 @@ def _planned(
     settings()  # an invalid setting is an error for the user, not a reason to fall back
     try:
         # a query that is only explained is not sent to a cluster
-        problem = None if looking.get() else cluster_problem()
+        problem = None if is_dry_run() else cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
         if expr._name in stock_only:
@@ -190,7 +190,6 @@ def _planned(
         if planned.npartitions > 1 and own_hash(query.plan.keys):
             stay_right()
     except Unsupported as refusal:
-        seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
         return None
     except UnsupportedGroupBy:
@@ -198,12 +197,9 @@ def _planned(
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
         reason = f"the planner failed: {error!r}"
-        seen(expr, reason)
         _fall_back(expr, reason, cause=error)
         return None
-    if not looking.get():
-        tally.plan(expr._name)
-    seen(expr, Planned(query, decision, planned))
+    emit(Planned(expr, query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 
@@ -238,6 +234,7 @@ def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
 
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
     """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
+    emit(Refused(expr, reason))
     what = logical.describe(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
         raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause

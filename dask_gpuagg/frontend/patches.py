@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from dask_gpuagg.reporting.fallbacks import looking
+from dask_gpuagg.reporting.events import is_dry_run
 from dask_gpuagg.settings import switch
 
 Hook = tuple[type, str, Callable[..., Any]]
@@ -97,8 +97,8 @@ def is_enabled() -> bool:
 
 
 def acting() -> bool:
-    """Whether wrappers do anything: the plugin is on here, or ``explain`` is looking."""
-    return looking.get() or is_enabled()
+    """Whether wrappers do anything: the plugin is on here, or queries are only tried."""
+    return is_dry_run() or is_enabled()
 
 
 def install(hooks: list[Hook]) -> None:

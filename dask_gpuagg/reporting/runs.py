@@ -1,4 +1,4 @@
-"""What the tasks of this process did: the latest of them, and totals by query and step."""
+"""Tasks and kernels of this process: their events, the latest of them, totals by query and step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import Lock
 from types import TracebackType
@@ -17,6 +15,7 @@ import numpy as np
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
+from dask_gpuagg.reporting.events import Kernel, Progress, Step, emit
 from dask_gpuagg.task_settings import use
 
 if TYPE_CHECKING:
@@ -43,12 +42,8 @@ class What(NamedTuple):
     ----------
     query : str
         The outputs and keys, abbreviated.
-    step : str
-        ``partial``, ``chunk``, ``direct``, ``combine``, ``fold``, ``exchange``, ``finalize``,
-        ``divide`` or ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of
-        quantiles.
-    engine : str
-        ``host`` or ``device``.
+    step, engine : str
+        As of ``events.Step``.
     kernel : str
         Of a total of kernel calls; empty where whole tasks are counted.
     """
@@ -87,17 +82,6 @@ class Total(NamedTuple):
     longest: float = 0.0
     born: int = 0
     maxima: tuple[tuple[int, float], ...] = ()
-
-
-class HostRun(NamedTuple):
-    """A task of the host engine, as it is remembered."""
-
-    plan: Plan | None
-    step: str
-    rows: int
-    groups: int
-    nbytes: int
-    seconds: float
 
 
 class Measured(NamedTuple):
@@ -159,21 +143,20 @@ class Task:
         self._settings.__exit__(kind, error, traceback)
         _task.reset(self._token)
         if self.engine and kind is None:
-            _note_task(self, self._plan, self._step, seconds)
+            counts = (self.rows, self.groups, self.nbytes)
+            emit(Step(self._plan, self._step, self.engine, *counts, seconds))
 
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
-        global _rows_done
         self.engine = engine or ""
         self.rows += rows
         if self._step in _OF_PARTITIONS:
-            with _lock:
-                _rows_done += rows
+            emit(Progress(rows))
         self.groups += groups
         self.nbytes += nbytes
 
 
-_runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
+_runs: deque[Run | Step] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
 # by step, engine and kernel: calls, seconds, rows, groups, groups expected, rows spilled
 _activity: dict[tuple[str, str, str], list[Any]] = {}
@@ -183,7 +166,6 @@ _lock = Lock()
 _process = uuid.uuid4().hex
 _since = time.time()
 _task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, ""))
-_REHEARSAL = (None, "rehearsal")
 
 task = Task
 
@@ -201,16 +183,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Kernel calls inside belong to no query and are not recorded."""
-    token = _task.set(_REHEARSAL)
-    try:
-        yield
-    finally:
-        _task.reset(token)
-
-
 def subject() -> tuple[str, ...]:
     """The labels of the keys of the running task's plan."""
     plan, _ = _task.get()
@@ -218,17 +190,27 @@ def subject() -> tuple[str, ...]:
 
 
 def note_run(run: Run) -> None:
-    """Remember one call of the kernels."""
-    current = _task.get()
-    if current is _REHEARSAL:
-        return
-    plan, step = current
-    query = ""
-    if plan is not None:
-        plan, query = _known(plan)
-    what = What(query, step, "device", run.decision.kernel)
+    """Emit one call of the kernels, in the task that runs."""
+    plan, step = _task.get()
+    emit(Kernel(run._replace(plan=plan, step=step)))
+
+
+def add_progress(event: Progress) -> None:
+    """Add rows of partitions to the progress of this process."""
+    global _rows_done
     with _lock:
-        _runs.append(run._replace(plan=plan, step=step))
+        _rows_done += event.rows
+
+
+def add_kernel(event: Kernel) -> None:
+    """Add a call of the kernels to the latest runs and to the totals."""
+    run, query = event.run, ""
+    if run.plan is not None:
+        plan, query = _known(run.plan)
+        run = run._replace(plan=plan)
+    what = What(query, run.step, "device", run.decision.kernel)
+    with _lock:
+        _runs.append(run)
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
         estimate = run.decision.estimate
         kept = _activity[what[1:]]
@@ -237,13 +219,14 @@ def note_run(run: Run) -> None:
         kept[5] += run.spilled
 
 
-def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
-    kept, query = _known(plan)
-    host = done.engine == "host"
+def add_step(event: Step) -> None:
+    """Add a task to the totals, and one of the host to the latest runs."""
+    plan, query = _known(event.plan) if event.plan is not None else (None, "")
     with _lock:
-        if host:
-            _runs.append(HostRun(kept, step, done.rows, done.groups, done.nbytes, seconds))
-        _add(What(query, step, done.engine), seconds, done.rows, done.groups, done.nbytes)
+        if event.engine == "host":
+            _runs.append(event._replace(plan=plan))
+        what = What(query, event.step, event.engine)
+        _add(what, event.seconds, event.rows, event.groups, event.nbytes)
 
 
 def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> None:
@@ -394,7 +377,7 @@ def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
             plan=run.plan,
             step=run.step,
         )
-        if isinstance(run, HostRun)
+        if isinstance(run, Step)
         else run
         for run in wanted
     ]
