@@ -16,9 +16,9 @@ from typing import Any
 from distributed import Client, SchedulerPlugin, get_client
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.markup import escaped, html_table, page
 from dask_gpuagg.reporting.events import Fallback, FellBack, register, registered, unregister
-from dask_gpuagg.reporting.units import time_text
+from dask_gpuagg.reporting.runs import STEPS
+from dask_gpuagg.reporting.text import escaped, html_table, page, time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
@@ -27,10 +27,6 @@ TOPIC = "dask-gpuagg-fallbacks"
 # queries whose fallbacks are known to be sent
 _NAMES = 10_000
 
-_STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
-    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
-)
 _ENGINES = ("host", "device")
 _COLOURS = (
     *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c", "#98df8a"),
@@ -236,7 +232,7 @@ def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[
     names = sorted(reports)
     data: dict[str, list[Any]] = {"worker": names, "rate": [rates.get(n, 0.0) for n in names]}
     for engine in _ENGINES:
-        for step in _STEPS:
+        for step in STEPS:
             data[f"{step} {engine}"] = [
                 sum(s for was, of, kernel, _, s, *_ in reports[name]["steps"]
                     if (was, of, kernel) == (step, engine, ""))
@@ -315,17 +311,17 @@ def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
         "Seconds in tasks, by step (hatched: on the device)",
         "$name: @$name{0.00} s on worker @worker",
     )
-    stacked = [f"{step} {engine}" for engine in _ENGINES for step in _STEPS]
+    stacked = [f"{step} {engine}" for engine in _ENGINES for step in STEPS]
     bars = plot.hbar_stack(
         stacked,
         y="worker",
         height=0.8,
         color=[*_COLOURS, *_COLOURS],
-        hatch_pattern=[" "] * len(_STEPS) + ["/"] * len(_STEPS),
+        hatch_pattern=[" "] * len(STEPS) + ["/"] * len(STEPS),
         line_width=0,
         source=source,
     )
-    return plot, _legend(plot, dict(zip(_STEPS, bars, strict=False)))
+    return plot, _legend(plot, dict(zip(STEPS, bars, strict=False)))
 
 
 def _legend(plot: Any, bars: dict[str, Any]) -> dict[str, Any]:

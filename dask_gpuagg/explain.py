@@ -22,7 +22,7 @@ from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.units import size_text, time_text
+from dask_gpuagg.reporting.text import count_text, size_text, time_text
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Explained:
 def _summed(step: str, runs: list[Run]) -> str:
     rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
     seconds = time_text(sum(run.seconds for run in runs))
-    tasks = f"{len(runs):,} task{'' if len(runs) == 1 else 's'}"
+    tasks = count_text(len(runs), "task")
     return f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}"
 
 

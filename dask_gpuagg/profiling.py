@@ -10,27 +10,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster.gather import Gathered, gather
-from dask_gpuagg.markup import (
+from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
+from dask_gpuagg.reporting.fallbacks import Tally, tally
+from dask_gpuagg.reporting.runs import STEPS, Measured, Total, What, measured, runs_here, since
+from dask_gpuagg.reporting.text import (
     bar,
+    count_text,
     escaped,
     html_table,
     page,
+    rate_text,
+    size_text,
     text_table,
+    time_text,
 )
-from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
-from dask_gpuagg.reporting.fallbacks import Tally, tally
-from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
-from dask_gpuagg.reporting.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
     from dask_gpuagg.plan import Plan
-
-# the order in which a query goes through its steps
-_STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
-    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
-)
 
 
 def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
@@ -79,7 +76,7 @@ class Fallbacks:
 
     def _head(self) -> str:
         by_stock = sum(number for _, number in self.entries)
-        return f"{_counted(self.planned, 'group-by')} planned, {_counted(by_stock, 'fallback')}"
+        return f"{count_text(self.planned, 'group-by')} planned, {count_text(by_stock, 'fallback')}"
 
     def __str__(self) -> str:
         return "\n".join([self._head(), *(f"  {n:,} × {found}" for found, n in self.entries)])
@@ -211,17 +208,18 @@ class profile:
         unregister(self._here.plan)
         unregister(self._here.fall_back)
         gathered = gather(measured)
-        planned, found = _counts(gather(counted_here), but=measured().process)
-        planned_here, found_here = self._here.counted()
-        found = found - self._elsewhere[1] + Counter(found_here)
-        self.planned = planned_here + max(planned - self._elsewhere[0], 0)
-        self.fallbacks = tuple(found.most_common())
-        self.notes = (*_missing(gathered), *self._older(gathered))
-        made = _steps(
+        planned_before, before = self._elsewhere
+        planned_elsewhere, elsewhere = _counts(gather(counted_here), but=measured().process)
+        planned_here, here = self._here.counted()
+        self.planned = planned_here + max(planned_elsewhere - planned_before, 0)
+        self.fallbacks = tuple((elsewhere - before + Counter(here)).most_common())
+        missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
+        self.notes = (*missing, *self._older(gathered))
+        steps = _steps(
             [since(self._before.get(m.process), m) for m in _by_process(gathered).values()]
         )
-        self.steps = tuple(step for step in made if not step.kernel)
-        self.kernels = tuple(step for step in made if step.kernel)
+        self.steps = tuple(step for step in steps if not step.kernel)
+        self.kernels = tuple(step for step in steps if step.kernel)
         self._done = True
 
     def _older(self, gathered: Gathered) -> list[str]:
@@ -259,10 +257,11 @@ class profile:
 
     def _head(self) -> str:
         inside = sum(step.seconds for step in self.steps)
-        by_stock = sum(number for _, number in self.fallbacks)
+        planned = count_text(self.planned, "group-by")
+        fallbacks = count_text(sum(number for _, number in self.fallbacks), "fallback")
         return (
-            f"{time_text(self.seconds)}: {_counted(self.planned, 'group-by')} planned, "
-            f"{_counted(by_stock, 'fallback')}; tasks took {time_text(inside)}, summed over threads"
+            f"{time_text(self.seconds)}: {planned} planned, {fallbacks}; "
+            f"tasks took {time_text(inside)}, summed over threads"
         )
 
     def _repr_html_(self) -> str:
@@ -326,10 +325,6 @@ def _by_process(gathered: Gathered) -> dict[str, Measured]:
     return {answer.process: answer for answer in gathered.answers.values()}
 
 
-def _missing(gathered: Gathered) -> list[str]:
-    return [f"missing: {where} ({reason})" for where, reason in gathered.missing.items()]
-
-
 def _steps(found: list[dict[What, Total]]) -> list[Step]:
     """The totals of several processes as one, in the order of the steps."""
     of: dict[What, list[Total]] = {}
@@ -349,7 +344,7 @@ def _steps(found: list[dict[What, Total]]) -> list[Step]:
         )
         for what, several in of.items()
     ]
-    place = {name: i for i, name in enumerate(_STEPS)}
+    place = {name: i for i, name in enumerate(STEPS)}
     return sorted(made, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
 
 
@@ -359,7 +354,3 @@ def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:
     head = ("what", "how", "reason", "line", "queries")
     rows = [[*map(escaped, found), f"{number:,}"] for found, number in entries]
     return html_table(head, rows, text=True)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -120,9 +120,7 @@ class Step(NamedTuple):
     plan : Plan or None
         ``None`` where it is remembered without its plan.
     step : str
-        ``partial``, ``chunk``, ``direct``, ``combine``, ``fold``, ``exchange``, ``finalize``,
-        ``divide`` or ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of
-        quantiles.
+        One of ``runs.STEPS``.
     engine : str
         ``host`` or ``device``.
     rows, groups, nbytes : int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Tally:
         self._queries = 0
         self._entries: OrderedDict[Fallback, int] = OrderedDict()
         self._lock = Lock()
+        _tallies.add(self)
 
     def reset(self) -> None:
         """Start counting anew."""
@@ -115,20 +117,25 @@ class Tally:
         with self._lock:
             return self._queries, dict(self._entries)
 
-    def _after_fork(self) -> None:
-        self._lock = Lock()  # a thread that held it is not there
-        self.reset()
-
 
 def _limit(of: OrderedDict[Any, Any], most: int) -> None:
     while len(of) > most:
         of.popitem(last=False)
 
 
+_tallies: weakref.WeakSet[Tally] = weakref.WeakSet()
 tally = Tally()
 
+
+def _after_fork() -> None:
+    """In the child: it has planned nothing yet, and a thread that held a lock is not there."""
+    for each in list(_tallies):
+        each._lock = Lock()
+    tally.reset()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=tally._after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 # lines of the user's code that were warned about, with the message
 _warned: Cache[tuple[str, int, str], object] = Cache(1000)

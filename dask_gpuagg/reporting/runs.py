@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
+# in the order in which a query goes through them
+STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine", "fold"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 # steps whose rows are those of partitions
 _OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # readings whose longest calls are kept apart: of blocks inside each other
@@ -213,10 +218,10 @@ def add_kernel(event: Kernel) -> None:
         _runs.append(run)
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
         estimate = run.decision.estimate
-        kept = _activity[what[1:]]
+        counts = _activity[what[1:]]
         # where nothing was expected, what was found counts on both sides
-        kept[4] += run.groups if estimate is None else estimate.groups
-        kept[5] += run.spilled
+        counts[4] += run.groups if estimate is None else estimate.groups
+        counts[5] += run.spilled
 
 
 def add_step(event: Step) -> None:
@@ -244,9 +249,9 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total[3] += groups
     total[4] += nbytes
     total[5] = max(total[5], seconds)
-    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
+    counts = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
     for i, added in enumerate((1, seconds, rows, groups)):
-        kept[i] += added
+        counts[i] += added
 
 
 def _known(plan: Plan) -> tuple[Plan | None, str]:
