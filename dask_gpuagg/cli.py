@@ -1,4 +1,4 @@
-"""The command line: ``dask-gpuagg run|explain|doctor|bench|warm|calibrate``."""
+"""The command line: ``dask-gpuagg run|explain|doctor|warm|calibrate``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dask_gpuagg
-from dask_gpuagg.explain import explained_as_planned
-from dask_gpuagg.frontend.watching import watching
+from dask_gpuagg.explain import explained_as_lowered
+from dask_gpuagg.reporting.events import Planned, Refused, listening
 
 PROG = "dask-gpuagg"
 
@@ -135,12 +135,12 @@ def _written(command: Command, profile: Any, file: str) -> None:
 def _explain(command: Command, options: argparse.Namespace) -> int:
     shown: set[str] = set()
 
-    def show(node: Any, found: Any) -> None:
-        if node._name not in shown:
-            shown.add(node._name)
-            print(explained_as_planned(node, found), file=sys.stderr)
+    def show(event: Planned | Refused) -> None:
+        if event.node._name not in shown:
+            shown.add(event.node._name)
+            print(explained_as_lowered(event), file=sys.stderr)
 
-    with watching(show):
+    with listening(show, Planned, Refused):
         return _program(command, options)
 
 
@@ -206,55 +206,6 @@ def _doctor(command: Command, options: argparse.Namespace) -> int:
     return 0 if report.healthy else 1
 
 
-def _positive(text: str) -> int:
-    number = int(float(text)) if text.replace("e", "").replace(".", "").isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return number
-
-
-def _add_bench(command: Command) -> None:
-    made = command.add_argument_group("made-up data, unless --parquet is given")
-    made.add_argument("--rows", type=_positive, default=10**6, help="default %(default)s")
-    made.add_argument("--groups", type=_positive, default=1000, help="default %(default)s")
-    made.add_argument("--partitions", type=_positive, default=16, help="default %(default)s")
-    made.add_argument("--query", action="append", metavar="NAME", help="only this one; repeatable")
-    own = command.add_argument_group("your own data")
-    own.add_argument("--parquet", metavar="PATH", help="a file or folder")
-    own.add_argument("--by", action="append", metavar="COLUMN", help="a key; repeatable")
-    own.add_argument("--value", action="append", metavar="COLUMN", help="a value; repeatable")
-    own.add_argument("--agg", default="sum", help="the aggregation, default %(default)s")
-    command.add_argument(
-        "--repeats", type=_positive, default=5, help="runs each way, default %(default)s"
-    )
-    command.add_argument("--json", action="store_true", help="print the times as JSON")
-
-
-def _bench(command: Command, options: argparse.Namespace) -> int:
-    from dask_gpuagg import comparison
-
-    queries = dict(comparison.QUERIES)
-    for name in options.query or ():
-        if name not in queries:
-            command.give_up(f"there is no query {name!r}; queries are {', '.join(queries)}")
-    if options.query:
-        queries = {name: queries[name] for name in options.query}
-    if options.parquet and not options.by:
-        command.error("--parquet needs --by")
-    try:
-        if options.parquet:
-            of = comparison.of_files(options.parquet, options.by, options.value, options.agg)
-            rows, queries = of
-        else:
-            rows = comparison.made_rows(options.rows, options.groups, options.partitions)
-        found = comparison.compare(rows, queries, options.repeats)
-    except (OSError, ValueError, TypeError, dask_gpuagg.UnsupportedGroupBy) as error:
-        command.give_up(" ".join(str(error).split()))
-    as_json = json.dumps([vars(timing) for timing in found], indent=1)
-    print(as_json if options.json else comparison.table(found))
-    return 0
-
-
 def _add_nothing(command: Command) -> None:
     """A command without options."""
 
@@ -286,7 +237,6 @@ _COMMANDS: dict[str, tuple[_Adds, _Runs, str]] = {
         _doctor,
         "Look at Python, Dask, RAPIDS, GPU, caches and workers, and say what to do.",
     ),
-    "bench": (_add_bench, _bench, "Time group-bys with the plugin and without it, in turn."),
     "calibrate": (
         _add_nothing,
         _calibrate,

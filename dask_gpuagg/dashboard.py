@@ -8,26 +8,25 @@ by Bokeh, and added by a plugin of the scheduler.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
-from dask_gpuagg.markup import escaped, html_table, page
-from dask_gpuagg.reporting import prometheus
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
-from dask_gpuagg.reporting.units import time_text
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.reporting.events import Fallback, FellBack, register, registered, unregister
+from dask_gpuagg.reporting.runs import STEPS
+from dask_gpuagg.reporting.text import escaped, html_table, page, time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
 PAGE = "group-by"
 TOPIC = "dask-gpuagg-fallbacks"
+# queries whose fallbacks are known to be sent
+_NAMES = 10_000
 
-_STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine"),
-    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
-)
 _ENGINES = ("host", "device")
 _COLOURS = (
     *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
@@ -67,29 +66,37 @@ def group_by_page(client: Client | None = None) -> str:
     if client.asynchronous:
         raise ValueError("the page cannot be added by an asynchronous client")
     client.register_plugin(GroupByPage())
-    if not any(isinstance(each, _Reporter) and each.client is client for each in tally.listeners):
-        tally.listeners.append(_Reporter(client))
+    reporters = [sink for sink in registered(FellBack) if isinstance(sink, _Reporter)]
+    if not any(reporter.client is client for reporter in reporters):
+        register(_Reporter(client), FellBack)
     head, _, _ = client.dashboard_link.rpartition("/")
     return f"{head}/{PAGE}"
 
 
 class _Reporter:
-    """Sends a client's fallbacks to its scheduler, without waiting for it."""
+    """Sends the fallbacks of a client's queries to its scheduler, without waiting for it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._process = os.getpid()
+        # reasons by the names of queries, which are lowered several times
+        self._sent: Cache[str, str] = Cache(_NAMES)
 
-    def __call__(self, found: Fallback) -> None:
-        if self.client.status == "running":
-            self.client.loop.add_callback(self._send, found)
-        elif self.client.status == "closed":
-            with contextlib.suppress(ValueError):  # another thread has removed it
-                tally.listeners.remove(self)
+    def __call__(self, event: FellBack) -> None:
+        fallback, name = event
+        if self.client.status == "closed":
+            unregister(self)
+            return
+        # a fork has the client, and not the thread of its loop
+        listens = self.client.status == "running" and self._process == os.getpid()
+        if listens and name and self._sent.get(name) != fallback.reason:
+            self._sent.put(name, fallback.reason)
+            self.client.loop.add_callback(self._send, fallback)
 
-    async def _send(self, found: Fallback) -> None:
+    async def _send(self, fallback: Fallback) -> None:
         # a scheduler that is gone has nobody to show it to
         with contextlib.suppress(OSError):
-            await self.client.scheduler.log_event(topic=TOPIC, msg=found._asdict())
+            await self.client.scheduler.log_event(topic=TOPIC, msg=fallback._asdict())
 
 
 class GroupByPage(SchedulerPlugin):
@@ -119,7 +126,6 @@ class GroupByPage(SchedulerPlugin):
         scheduler.http_application.add_application(made)
         made.initialize(scheduler.loop)
         made.start()
-        prometheus.export_fallbacks(scheduler, _fallbacks)
 
 
 def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
@@ -174,6 +180,7 @@ class _Page:
             if ACTIVITY in ws.metrics
         }
         bars = bars_of(reports, self._rates_of(reports))
+        fallbacks = [event for _, event in self.scheduler.get_events(TOPIC)]
         upwards = bars["worker"][::-1]  # in the order of the tables, downwards
         if upwards != list(self._time.y_range.factors):
             self._time.y_range.factors = self._rates.y_range.factors = upwards
@@ -183,7 +190,7 @@ class _Page:
         for shown, text in (
             (self.steps, steps_of(reports)),
             (self.kernels, kernels_of(reports)),
-            (self.fallbacks, fallbacks_of(_fallbacks(self.scheduler))),
+            (self.fallbacks, fallbacks_of(fallbacks)),
         ):
             if shown.text != text:
                 shown.text = text
@@ -200,11 +207,6 @@ class _Page:
                 latest.popleft()
         self._reported = {name: self._reported[name] for name in reports}
         return {name: rate_of(latest) for name, latest in self._reported.items()}
-
-
-def _fallbacks(scheduler: Any) -> list[dict[str, str]]:
-    """What clients have reported."""
-    return [event for _, event in scheduler.get_events(TOPIC)]
 
 
 def rate_of(reported: Sequence[tuple[float, int]]) -> float:
@@ -230,7 +232,7 @@ def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[
     names = sorted(reports)
     data: dict[str, list[Any]] = {"worker": names, "rate": [rates.get(n, 0.0) for n in names]}
     for engine in _ENGINES:
-        for step in _STEPS:
+        for step in STEPS:
             data[f"{step} {engine}"] = [
                 sum(s for was, of, kernel, _, s, *_ in reports[name]["steps"]
                     if (was, of, kernel) == (step, engine, ""))
@@ -258,7 +260,7 @@ def kernels_of(reports: dict[str, Any]) -> str:
     )
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, (step, _, kernel, n, seconds, rows, groups, _, expected, spilled) in _entries(
+        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
             reports
         )
         if kernel
@@ -309,17 +311,17 @@ def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
         "Seconds in tasks, by step (hatched: on the device)",
         "$name: @$name{0.00} s on worker @worker",
     )
-    stacked = [f"{step} {engine}" for engine in _ENGINES for step in _STEPS]
+    stacked = [f"{step} {engine}" for engine in _ENGINES for step in STEPS]
     bars = plot.hbar_stack(
         stacked,
         y="worker",
         height=0.8,
         color=[*_COLOURS, *_COLOURS],
-        hatch_pattern=[" "] * len(_STEPS) + ["/"] * len(_STEPS),
+        hatch_pattern=[" "] * len(STEPS) + ["/"] * len(STEPS),
         line_width=0,
         source=source,
     )
-    return plot, _legend(plot, dict(zip(_STEPS, bars, strict=False)))
+    return plot, _legend(plot, dict(zip(STEPS, bars, strict=False)))
 
 
 def _legend(plot: Any, bars: dict[str, Any]) -> dict[str, Any]:

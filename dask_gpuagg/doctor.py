@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.runtime import compiler, disk_cache, driver
 from dask_gpuagg.cuda.runtime.compiler import CompileError
 from dask_gpuagg.frontend.activation import NEWEST_DASK, OLDEST_DASK, numbers, trying
-from dask_gpuagg.reporting.units import size_text
+from dask_gpuagg.reporting.text import size_text
 from dask_gpuagg.settings import BadSetting, settings
 
 OK, NONE, PROBLEM = "ok", "none", "problem"

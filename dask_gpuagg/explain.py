@@ -12,17 +12,16 @@ from dask.dataframe.dask_expr._groupby import GroupBy
 from dask_gpuagg.cluster.preflight import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.activation import is_enabled, looking_on
-from dask_gpuagg.frontend.stock import StockPlan, asked, stock_plan
-from dask_gpuagg.frontend.watching import Planned, plans_of
+from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.described import Physical, described
 from dask_gpuagg.planning.lower import where_it_runs
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.profiling import last_runs
+from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.units import size_text, time_text
+from dask_gpuagg.reporting.text import count_text, size_text, time_text
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
@@ -55,8 +54,6 @@ class Explained:
     runs : tuple of Run
         What ran last for the same plan, here and on the workers of the current client, the oldest
         first (see ``last_runs``).
-    stock : StockPlan, optional
-        What stock Dask would do instead.
     """
 
     what: str
@@ -67,7 +64,6 @@ class Explained:
     physical: Physical | None = None
     transfer: str = ""
     runs: tuple[Run, ...] = ()
-    stock: StockPlan | None = None
 
     @property
     def groups(self) -> str:
@@ -94,9 +90,6 @@ class Explained:
                 found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
             if self.transfer:
                 found.append(("transfer", self.transfer))
-        if self.stock is not None:
-            found.append(("stock", str(self.stock)))
-            found += [("differs", text) for text in self.stock.differences]
         return found + [("because", str(reason)) for reason in self.reasons]
 
     def ran(self) -> list[str]:
@@ -121,7 +114,7 @@ class Explained:
 def _summed(step: str, runs: list[Run]) -> str:
     rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
     seconds = time_text(sum(run.seconds for run in runs))
-    tasks = f"{len(runs):,} task{'' if len(runs) == 1 else 's'}"
+    tasks = count_text(len(runs), "task")
     return f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}"
 
 
@@ -163,7 +156,7 @@ def explain(query: Any) -> Explanation:
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
         of groups, the way partials are merged and why, the number of tasks and the bytes of
-        partials; what ran for the same plan; and what stock Dask would do.
+        partials; and what ran for the same plan.
         Nothing is computed except the sample that the planner would take.
 
     Raises
@@ -174,7 +167,13 @@ def explain(query: Any) -> Explanation:
     expr = _expression(query)
     if expr is None:
         return Explanation((), _off())
-    with looking_on():
+    plans: dict[str, Planned | str] = {}
+
+    def note(event: Any) -> None:
+        if isinstance(event, Planned | Refused):
+            plans[event.node._name] = event if isinstance(event, Planned) else event.reason
+
+    with as_if_enabled(note):
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
@@ -183,11 +182,10 @@ def explain(query: Any) -> Explanation:
             name: [Unsupported(problem)] if problem else logical.refusals(node)
             for name, node in nodes.items()
         }
-        plans: dict[str, Planned | str] = {}
         failure = ""
         if not all(refused.values()):
             try:
-                plans = plans_of(tuned)
+                tuned.lower_completely()
             except Exception as error:
                 # the query itself raises the same
                 failure = f"the query cannot be lowered: {error!r}"
@@ -247,13 +245,12 @@ def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> E
     physical = described(query, found.decision, found.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    stock = stock_plan(asked(node, query))
-    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs, stock)
+    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
 
 
-def explained_as_planned(node: Any, found: Planned | str) -> Explained:
-    """A group-by as it is being lowered; see ``frontend.watching``."""
-    return _explained(node, [], found)
+def explained_as_lowered(event: Planned | Refused) -> Explained:
+    """A group-by as it is being lowered."""
+    return _explained(event.node, [], event if isinstance(event, Planned) else event.reason)
 
 
 def _transfer() -> str:
@@ -297,7 +294,7 @@ def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
     for column, functions in _columns_of(groupby, spec):
         for function in functions if isinstance(functions, list | tuple) else [functions]:
             chosen = groupby if column is None else groupby[column]
-            with looking_on():
+            with as_if_enabled():
                 try:
                     query = chosen.agg(function)
                 except Exception as error:

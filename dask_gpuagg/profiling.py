@@ -10,27 +10,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster.gather import Gathered, gather
-from dask_gpuagg.frontend.stock import StockPlan, stock_plan
-from dask_gpuagg.markup import (
+from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
+from dask_gpuagg.reporting.fallbacks import Tally, tally
+from dask_gpuagg.reporting.runs import STEPS, Measured, Total, What, measured, runs_here, since
+from dask_gpuagg.reporting.text import (
     bar,
+    count_text,
     escaped,
     html_table,
     page,
+    rate_text,
+    size_text,
     text_table,
+    time_text,
 )
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
-from dask_gpuagg.reporting.runs import Measured, Total, What, measured, runs_here, since
-from dask_gpuagg.reporting.units import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
     from dask_gpuagg.plan import Plan
-
-# the order in which a query goes through its steps
-_STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine"),
-    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
-)
 
 
 def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
@@ -79,7 +76,7 @@ class Fallbacks:
 
     def _head(self) -> str:
         by_stock = sum(number for _, number in self.entries)
-        return f"{_counted(self.planned, 'group-by')} planned, {_counted(by_stock, 'fallback')}"
+        return f"{count_text(self.planned, 'group-by')} planned, {count_text(by_stock, 'fallback')}"
 
     def __str__(self) -> str:
         return "\n".join([self._head(), *(f"  {n:,} × {found}" for found, n in self.entries)])
@@ -173,8 +170,6 @@ class profile:
     planned : int
         Queries planned inside.
     fallbacks : tuple of (Fallback, int)
-    stock : tuple of (str, StockPlan)
-        What stock Dask would have done, by the queries planned in this process.
     notes : tuple of str
         What could not be measured.
 
@@ -190,14 +185,15 @@ class profile:
         self.kernels: tuple[Step, ...] = ()
         self.planned = 0
         self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
-        self.stock: tuple[tuple[str, StockPlan], ...] = ()
         self.notes: tuple[str, ...] = ()
         self._done = False
 
     def __enter__(self) -> profile:
         self._before = _by_process(gather(measured))
         self._elsewhere = _counts(gather(counted_here), but=measured().process)
-        self._watch = tally.watch()
+        self._here = Tally()
+        register(self._here.plan, Planned)
+        register(self._here.fall_back, FellBack)
         self._began = time.time()
         self._started = time.perf_counter()
         return self
@@ -209,22 +205,21 @@ class profile:
         traceback: TracebackType | None,
     ) -> None:
         self.seconds = time.perf_counter() - self._started
-        tally.unwatch(self._watch)
+        unregister(self._here.plan)
+        unregister(self._here.fall_back)
         gathered = gather(measured)
-        planned, found = _counts(gather(counted_here), but=measured().process)
-        found = found - self._elsewhere[1] + Counter(self._watch.fallbacks.values())
-        self.planned = len(self._watch.planned) + max(planned - self._elsewhere[0], 0)
-        self.fallbacks = tuple(found.most_common())
-        self.notes = (*_missing(gathered), *self._older(gathered))
-        made = _steps(
+        planned_before, before = self._elsewhere
+        planned_elsewhere, elsewhere = _counts(gather(counted_here), but=measured().process)
+        planned_here, here = self._here.counted()
+        self.planned = planned_here + max(planned_elsewhere - planned_before, 0)
+        self.fallbacks = tuple((elsewhere - before + Counter(here)).most_common())
+        missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
+        self.notes = (*missing, *self._older(gathered))
+        steps = _steps(
             [since(self._before.get(m.process), m) for m in _by_process(gathered).values()]
         )
-        self.steps = tuple(step for step in made if not step.kernel)
-        self.kernels = tuple(step for step in made if step.kernel)
-        known = [about for about in self._watch.planned.values() if about is not None]
-        self.stock = tuple(dict.fromkeys((about.query, stock_plan(about)) for about in known))
-        # nothing of a query outlives the block but its description
-        del self._watch
+        self.steps = tuple(step for step in steps if not step.kernel)
+        self.kernels = tuple(step for step in steps if step.kernel)
         self._done = True
 
     def _older(self, gathered: Gathered) -> list[str]:
@@ -241,9 +236,7 @@ class profile:
         lines = [self._head()]
         for query, steps in self._by_query().items():
             lines += ["", query]
-            table = text_table(_HEAD, [_cells(step) for step in steps]) if steps else []
-            lines += ["  " + line for line in table]
-            lines += ["  " + text for text in self._beside(query)]
+            lines += ["  " + line for line in text_table(_HEAD, [_cells(step) for step in steps])]
         if self.kernels:
             head = ("kernel", *_HEAD[1:])
             lines += ["", "calls of the kernels"]
@@ -256,30 +249,19 @@ class profile:
     __repr__ = __str__
 
     def _by_query(self) -> dict[str, list[Step]]:
-        """The steps of each query; a query that was planned and did not run here has none."""
+        """The steps of each query."""
         found: dict[str, list[Step]] = {}
         for step in self.steps:
             found.setdefault(step.query, []).append(step)
-        return found | {query: [] for query, _ in self.stock if query not in found}
-
-    def _beside(self, query: str) -> list[str]:
-        """What stock Dask would have done with a query."""
-        plans = [plan for named, plan in self.stock if named == query]
-        return [
-            text
-            for plan in plans
-            for text in (
-                f"stock Dask: {plan}",
-                *(f"  its answer may differ: {text}" for text in plan.differences),
-            )
-        ]
+        return found
 
     def _head(self) -> str:
         inside = sum(step.seconds for step in self.steps)
-        by_stock = sum(number for _, number in self.fallbacks)
+        planned = count_text(self.planned, "group-by")
+        fallbacks = count_text(sum(number for _, number in self.fallbacks), "fallback")
         return (
-            f"{time_text(self.seconds)}: {_counted(self.planned, 'group-by')} planned, "
-            f"{_counted(by_stock, 'fallback')}; tasks took {time_text(inside)}, summed over threads"
+            f"{time_text(self.seconds)}: {planned} planned, {fallbacks}; "
+            f"tasks took {time_text(inside)}, summed over threads"
         )
 
     def _repr_html_(self) -> str:
@@ -293,8 +275,7 @@ class profile:
                 row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
             head = [*_HEAD]
             head.insert(_HEAD.index("longest"), "")
-            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows) if rows else ""]
-            parts += [f"<p>{escaped(text)}</p>" for text in self._beside(query)]
+            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
         if self.kernels:
             rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
             parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
@@ -311,10 +292,6 @@ class profile:
             "steps": [_plain(step) for step in self.steps],
             "kernels": [_plain(kernel) for kernel in self.kernels],
             "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.fallbacks],
-            "stock": [
-                {"query": query, **asdict(plan), "differences": list(plan.differences)}
-                for query, plan in self.stock
-            ],
             "notes": list(self.notes),
         }
 
@@ -348,10 +325,6 @@ def _by_process(gathered: Gathered) -> dict[str, Measured]:
     return {answer.process: answer for answer in gathered.answers.values()}
 
 
-def _missing(gathered: Gathered) -> list[str]:
-    return [f"missing: {where} ({reason})" for where, reason in gathered.missing.items()]
-
-
 def _steps(found: list[dict[What, Total]]) -> list[Step]:
     """The totals of several processes as one, in the order of the steps."""
     of: dict[What, list[Total]] = {}
@@ -371,7 +344,7 @@ def _steps(found: list[dict[What, Total]]) -> list[Step]:
         )
         for what, several in of.items()
     ]
-    place = {name: i for i, name in enumerate(_STEPS)}
+    place = {name: i for i, name in enumerate(STEPS)}
     return sorted(made, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
 
 
@@ -381,7 +354,3 @@ def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:
     head = ("what", "how", "reason", "line", "queries")
     rows = [[*map(escaped, found), f"{number:,}"] for found, number in entries]
     return html_table(head, rows, text=True)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

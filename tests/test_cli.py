@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-import pandas as pd
 import pytest
 
 import dask_gpuagg
@@ -143,24 +142,20 @@ def test_calibrate_without_a_gpu_says_so_once():
     assert ran.stdout == ""
 
 
-COMMANDS = ("run", "explain", "doctor", "bench", "calibrate", "warm")
+COMMANDS = ("run", "explain", "doctor", "calibrate", "warm")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["docter"], "Did you mean doctor?"),
-        (["nothing"], "neither a command (run, explain, doctor, bench, calibrate, warm) nor"),
+        (["nothing"], "neither a command (run, explain, doctor, calibrate, warm) nor"),
         (["run"], "give a script, or -m and a module"),
         (["explain", "-m"], "give a script, or -m and a module"),
         (["--no-such"], "unrecognized arguments: --no-such"),
         (["run", "missing.py"], "there is no file missing.py"),
         (["run", "-m", "no.such.module"], "there is no module no.such.module"),
         (["doctor", "--no-such"], "unrecognized arguments: --no-such"),
-        (["bench", "--query", "no such"], "there is no query 'no such'; queries are sum,"),
-        (["bench", "--rows", "many"], "'many' is no whole number from 1 on"),
-        (["bench", "--parquet", "here"], "--parquet needs --by"),
-        (["bench", "--parquet", "/no/such", "--by", "k"], "/no/such"),
         (["calibrate", "now"], "unrecognized arguments: now"),
         (["warm", "now"], "unrecognized arguments: now"),
     ],
@@ -240,29 +235,6 @@ def test_a_module_of_the_working_directory_by_the_installed_command(script):
     )
     ran = run_python("-c", code, cwd=path.parent)
     assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
-
-
-def test_bench_prints_a_table_and_json(tmp_path):
-    few = ["--rows", "2000", "--partitions", "2", "--repeats", "1"]
-    ran = gpuagg("bench", *few, "--query", "sum", "--query", "median")
-    assert ran.returncode == 0, ran.stderr
-    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["query", "sum", "median"]
-    (timing,) = json.loads(gpuagg("bench", *few, "--query", "sum", "--json").stdout)
-    assert timing.keys() == {"query", "stock", "plugin", "ratio"}
-    assert min(timing["stock"], timing["plugin"], timing["ratio"]) > 0
-
-
-def test_bench_of_ones_own_files(tmp_path):
-    rows = pd.DataFrame({"k": [1, 2] * 50, "v": 1.5})
-    rows.to_parquet(tmp_path / "rows.parquet")
-    files = ["bench", "--parquet", str(tmp_path), "--repeats", "1", "--by", "k"]
-    ran = gpuagg(*files, "--value", "v", "--agg", "mean")
-    assert "mean by k" in ran.stdout, ran.stderr
-    ran = gpuagg(*files, "--value", "w")
-    assert (ran.returncode, "has no column w; it has k, v" in ran.stderr) == (2, True)
-    ran = gpuagg(*files, "--agg", "no_such")
-    assert ran.returncode == 2
-    assert "Traceback" not in ran.stderr
 
 
 def test_warm_is_a_command_with_options_of_its_own():

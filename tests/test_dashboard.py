@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dask_gpuagg import dashboard
-from dask_gpuagg.reporting.fallbacks import Fallback, Tally
+from dask_gpuagg.reporting.events import Fallback, FellBack
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 REPORTS = {
@@ -16,14 +16,14 @@ REPORTS = {
         "time": 10.0,
         "rows": 900,
         "steps": [
-            ["partial", "device", "", 2, 0.5, 900, 30, 7200, 0, 0],
-            ["partial", "device", "pgb", 2, 0.4, 900, 30, 7200, 28, 5],
+            ["partial", "device", "", 2, 0.5, 900, 30, 0, 0],
+            ["partial", "device", "pgb", 2, 0.4, 900, 30, 28, 5],
         ],
     },
     "a": {
         "time": 10.0,
         "rows": 100,
-        "steps": [["partial", "host", "", 1, 0.25, 100, 10, 800, 0, 0]],
+        "steps": [["partial", "host", "", 1, 0.25, 100, 10, 0, 0]],
     },
 }
 
@@ -74,26 +74,14 @@ def test_the_legend_has_the_steps_that_ran() -> None:
     assert [step for step, item in page._steps.items() if item.visible] == ["partial"]
 
 
-def test_each_counted_fallback_is_heard_of_once() -> None:
-    tally, heard = Tally(), []
-    tally.listeners.append(heard.append)
-    found = Fallback("a", "runs", "because")
-    for name in ("q", "q", "r"):
-        tally.fall_back(name, found)
-    assert heard == [found, found]
-
-
-def test_a_listener_that_fails_costs_no_query(caplog: pytest.LogCaptureFixture) -> None:
-    tally, heard = Tally(), []
-
-    def fail(found: Fallback) -> None:
-        raise RuntimeError("the loop is closed")
-
-    tally.listeners += [fail, heard.append]
-    found = Fallback("a", "runs", "because")
-    tally.fall_back("q", found)
-    assert heard == [found]
-    assert "the loop is closed" in caplog.text
+def test_each_fallback_of_a_query_is_sent_once() -> None:
+    sent: list[Fallback] = []
+    loop = SimpleNamespace(add_callback=lambda send, fallback: sent.append(fallback))
+    reporter = dashboard._Reporter(SimpleNamespace(status="running", loop=loop))
+    fallback = Fallback("a", "runs", "because")
+    for name in ("q", "q", "r", ""):
+        reporter(FellBack(fallback, name))
+    assert sent == [fallback, fallback]
 
 
 def test_rates_are_those_of_the_reports_shown() -> None:

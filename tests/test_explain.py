@@ -64,7 +64,6 @@ class TestExplain:
             "at most 400 groups (there are 400 rows)",
             "  tasks    4 partial, 20 exchange, 4 finalize, 1 gather",
             "  bytes    at most about 15.6 KiB of partials",
-            "  stock    shuffle of all rows of 4 partitions by disk: 1 output, 10 tasks",
         ]
 
     @pytest.mark.parametrize("name", ["sum", "mean", "var", "first", "nunique", "median"])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import functools
+import gc
 import html.parser
 import json
 import os
 import pstats
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -25,7 +28,8 @@ from dask_gpuagg.cuda.aggregate import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.reporting import fallbacks as reporting
 from dask_gpuagg.reporting import runs
-from dask_gpuagg.reporting.fallbacks import Fallback, Tally, tally
+from dask_gpuagg.reporting.events import Fallback, FellBack, Planned
+from dask_gpuagg.reporting.fallbacks import Tally, tally
 from tests.running import run_python
 
 ROWS, PARTITIONS, GROUPS = 2_000, 20, 50
@@ -272,8 +276,8 @@ class TestBounds:
         monkeypatch.setattr(reporting, "_FALLBACKS", 3)
         counts = Tally()
         for i in range(20):
-            counts.plan(f"query {i}")
-            counts.fall_back(f"query {i}", Fallback("what", "how", f"reason {i}"))
+            counts.plan(Planned(SimpleNamespace(_name=f"query {i}"), None, None, None))
+            counts.fall_back(FellBack(Fallback("what", "how", f"reason {i}"), f"query {i}"))
         assert list(counts.planned) == [f"query {i}" for i in range(15, 20)]
         assert len(counts.fallbacks) == 5
         planned, found = counts.counted()
@@ -290,6 +294,18 @@ class TestBounds:
         for _ in range(3):
             ddf.groupby("k").v.sum().compute(scheduler="synchronous")
         assert len({id(run.plan) for run in dask_gpuagg.last_runs()}) == 1
+
+
+def test_a_profile_keeps_no_data() -> None:
+    frame = DATA.copy()
+    kept = weakref.ref(frame)
+    with dask_gpuagg.profile() as p:
+        query = dd.from_pandas(frame, npartitions=3, sort=False).groupby("k").v.nunique()
+        query.compute(scheduler="synchronous")
+        del query, frame
+        gc.collect()
+        assert kept() is None  # not even inside the block
+    assert p.planned == 1
 
 
 def test_threads_lose_nothing(ddf: Any) -> None:

@@ -11,10 +11,11 @@ import dask
 from dask_gpuagg.frontend import contract, locks, patches
 from dask_gpuagg.frontend.hook import hooks
 from dask_gpuagg.frontend.patches import is_enabled
-from dask_gpuagg.reporting.fallbacks import looking, warn_user
+from dask_gpuagg.reporting.events import Sink, dry_run
+from dask_gpuagg.reporting.fallbacks import warn_user
 from dask_gpuagg.settings import settings
 
-__all__ = ["disable", "enable", "enabled", "is_enabled", "looking_on"]
+__all__ = ["as_if_enabled", "disable", "enable", "enabled", "is_enabled"]
 
 OLDEST_DASK = "2025.5.0"
 # the newest one that the tests have run on
@@ -80,14 +81,16 @@ def enabled() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def looking_on() -> Iterator[None]:
-    """Context manager: queries are tuned as with the plugin on, and nothing is recorded."""
-    with _wanting():
-        token = looking.set(True)
-        try:
-            yield
-        finally:
-            looking.reset(token)
+def as_if_enabled(sink: Sink = lambda event: None) -> Iterator[None]:
+    """Context manager: a dry run of queries, which are tuned and lowered as with the plugin on.
+
+    Parameters
+    ----------
+    sink : callable, optional
+        Gets the events; see ``reporting.events``.
+    """
+    with _wanting(), dry_run(sink):
+        yield
 
 
 def trying() -> None:
@@ -142,9 +145,9 @@ def _install() -> None:
     locks.take_away()
     if not newer:
         return
-    token = looking.set(True)
     try:
-        contract.try_queries()
+        with dry_run():
+            contract.try_queries()
     except BaseException as error:
         patches.uninstall()
         locks.give_back()
@@ -154,8 +157,6 @@ def _install() -> None:
             f"Dask {version} is newer than {NEWEST_DASK}, the newest that dask_gpuagg was tested "
             f"on, and a test query fails there: {error!r}. Nothing was changed."
         ) from error
-    finally:
-        looking.reset(token)
     _trusted.add(version)
     warn_user(
         f"Dask {version} is newer than {NEWEST_DASK}, the newest that dask_gpuagg was tested on. "

@@ -7,6 +7,7 @@ accepts; it keeps Dask's collection for the same call where there is one.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -53,14 +54,12 @@ def aggregate_cudf(
     flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
     flags |= {name: kwargs[name] for name in names if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*names, "fused")}
-    stock = error = None
+    stock = None
     if arg is not None and self.observed:
-        try:
+        with contextlib.suppress(Exception):  # it may still be ours
             stock = original(self, arg, **kwargs)
-        except Exception as refused_by_stock:  # it may still be ours
-            error = refused_by_stock
     try:
-        extended = extend(self, _as_list(arg), flags, functions, stock, error)
+        extended = extend(self, _as_list(arg), flags, functions, stock)
         refused = logical.refusals(extended)
     except Unsupported as refusal:
         refused = [refusal]
@@ -102,10 +101,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
             return stock
     try:
-        refused = error if stock is None else None
-        return new_collection(
-            _extended_method(name, original, (stock, refused), self, *args, **kwargs)
-        )
+        return new_collection(_extended_method(name, original, stock, self, *args, **kwargs))
     except Unsupported as refusal:
         if stock is not None:
             return stock  # lowering will say why
@@ -137,12 +133,12 @@ def _arguments(
 def _extended_method(
     name: str,
     original: Callable[..., Any],
-    otherwise: tuple[Any, Exception | None],
+    stock: Any,
     self: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Our node for a method; ``otherwise`` is Dask's collection, or its error."""
+    """Our node for a method; ``stock`` is Dask's collection, if it has one."""
     given = _arguments(original, self, *args, **kwargs)
     if given.get("min_count"):
         raise Unsupported(f"{name} with min_count", name)
@@ -152,7 +148,7 @@ def _extended_method(
     flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
     parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
     numeric_only = bool(given.get("numeric_only"))
-    extended = extend_method(self, name, parameters, flags, numeric_only, *otherwise)
+    extended = extend_method(self, name, parameters, flags, numeric_only, stock)
     for refusal in logical.refusals(extended):
         raise refusal
     return extended
@@ -189,7 +185,7 @@ def aggregate(
     if stock is not None and not needs_extension(self, arg, kwargs):
         return stock
     try:
-        extended = extend(self, arg, flags, kwargs, stock, refused)
+        extended = extend(self, arg, flags, kwargs, stock)
         if stock is None:
             for refusal in logical.refusals(extended):
                 raise refusal

@@ -21,7 +21,7 @@ from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, SeriesGro
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend.device_metadata import numeric_labels
-from dask_gpuagg.frontend.fallback import Refusal, Stock
+from dask_gpuagg.frontend.fallback import Stock
 from dask_gpuagg.frontend.functions import Parameters
 from dask_gpuagg.frontend.result_metadata import matrix_meta, outputs_meta, shaped
 from dask_gpuagg.frontend.specification import (
@@ -42,8 +42,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
     flags of Dask's own node, Dask's own expression for the same result if there is one, the
-    guards and the empty outputs that they are applied to, the error with which Dask refuses the
-    same if it does, then the keys.
+    guards and the empty outputs that they are applied to, then the keys.
     """
 
     _parameters = [
@@ -60,7 +59,6 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         "stock",
         "guards",
         "guarded_meta",
-        "refusal",
     ]
     _defaults = {
         "observed": None,
@@ -73,7 +71,6 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         "stock": None,
         "guards": (),
         "guarded_meta": None,
-        "refusal": None,
     }
 
     @functools.cached_property
@@ -110,7 +107,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
         # empty results, functions and Dask's own expression are long
         name = self._parameters[i] if i < len(self._parameters) else ""
-        if name in ("result_meta", "stock", "guards", "guarded_meta", "refusal"):
+        if name in ("result_meta", "stock", "guards", "guarded_meta"):
             return header
         if name == "requested":
             return f"{header} {self._asked()}"
@@ -176,7 +173,6 @@ def extend(
     flags: dict[str, Any],
     named: dict[str, Any],
     stock: Any | None = None,
-    refused: Exception | None = None,
 ) -> Any:
     """Expression for an ``.agg`` call.
 
@@ -190,8 +186,6 @@ def extend(
         Named aggregations when ``arg`` is ``None``, else arguments of the functions.
     stock : collection, optional
         The same result by other means, for when the planner cannot be used after all.
-    refused : Exception, optional
-        What the other means raise, if there are none.
 
     Returns
     -------
@@ -213,7 +207,7 @@ def extend(
         raise Unsupported("cuDF has no two columns of one label")
     if device:
         spec = replace(spec, requested=tuple(exact_of(request) for request in spec.requested))
-    return _node(groupby, spec, flags, stock, refused)
+    return _node(groupby, spec, flags, stock)
 
 
 def exact_of(request: Requested) -> Requested:
@@ -230,7 +224,6 @@ def extend_method(
     flags: dict[str, Any],
     numeric_only: bool = False,
     stock: Any | None = None,
-    refused: Exception | None = None,
 ) -> ExtendedAggregation:
     """Expression for a method of a group-by whose metadata stock Dask cannot make.
 
@@ -246,8 +239,6 @@ def extend_method(
     numeric_only : bool
     stock : collection, optional
         The same result by other means.
-    refused : Exception, optional
-        What the other means raise, if there are none.
 
     Returns
     -------
@@ -273,7 +264,7 @@ def extend_method(
     levels = meta.columns.nlevels if meta.ndim == 2 else 1
     spec = Specification(requested, scalar=scalar, levels=levels)
     result = matrix_meta(groupby, labels) if name in ("cov", "corr") else None
-    return _node(groupby, spec, flags, stock, refused, result)
+    return _node(groupby, spec, flags, stock, result)
 
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
@@ -296,7 +287,6 @@ def _node(
     spec: Specification,
     flags: dict[str, Any],
     stock: Any,
-    refused: Exception | None,
     result: Any = None,
 ) -> ExtendedAggregation:
     requested = spec.requested + spec.counted
@@ -322,6 +312,5 @@ def _node(
         None if stock is None else Stock(stock.expr),
         spec.guards,
         outputs if spec.guards else None,
-        None if refused is None else Refusal(refused),
         *groupby.by,
     )

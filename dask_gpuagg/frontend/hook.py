@@ -36,13 +36,12 @@ from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.placement import Placement, placement_of
 from dask_gpuagg.frontend.readers import token
-from dask_gpuagg.frontend.stock import asked
-from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import physical, route
 from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
+from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
 
 # keys in Dask's cache of one lowering, where no node has such a name: the first node that was
@@ -92,7 +91,7 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
     settings()  # an invalid setting is an error for the user, not a reason to fall back
     try:
         # a query that is only explained is not sent to a cluster
-        problem = None if looking.get() else cluster_problem()
+        problem = None if is_dry_run() else cluster_problem()
         if problem is not None:
             raise Unsupported(problem)
         if expr._name in placement.stock_only:
@@ -111,7 +110,6 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         if planned.npartitions != decision.outputs:
             raise AssertionError(f"{planned.npartitions} outputs, {decision.outputs} announced")
     except Unsupported as refusal:
-        seen(expr, refusal.reason)
         _fall_back(expr, refusal.reason)
         return None
     except UnsupportedGroupBy:
@@ -119,12 +117,9 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
         reason = f"the planner failed: {error!r}"
-        seen(expr, reason)
         _fall_back(expr, reason, cause=error)
         return None
-    if not looking.get():
-        tally.plan(expr._name, functools.partial(asked, expr, query))
-    seen(expr, Planned(query, decision, planned))
+    emit(Planned(expr, query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 
@@ -159,6 +154,7 @@ def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
 
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
     """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
+    emit(Refused(expr, reason))
     what = logical.describe(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
         raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause

@@ -10,12 +10,11 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from dask_gpuagg.reporting.fallbacks import looking
+from dask_gpuagg.reporting.events import is_dry_run
 from dask_gpuagg.settings import switch
 
 Hook = tuple[type, str, Callable[..., Any]]
@@ -83,19 +82,6 @@ def leave_block(block: Block) -> None:
         _innermost.set(block.outer)
 
 
-@contextmanager
-def looking_away() -> Iterator[None]:
-    """Context manager: the plugin off inside, for this thread or coroutine, whoever looks on."""
-    block = enter_block()
-    block.on = False
-    token = looking.set(False)
-    try:
-        yield
-    finally:
-        looking.reset(token)
-        leave_block(block)
-
-
 def is_enabled() -> bool:
     """Whether group-bys computed in this thread or coroutine are offered to the planner.
 
@@ -111,8 +97,8 @@ def is_enabled() -> bool:
 
 
 def acting() -> bool:
-    """Whether wrappers do anything: the plugin is on here, or ``explain`` is looking."""
-    return looking.get() or is_enabled()
+    """Whether wrappers do anything: the plugin is on here, or queries are only tried."""
+    return is_dry_run() or is_enabled()
 
 
 def install(hooks: list[Hook]) -> None:

@@ -22,6 +22,7 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
+from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.tasks.parquet import as_read
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
@@ -86,9 +87,9 @@ class Chunks:
         return len(self.buckets)
 
     def __str__(self) -> str:
-        partitions = _counted(sum(map(len, self.buckets)), "partition")
-        text = f"{partitions} in {_counted(len(self), 'task')}"
-        text += f" on {_counted(self.workers, 'worker')}" if self.workers else ""
+        partitions = count_text(sum(map(len, self.buckets)), "partition")
+        text = f"{partitions} in {count_text(len(self), 'task')}"
+        text += f" on {count_text(self.workers, 'worker')}" if self.workers else ""
         return f"{text}, {self.readers} read at a time" if self.readers else text
 
     @cached_property
@@ -225,10 +226,6 @@ class Sent:
 
 def _same(sent: Sent) -> Sent:
     return sent
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _add_tasks(

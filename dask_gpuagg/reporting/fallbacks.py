@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
+import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from threading import Lock
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, emit, is_dry_run
 from dask_gpuagg.settings import settings
-
-_log = logging.getLogger("dask_gpuagg")
 
 
 class UnsupportedGroupBy(NotImplementedError):
@@ -56,41 +54,6 @@ class Reason:
         return f"{self.aggregation}{column}: {self.reason}"
 
 
-class Fallback(NamedTuple):
-    """Something that ran otherwise than by the plan.
-
-    Attributes
-    ----------
-    what : str
-        The call, abbreviated.
-    how : str
-        What happened instead.
-    reason : str
-    line : str
-        File and line of the program; empty where no code of the user is known.
-    """
-
-    what: str
-    how: str
-    reason: str
-    line: str = ""
-
-    def __str__(self) -> str:
-        where = f" ({self.line})" if self.line else ""
-        return f"{self.what} {self.how}: {self.reason}{where}"
-
-
-@dataclass(eq=False)
-class Watch:
-    """What is planned and what falls back while somebody looks, by the names of the queries.
-
-    ``planned`` has what else is known of a query.
-    """
-
-    planned: dict[str, Any] = field(default_factory=dict)
-    fallbacks: dict[str, Fallback] = field(default_factory=dict)
-
-
 # queries whose names are remembered, and fallbacks that are told apart
 _NAMES = 10_000
 _FALLBACKS = 1_000
@@ -105,83 +68,44 @@ class Tally:
         Names of the queries planned last, as its keys.
     fallbacks : dict of str to str
         Reasons by the names of the queries that fell back last.
-    listeners : list of callable
-        Called with each fallback that is counted.
     """
 
     def __init__(self) -> None:
         self.planned: OrderedDict[str, None] = OrderedDict()
         self.fallbacks: OrderedDict[str, str] = OrderedDict()
         self._queries = 0
-        self._seen: OrderedDict[Fallback, int] = OrderedDict()
-        self.listeners: list[Callable[[Fallback], None]] = []
-        self._watches: list[Watch] = []
+        self._entries: OrderedDict[Fallback, int] = OrderedDict()
         self._lock = Lock()
-
-    def watch(self) -> Watch:
-        """Begin to note every query for somebody."""
-        made = Watch()
-        with self._lock:
-            self._watches.append(made)
-        return made
-
-    def unwatch(self, watch: Watch) -> None:
-        """End it."""
-        with self._lock:
-            self._watches = [other for other in self._watches if other is not watch]
+        _tallies.add(self)
 
     def reset(self) -> None:
         """Start counting anew."""
         with self._lock:
             self.planned.clear()
             self.fallbacks.clear()
-            self._seen.clear()
+            self._entries.clear()
             self._queries = 0
 
-    def plan(self, name: str, about: Callable[[], Any] = lambda: None) -> None:
-        """Count a query that is planned; where somebody looks, ``about`` tells more of it."""
-        watches = [watch for watch in self._watches if name not in watch.planned]
-        known = None
-        if watches:
-            try:
-                known = about()
-            except Exception:  # the query runs all the same
-                _log.exception("a planned query could not be described")
+    def plan(self, event: Planned) -> None:
+        """Count a query that is planned."""
+        name = event.node._name
         with self._lock:
-            for watch in watches:
-                watch.planned[name] = known
             if name not in self.planned:
                 self._queries += 1
                 self.planned[name] = None
                 _limit(self.planned, _NAMES)
 
-    def fall_back(self, name: str, found: Fallback) -> None:
-        """Count a query that falls back."""
+    def fall_back(self, event: FellBack) -> None:
+        """Count a query that falls back, or a task that does."""
+        fallback, name = event
         with self._lock:
-            for watch in self._watches:
-                watch.fallbacks[name] = found
-            news = self.fallbacks.get(name) != found.reason
-            if news:
-                self.fallbacks[name] = found.reason
+            if name:
+                if self.fallbacks.get(name) == fallback.reason:
+                    return
+                self.fallbacks[name] = fallback.reason
                 _limit(self.fallbacks, _NAMES)
-                self._count(found)
-        if news:
-            for listener in list(self.listeners):
-                try:
-                    listener(found)
-                except Exception:  # the query falls back all the same
-                    _log.exception("a fallback could not be reported")
-
-    def count(self, found: Fallback) -> None:
-        """Count something else that ran otherwise than planned."""
-        with self._lock:
-            for watch in self._watches:
-                watch.fallbacks[found.reason] = found
-            self._count(found)
-
-    def _count(self, found: Fallback) -> None:
-        self._seen[found] = self._seen.pop(found, 0) + 1
-        _limit(self._seen, _FALLBACKS)
+            self._entries[fallback] = self._entries.pop(fallback, 0) + 1
+            _limit(self._entries, _FALLBACKS)
 
     def reasons(self) -> Counter[str]:
         """How often each reason led to a fallback."""
@@ -191,12 +115,7 @@ class Tally:
     def counted(self) -> tuple[int, dict[Fallback, int]]:
         """The number of queries that were planned, and of each fallback."""
         with self._lock:
-            return self._queries, dict(self._seen)
-
-    def _after_fork(self) -> None:
-        self._lock = Lock()  # a thread that held it is not there
-        self.listeners.clear()
-        self.reset()
+            return self._queries, dict(self._entries)
 
 
 def _limit(of: OrderedDict[Any, Any], most: int) -> None:
@@ -204,13 +123,19 @@ def _limit(of: OrderedDict[Any, Any], most: int) -> None:
         of.popitem(last=False)
 
 
+_tallies: weakref.WeakSet[Tally] = weakref.WeakSet()
 tally = Tally()
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=tally._after_fork)
 
-# True while a query is only looked at: nothing is recorded, warned about or raised then
-looking: ContextVar[bool] = ContextVar("looking", default=False)
+def _after_fork() -> None:
+    """In the child: it has planned nothing yet, and a thread that held a lock is not there."""
+    for each in list(_tallies):
+        each._lock = Lock()
+    tally.reset()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 # lines of the user's code that were warned about, with the message
 _warned: Cache[tuple[str, int, str], object] = Cache(1000)
@@ -251,12 +176,12 @@ def note_fallback(
     UnsupportedGroupBy
         Under ``fallback: raise``.
     """
-    if looking.get():
+    if is_dry_run():
         return
     frame = _line_of_user()
     known = _top_module(frame) not in _BETWEEN
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if known else ""
-    tally.fall_back(name, Fallback(f"group-by {what}", how, reason, line))
+    emit(FellBack(Fallback(f"group-by {what}", how, reason, line), name))
     policy = settings().fallback
     message = f"group-by {what} {how}: {reason}"
     if policy == "raise":

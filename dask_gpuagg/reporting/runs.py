@@ -1,4 +1,4 @@
-"""What the tasks of this process did: the latest of them, and totals by query and step."""
+"""Tasks and kernels of this process: their events, the latest of them, totals by query and step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import Lock
 from types import TracebackType
@@ -17,6 +15,7 @@ import numpy as np
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
+from dask_gpuagg.reporting.events import Kernel, Progress, Step, emit
 from dask_gpuagg.task_settings import use
 
 if TYPE_CHECKING:
@@ -26,6 +25,11 @@ if TYPE_CHECKING:
 _REMEMBERED = 1_000
 # distinct queries, steps and kernels of which totals are kept
 _TOTALS = 1_000
+# in the order in which a query goes through them
+STEPS = (
+    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
+)
 # steps whose rows are those of partitions
 _OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # readings whose longest calls are kept apart: of blocks inside each other
@@ -43,11 +47,8 @@ class What(NamedTuple):
     ----------
     query : str
         The outputs and keys, abbreviated.
-    step : str
-        ``partial``, ``chunk``, ``direct``, ``combine``, ``exchange``, ``finalize``, ``divide`` or
-        ``gather``; ``sample``, ``aim``, ``count``, ``widen`` or ``recount`` of quantiles.
-    engine : str
-        ``host`` or ``device``.
+    step, engine : str
+        As of ``events.Step``.
     kernel : str
         Of a total of kernel calls; empty where whole tasks are counted.
     """
@@ -86,17 +87,6 @@ class Total(NamedTuple):
     longest: float = 0.0
     born: int = 0
     maxima: tuple[tuple[int, float], ...] = ()
-
-
-class HostRun(NamedTuple):
-    """A task of the host engine, as it is remembered."""
-
-    plan: Plan | None
-    step: str
-    rows: int
-    groups: int
-    nbytes: int
-    seconds: float
 
 
 class Measured(NamedTuple):
@@ -158,23 +148,22 @@ class Task:
         self._settings.__exit__(kind, error, traceback)
         _task.reset(self._token)
         if self.engine and kind is None:
-            _note_task(self, self._plan, self._step, seconds)
+            counts = (self.rows, self.groups, self.nbytes)
+            emit(Step(self._plan, self._step, self.engine, *counts, seconds))
 
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
-        global _rows_done
         self.engine = engine or ""
         self.rows += rows
         if self._step in _OF_PARTITIONS:
-            with _lock:
-                _rows_done += rows
+            emit(Progress(rows))
         self.groups += groups
         self.nbytes += nbytes
 
 
-_runs: deque[Run | HostRun] = deque(maxlen=_REMEMBERED)
+_runs: deque[Run | Step] = deque(maxlen=_REMEMBERED)
 _totals: OrderedDict[What, list[Any]] = OrderedDict()
-# by step, engine and kernel: calls, seconds, rows, groups, bytes, groups expected, rows spilled
+# by step, engine and kernel: calls, seconds, rows, groups, groups expected, rows spilled
 _activity: dict[tuple[str, str, str], list[Any]] = {}
 _plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
 _born = _readings = _rows_done = 0
@@ -182,7 +171,6 @@ _lock = Lock()
 _process = uuid.uuid4().hex
 _since = time.time()
 _task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, ""))
-_REHEARSAL = (None, "rehearsal")
 
 task = Task
 
@@ -200,16 +188,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Kernel calls inside belong to no query and are not recorded."""
-    token = _task.set(_REHEARSAL)
-    try:
-        yield
-    finally:
-        _task.reset(token)
-
-
 def subject() -> tuple[str, ...]:
     """The labels of the keys of the running task's plan."""
     plan, _ = _task.get()
@@ -217,32 +195,43 @@ def subject() -> tuple[str, ...]:
 
 
 def note_run(run: Run) -> None:
-    """Remember one call of the kernels."""
-    current = _task.get()
-    if current is _REHEARSAL:
-        return
-    plan, step = current
-    query = ""
-    if plan is not None:
-        plan, query = _known(plan)
-    what = What(query, step, "device", run.decision.kernel)
+    """Emit one call of the kernels, in the task that runs."""
+    plan, step = _task.get()
+    emit(Kernel(run._replace(plan=plan, step=step)))
+
+
+def add_progress(event: Progress) -> None:
+    """Add rows of partitions to the progress of this process."""
+    global _rows_done
     with _lock:
-        _runs.append(run._replace(plan=plan, step=step))
+        _rows_done += event.rows
+
+
+def add_kernel(event: Kernel) -> None:
+    """Add a call of the kernels to the latest runs and to the totals."""
+    run, query = event.run, ""
+    if run.plan is not None:
+        plan, query = _known(run.plan)
+        run = run._replace(plan=plan)
+    what = What(query, run.step, "device", run.decision.kernel)
+    with _lock:
+        _runs.append(run)
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
         estimate = run.decision.estimate
-        kept = _activity[what[1:]]
+        counts = _activity[what[1:]]
         # where nothing was expected, what was found counts on both sides
-        kept[5] += run.groups if estimate is None else estimate.groups
-        kept[6] += run.spilled
+        counts[4] += run.groups if estimate is None else estimate.groups
+        counts[5] += run.spilled
 
 
-def _note_task(done: Task, plan: Plan, step: str, seconds: float) -> None:
-    kept, query = _known(plan)
-    host = done.engine == "host"
+def add_step(event: Step) -> None:
+    """Add a task to the totals, and one of the host to the latest runs."""
+    plan, query = _known(event.plan) if event.plan is not None else (None, "")
     with _lock:
-        if host:
-            _runs.append(HostRun(kept, step, done.rows, done.groups, done.nbytes, seconds))
-        _add(What(query, step, done.engine), seconds, done.rows, done.groups, done.nbytes)
+        if event.engine == "host":
+            _runs.append(event._replace(plan=plan))
+        what = What(query, event.step, event.engine)
+        _add(what, event.seconds, event.rows, event.groups, event.nbytes)
 
 
 def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> None:
@@ -260,9 +249,9 @@ def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> Non
     total[3] += groups
     total[4] += nbytes
     total[5] = max(total[5], seconds)
-    kept = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0, 0])
-    for i, added in enumerate((1, seconds, rows, groups, nbytes)):
-        kept[i] += added
+    counts = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
+    for i, added in enumerate((1, seconds, rows, groups)):
+        counts[i] += added
 
 
 def _known(plan: Plan) -> tuple[Plan | None, str]:
@@ -343,8 +332,8 @@ def activity() -> dict[str, Any]:
     -------
     dict
         ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
-        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, bytes, groups
-        expected and rows spilled.
+        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
+        rows spilled.
     """
     with _lock:
         steps = [
@@ -393,7 +382,7 @@ def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
             plan=run.plan,
             step=run.step,
         )
-        if isinstance(run, HostRun)
+        if isinstance(run, Step)
         else run
         for run in wanted
     ]

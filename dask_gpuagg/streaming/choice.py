@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.reporting.fallbacks import Fallback, UnsupportedGroupBy, tally, warn_user
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
+from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, warn_user
 from dask_gpuagg.streaming.support import refusal
 
 
@@ -29,7 +30,7 @@ def streams(plan: Plan) -> bool:
         return True
     if settings.fallback == "raise":
         raise UnsupportedGroupBy(f"gpuagg.engine is 'device', but {reason}")
-    tally.count(Fallback("a group-by of host partitions", "runs on the host", reason))
+    emit(FellBack(Fallback("a group-by of host partitions", "runs on the host", reason)))
     if settings.fallback == "warn":
         _warn(reason)
     return False

@@ -17,7 +17,7 @@ import pandas as pd
 
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
 from dask_gpuagg.streaming.parts import loads, parts_of
 from dask_gpuagg.streaming.tables import MOST_GROUPS, PARTS, Tables
@@ -26,8 +26,10 @@ from dask_gpuagg.streaming.tables import MOST_GROUPS, PARTS, Tables
 _FEW_ROWS = 1 << 22
 # A batch of fewer rows is not halved any more.
 _LEAST_ROWS = 1 << 16
-_LACKING = Fallback(
-    "some rows of host partitions", "run on the host", "device memory does not suffice for them"
+_LACKING = FellBack(
+    Fallback(
+        "some rows of host partitions", "run on the host", "device memory does not suffice for them"
+    )
 )
 # Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
 # parts are loaded together.
@@ -350,7 +352,7 @@ def partials_of(
             stream.take(waiting)
         made = stream.finish()
     if stream.by_host:
-        tally.count(_LACKING)
+        emit(_LACKING)
     if not made:
         # dtypes of no groups are the host engine's matter: these rows have none either
         made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from dask_gpuagg.engines.device.memory import free_cached
-from dask_gpuagg.reporting import prometheus
 from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
@@ -133,7 +132,7 @@ def _read_again(part: Any) -> Frame:
 
 
 def show_progress() -> None:
-    """Let the worker of this task report what is done, by heartbeats and to Prometheus."""
+    """Let the worker of this task report what is done, by heartbeats."""
     state = _state_of_task().get("execution_state")
     if state is not None:
         worker = state["worker"]
@@ -141,7 +140,6 @@ def show_progress() -> None:
             # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
             # whose heartbeat fails closes
             worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done, ACTIVITY: _activity}
-            prometheus.export_activity()
 
 
 def _rows_done(worker: Any) -> int:

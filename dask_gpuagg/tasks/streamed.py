@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.reporting.fallbacks import Fallback, tally
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.streaming.choice import streams
 from dask_gpuagg.streaming.stream import partials_of
 from dask_gpuagg.streaming.support import is_as_promised
@@ -17,8 +17,10 @@ from dask_gpuagg.tasks.reading import this_task
 
 # Of its memory: three batches are held at a time, and what is read ahead of them.
 _SHARE_OF_A_WORKER = 16
-_NOT_PINNED = Fallback(
-    "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+_NOT_PINNED = FellBack(
+    Fallback(
+        "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+    )
 )
 
 
@@ -43,7 +45,7 @@ def streamed_partials(
     made: list[dict[str, Any]] = []
     with gpu.exclusive() as device:
         if device is None:
-            tally.count(_NOT_PINNED)
+            emit(_NOT_PINNED)
         for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
             if exact and device is not None:
                 made += partials_of(run, plan, device, _most_bytes())

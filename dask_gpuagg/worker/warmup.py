@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.reporting.runs import rehearsal
+from dask_gpuagg.reporting.events import dry_run
 
 USUAL = ("sum", "count", "mean", "min", "max")
 # kernels for few groups; others are compiled when a query has more
@@ -118,7 +118,7 @@ def _rehearse(example: Example) -> None:
     columns = [_two_rows(column.dtype) for column in plan.columns]
     before = set(kernels.known())
     waits = replace(task_settings.current(), compile="wait")
-    with rehearsal(), task_settings.use(waits):
+    with dry_run(), task_settings.use(waits):
         partial = engine.partial(keys, columns, None, plan)
         if plan.tables == ("groups",):
             engine.direct(keys, columns, plan, engine.shape_of(example.meta))

@@ -17,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_gpuagg
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.events import FellBack, registered
 from tests.test_dashboard import cells
 
 ROWS = 300_000
@@ -171,12 +171,11 @@ def test_a_browser_shows_plots_and_tables(shown: Client, browser: Any, width: in
 def test_a_closed_client_is_not_listened_for(shown: Client) -> None:
     with Client(shown.scheduler.address) as other:
         dask_gpuagg.group_by_page(other)
-        mine = [each for each in tally.listeners if getattr(each, "client", None) is other]
-        assert len(mine) == 1
+        assert [getattr(sink, "client", None) for sink in registered(FellBack)].count(other) == 1
     rows = dd.from_pandas(FRAME, npartitions=2)
     with dask.config.set({"gpuagg.fallback": "silent"}), shown.as_current():
         rows.groupby("k").c.sum().compute()
-    assert not [each for each in tally.listeners if getattr(each, "client", None) is other]
+    assert other not in [getattr(sink, "client", None) for sink in registered(FellBack)]
 
 
 def test_without_a_dashboard_there_is_no_page(client: Client) -> None:

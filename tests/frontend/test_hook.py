@@ -17,8 +17,9 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend import hook, logical, placement, watching
+from dask_gpuagg.frontend import hook, logical, placement
 from dask_gpuagg.planning import query as query_module
+from dask_gpuagg.reporting.events import Planned, listening
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 
 
@@ -259,9 +260,15 @@ def test_a_planned_query_pickles_and_computes_without_the_hook(ddf):
 
 def plan_of(query):
     """The plan of the only group-by of a query, as it is tuned and lowered."""
-    tuned = query.expr.simplify().rewrite(kind="tune", rewritten={})
-    (planned,) = watching.plans_of(tuned).values()
-    return planned.query.plan
+    return lowered_plan(query.expr.simplify().rewrite(kind="tune", rewritten={}))
+
+
+def lowered_plan(tuned):
+    events: list[Planned] = []
+    with listening(events.append, Planned):
+        tuned.lower_completely()
+    (plan,) = {event.node._name: event.query.plan for event in events}.values()
+    return plan
 
 
 @pytest.mark.parametrize("lowered", [False, True], ids=["as it is", "to another"])
@@ -304,5 +311,5 @@ def test_settings_changed_after_tuning_are_those_of_lowering(ddf):
     dask_gpuagg.enable()
     tuned = ddf.groupby("k").v.sum().expr.simplify().rewrite(kind="tune", rewritten={})
     with dask.config.set({"gpuagg.kernel": "hgb"}):
-        (planned,) = watching.plans_of(tuned).values()
-    assert planned.query.plan.settings.kernel == "hgb"
+        plan = lowered_plan(tuned)
+    assert plan.settings.kernel == "hgb"

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.reporting.events import dry_run
 from dask_gpuagg.reporting.fallbacks import (
     FallbackWarning,
     UnsupportedGroupBy,
-    looking,
     note_fallback,
     tally,
 )
@@ -89,14 +89,10 @@ def test_lines_and_reasons_are_told_apart():
     assert len(caught(lambda: [note(reason) for reason in ("one", "another")])) == 2
 
 
-def test_nothing_happens_while_a_query_is_looked_at():
+def test_nothing_happens_in_a_dry_run():
     tally.reset()
-    token = looking.set(True)
-    try:
-        with dask.config.set({"gpuagg.fallback": "raise"}):
-            assert not caught(note_fallback, "name", ".sum()", "none")
-    finally:
-        looking.reset(token)
+    with dry_run(), dask.config.set({"gpuagg.fallback": "raise"}):
+        assert not caught(note_fallback, "name", ".sum()", "none")
     assert not tally.fallbacks
 
 

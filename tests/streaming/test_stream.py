@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.events import FellBack, listening
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.streaming.stream import partials_of
@@ -336,15 +336,15 @@ def test_rows_without_memory_are_halved_and_then_the_host_engines(
 
 @pytest.mark.parametrize("limit", [0, 9_999])
 def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host(limit: int) -> None:
-    watch = tally.watch()
+    fell_back: list[FellBack] = []
     whole = frame(3_000, 700)
     plan = plan_of(whole)
     device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=limit)
-    made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
+    with listening(fell_back.append, FellBack):
+        made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
     pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
-    tally.unwatch(watch)
     reasons = [] if limit else ["device memory does not suffice for them"]
-    assert list(watch.fallbacks) == reasons
+    assert [event.fallback.reason for event in fell_back] == reasons
 
 
 def test_errors_of_reading_are_raised() -> None:

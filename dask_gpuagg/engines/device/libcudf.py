@@ -17,7 +17,8 @@ from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.engines.device.libcudf_groups import KERNEL, REDUCED, Hashed, InOrder
-from dask_gpuagg.reporting.fallbacks import Fallback, tally, warn_user
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
+from dask_gpuagg.reporting.fallbacks import warn_user
 
 
 def aggregate(
@@ -72,7 +73,7 @@ def cause_of(error: KernelsUnavailable) -> str:
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
     cause = next((line for line in lines if "error" in line), lines[0])
-    tally.count(Fallback("a group-by on the device", f"runs by {KERNEL}", cause))
+    emit(FellBack(Fallback("a group-by on the device", f"runs by {KERNEL}", cause)))
     if policy == "warn":
         _warn(cause)
     return cause

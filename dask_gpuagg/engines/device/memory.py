@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from dask_gpuagg.reporting.units import size_text
+from dask_gpuagg.reporting.text import size_text
 
 T = TypeVar("T")
 

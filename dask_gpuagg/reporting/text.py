@@ -1,4 +1,4 @@
-"""Tables as text and as HTML, for reports that are printed or shown in a notebook."""
+"""Numbers with their units, and tables as text and as HTML, for reports."""
 
 from __future__ import annotations
 
@@ -23,6 +23,35 @@ STYLE = (
     ".gpuagg .bar{display:inline-block;height:.7em;background:#3b82c4;vertical-align:middle}"
     "</style>"
 )
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of something: ``1 task``, ``1,200 tasks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes in a unit that suits them: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:,.0f} B" if unit == "B" else f"{nbytes:,.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:,.1f} TiB"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds in a unit that suits them: ``12.5 ms``."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:,.0f} µs"
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+
+
+def rate_text(per_second: float) -> str:
+    """Rows a second: ``12.5 M``."""
+    for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if per_second >= factor:
+            return f"{per_second / factor:,.1f}{unit}"
+    return f"{per_second:,.0f}"
 
 
 def page(*parts: str) -> str:

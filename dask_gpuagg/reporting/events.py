@@ -1,0 +1,236 @@
+"""The events of group-bys, and the sinks that get them.
+
+Planner, tasks and kernels emit one event for each thing that happens; whatever reports on group-bys
+registers a sink. Nothing else observes them.
+
+=============  =====================================  ==========================================
+event          emitted                                sinks
+=============  =====================================  ==========================================
+``Planned``    when a group-by is lowered to a plan   session's tally, ``profile``, ``explain``
+``Refused``    when stock Dask has to lower it        ``explain``
+``FellBack``   when something runs otherwise          session's tally, ``profile``, the dashboard
+``Progress``   while a task works                     progress of the worker
+``Step``       when a task ends                       latest runs and totals
+``Kernel``     when a call of the kernels ends        latest runs and totals
+=============  =====================================  ==========================================
+
+The sinks of every process are registered in ``reporting/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from dask_gpuagg.cuda.aggregate import Run
+    from dask_gpuagg.plan import Plan
+
+_log = logging.getLogger("dask_gpuagg")
+
+
+class Planned(NamedTuple):
+    """A group-by is lowered to a plan; the types of its fields are those of the room above.
+
+    Attributes
+    ----------
+    node : Expr
+        The logical group-by; its name is that of the query.
+    query : GroupByQuery
+        The group-by on lowered inputs.
+    decision : Routing
+    nodes : Expr
+        The physical nodes.
+    """
+
+    node: Any
+    query: Any
+    decision: Any
+    nodes: Any
+
+
+class Refused(NamedTuple):
+    """A group-by is left to stock Dask.
+
+    Attributes
+    ----------
+    node : Expr
+        The logical group-by.
+    reason : str
+    """
+
+    node: Any
+    reason: str
+
+
+class Fallback(NamedTuple):
+    """Something that ran otherwise than by the plan.
+
+    Attributes
+    ----------
+    what : str
+        The call, abbreviated.
+    how : str
+        What happened instead.
+    reason : str
+    line : str
+        File and line of the program; empty where no code of the user is known.
+    """
+
+    what: str
+    how: str
+    reason: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.line})" if self.line else ""
+        return f"{self.what} {self.how}: {self.reason}{where}"
+
+
+class FellBack(NamedTuple):
+    """A query, or a task, runs otherwise than by the plan.
+
+    Attributes
+    ----------
+    fallback : Fallback
+    name : str
+        Of the query, which is lowered several times; empty for a task.
+    """
+
+    fallback: Fallback
+    name: str = ""
+
+
+class Progress(NamedTuple):
+    """Rows of partitions that a running task has taken."""
+
+    rows: int
+
+
+class Step(NamedTuple):
+    """A task has ended.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        ``None`` where it is remembered without its plan.
+    step : str
+        One of ``runs.STEPS``.
+    engine : str
+        ``host`` or ``device``.
+    rows, groups, nbytes : int
+        As of ``runs.Total``.
+    seconds : float
+    """
+
+    plan: Plan | None
+    step: str
+    engine: str
+    rows: int
+    groups: int
+    nbytes: int
+    seconds: float
+
+
+class Kernel(NamedTuple):
+    """A call of the kernels has ended.
+
+    Attributes
+    ----------
+    run : Run
+        With the plan and the step of its task, if it is one's.
+    """
+
+    run: Run
+
+
+Sink = Callable[[Any], None]
+
+_KINDS = (Planned, Refused, FellBack, Progress, Step, Kernel)
+# replaced as a whole, so that events need no lock
+_sinks: dict[type, tuple[Sink, ...]] = dict.fromkeys(_KINDS, ())
+_lock = Lock()
+# gets all events of a dry run
+_dry_sink: ContextVar[Sink | None] = ContextVar("_dry_sink", default=None)
+
+
+def _after_fork() -> None:
+    """In the child: a thread that held the lock is not there."""
+    global _lock
+    _lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def emit(event: NamedTuple) -> None:
+    """Give an event to the sinks of its kind; in a dry run to that of the dry run alone."""
+    dry = _dry_sink.get()
+    for sink in _sinks[type(event)] if dry is None else (dry,):
+        try:
+            sink(event)
+        except Exception:  # the query runs all the same
+            _log.exception("an event (%s) could not be reported", type(event).__name__)
+
+
+def register(sink: Sink, *kinds: type) -> None:
+    """Give the events of some kinds to a sink, from any thread of this process.
+
+    Parameters
+    ----------
+    sink : callable
+        Called in the thread of the event, with the event.
+    *kinds : type
+    """
+    with _lock:
+        for kind in kinds:
+            _sinks[kind] = (*_sinks[kind], sink)
+
+
+def unregister(sink: Sink) -> None:
+    """Give a sink no more events."""
+    with _lock:
+        for kind, sinks in _sinks.items():
+            _sinks[kind] = tuple(other for other in sinks if other != sink)
+
+
+def registered(kind: type) -> tuple[Sink, ...]:
+    """The sinks that get events of a kind."""
+    return _sinks[kind]
+
+
+@contextmanager
+def listening(sink: Sink, *kinds: type) -> Iterator[None]:
+    """Context manager: a sink is registered inside."""
+    register(sink, *kinds)
+    try:
+        yield
+    finally:
+        unregister(sink)
+
+
+@contextmanager
+def dry_run(sink: Sink = lambda event: None) -> Iterator[None]:
+    """Context manager: nothing is recorded, warned of or refused in this thread or coroutine.
+
+    Parameters
+    ----------
+    sink : callable, optional
+        Gets the events, in the place of the registered sinks.
+    """
+    token = _dry_sink.set(sink)
+    try:
+        yield
+    finally:
+        _dry_sink.reset(token)
+
+
+def is_dry_run() -> bool:
+    """Whether this thread or coroutine only tries something."""
+    return _dry_sink.get() is not None

@@ -1,0 +1,95 @@
+"""Events go to those who have registered for them, and cost no query."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dask_gpuagg.reporting.events import (
+    Fallback,
+    FellBack,
+    Progress,
+    dry_run,
+    emit,
+    is_dry_run,
+    listening,
+    register,
+    registered,
+    unregister,
+)
+
+FELL_BACK = FellBack(Fallback("a", "runs", "because"), "query")
+PROGRESS = Progress(10)
+
+
+def test_a_sink_gets_the_kinds_that_it_has_registered_for() -> None:
+    fell_back: list[object] = []
+    both: list[object] = []
+    with listening(fell_back.append, FellBack), listening(both.append, FellBack, Progress):
+        emit(PROGRESS)
+        emit(FELL_BACK)
+    emit(FELL_BACK)
+    assert (fell_back, both) == ([FELL_BACK], [PROGRESS, FELL_BACK])
+
+
+def test_sinks_end_in_any_order() -> None:
+    first: list[object] = []
+    second: list[object] = []
+    register(first.append, Progress)
+    register(second.append, Progress)
+    unregister(first.append)
+    emit(PROGRESS)
+    unregister(second.append)
+    emit(PROGRESS)
+    assert (len(first), len(second)) == (0, 1)
+
+
+def test_a_sink_that_fails_costs_no_query(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: FellBack) -> None:
+        raise RuntimeError("the loop is closed")
+
+    events: list[object] = []
+    with listening(fail, FellBack), listening(events.append, FellBack):
+        emit(FELL_BACK)
+    assert events == [FELL_BACK]
+    assert "the loop is closed" in caplog.text
+
+
+def test_a_dry_run_tells_its_own_sink_alone() -> None:
+    dry: list[object] = []
+    events: list[object] = []
+    with listening(events.append, FellBack):
+        with dry_run(dry.append):
+            assert is_dry_run()
+            with dry_run():
+                emit(PROGRESS)
+            emit(FELL_BACK)
+            other = threading.Thread(target=emit, args=(PROGRESS,))
+            other.start()
+            other.join()
+        assert not is_dry_run()
+        assert events == []
+    assert dry == [FELL_BACK]
+
+
+def test_threads_lose_no_sink() -> None:
+    before = registered(Progress)
+    sinks = [[].append for _ in range(8)]
+
+    def come_and_go(sink: object) -> None:
+        for _ in range(200):
+            register(sink, Progress)
+            unregister(sink)
+        register(sink, Progress)
+
+    threads = [threading.Thread(target=come_and_go, args=(sink,)) for sink in sinks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = registered(Progress)
+    for sink in sinks:
+        unregister(sink)
+    assert set(map(id, after)) == set(map(id, (*before, *sinks)))
+    assert registered(Progress) == before
