@@ -23,7 +23,6 @@ from dask.dataframe.dask_expr._expr import (
 )
 from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
-from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.alignment import PARTITION_WISE
 from dask_gpuagg.frontend.partitioned_by import RELABELLING
@@ -44,7 +43,6 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     (FrameBase, "persist", ["self", "fuse", "kwargs"]),
     *((kind, "_lower", ["self"]) for kind in (MaybeAlignPartitions, MapOverlapAlign, Concat)),
     (FrameBase, "_postpersist", ["futures", "meta", "divisions", "name"]),
-    (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (G.GroupBy, "head", ["self", "n", "split_every", "split_out"]),
     (G.GroupBy, "tail", ["self", "n", "split_every", "split_out"]),
     (

@@ -9,8 +9,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
   partition-wise nodes, which make the group-bys that they combine choose the same;
 * the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
   ``partitioned_by.py``);
-* their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
-  Parquet (``readers.py``);
+* their metadata, which is cached (``planning/metadata_cache.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -28,7 +27,6 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import DataFrame, FrameBase, Series
 from dask.dataframe.dask_expr._expr import Partitions
 from dask.dataframe.dask_expr._merge import Merge
-from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -51,7 +49,6 @@ from dask_gpuagg.frontend.promised_outputs import (
     postpersist,
     with_decided_inputs,
 )
-from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.frontend.row_order import by_position, in_order
 from dask_gpuagg.frontend.sorted_outputs import SortedOutputs, with_outputs
 from dask_gpuagg.frontend.staying import stay_right
@@ -94,7 +91,6 @@ def hooks() -> list[Hook]:
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, MAPPING, carried) for kind in RELABELLING),
         *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
-        (ReadParquetFSSpec, "__dask_tokenize__", token),
         (G.GroupBy, "aggregate", with_outputs(aggregate)),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
