@@ -9,7 +9,6 @@ Some functions of Dask are wrapped while the plugin is enabled:
   partition-wise nodes, which make the group-bys that they combine choose the same;
 * the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
   ``partitioned_by.py``);
-* their metadata, which is cached (``planning/metadata_cache.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -56,7 +55,6 @@ from dask_gpuagg.frontend.stock import asked
 from dask_gpuagg.frontend.watching import Planned, seen
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import choose_outputs, physical, route
-from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.ranges import GroupByDivided, ranges_for
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, looking, note_fallback, tally
@@ -67,13 +65,8 @@ from dask_gpuagg.settings import settings
 _STOCK_ONLY = "dask_gpuagg: stock only"
 # key in the same cache of the first node that was lowered: the root of the query
 _ROOT = "dask_gpuagg: root"
-
-
 # key in the same cache of the names of group-bys whose groups cuDF takes by position
 _IN_ORDER = "dask_gpuagg: in order"
-
-# nodes whose metadata Dask makes by running them on made-up rows
-_WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
 
 
 def hooks() -> list[Hook]:
@@ -90,7 +83,6 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, MAPPING, carried) for kind in RELABELLING),
-        *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
         (G.GroupBy, "aggregate", with_outputs(aggregate)),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),
