@@ -18,7 +18,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.states import STATES
 
 if TYPE_CHECKING:
-    from dask_gpuagg.task_settings import TaskSettings
+    from dask_gpuagg.settings import TaskSettings
 
 
 class Unsupported(Exception):

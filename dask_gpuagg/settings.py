@@ -1,27 +1,21 @@
-"""The section ``gpuagg`` of Dask's configuration: typed, checked, with its defaults."""
+"""The section ``gpuagg`` of Dask's configuration: one table of settings, and how they are read.
+
+A setting is a record of ``SETTINGS``, from which its default, the check of its values, the message
+about others and its part of the documentation follow, and a typed field of ``Settings``.
+"""
 
 from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dask
-import yaml
 from dask.utils import parse_bytes
-
-DEFAULTS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "gpuagg.yaml").read_text())
-
-CHOICES = {
-    "fallback": ("warn", "raise", "silent"),
-    "sample": ("auto", "never"),
-    "kernel": ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
-    "compile": ("background", "wait"),
-    "engine": ("auto", "device"),
-}
 
 
 class BadSetting(ValueError):
@@ -37,20 +31,270 @@ class ChunkLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """The values that a setting takes.
+
+    Attributes
+    ----------
+    allowed : str
+        In words, for messages and the documentation.
+    parse : callable
+        From a value to what the package uses; raises one of ``_REFUSED`` for other values.
+    """
+
+    allowed: str
+    parse: Callable[[Any], Any]
+
+
+# raised by parsers for values of wrong types and sizes
+_REFUSED = (ValueError, TypeError, AttributeError, OverflowError)
+
+
+def one_of(*choices: str) -> Values:
+    """The values of a setting that is one of some names."""
+
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError
+        return value
+
+    return Values(", ".join(choices), parse)
+
+
+_SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
+_SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
+
+
+def _switch(value: Any) -> bool:
+    # Dask reads environment variables as Python literals: yes, no, on and off stay text
+    if isinstance(value, str):
+        value = _SWITCHES.get(value.strip().lower())
+    if not isinstance(value, int) or value not in (0, 1):
+        raise ValueError
+    return bool(value)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    count = operator.index(value)
+    if count < 1 or isinstance(value, bool):
+        raise ValueError
+    return count
+
+
+def _bytes(value: Any) -> int:
+    size = parse_bytes(value)
+    if size < 1 or isinstance(value, bool):
+        raise ValueError
+    return size
+
+
+def _chunk(value: Any) -> ChunkLimit:
+    if value == "auto":
+        return ChunkLimit()
+    if isinstance(value, str):
+        if not value.strip().isdecimal():
+            return ChunkLimit(nbytes=_bytes(value))
+        value = int(value)
+    return ChunkLimit(partitions=_count(value))
+
+
+def _pool(value: Any) -> Any:
+    if value is not None:
+        _bytes(value)
+    return value
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+SWITCH = Values("true, yes, on or 1; false, no, off or 0", _switch)
+SWITCH_OR_NULL = Values(
+    f"{SWITCH.allowed}; or null to leave it to enable() and disable()",
+    lambda value: None if value is None else _switch(value),
+)
+CHUNK = Values('auto, a number of partitions from 1 on, or bytes such as "4GB"', _chunk)
+POOL = Values('a number of bytes above 0, text such as "20GB", or null', _pool)
+# one that is no directory costs time, and no query its result
+DIRECTORIES = Values("a directory, several as a list or with colons, or null", _as_given)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The record of a setting.
+
+    Attributes
+    ----------
+    default : object
+        As it stands in the configuration.
+    values : Values
+    text : str
+        For users, in Markdown: what the setting decides, and what its values mean.
+    """
+
+    default: Any
+    values: Values
+    text: str
+
+
+SETTINGS: dict[str, Setting] = {
+    "enabled": Setting(
+        None,
+        SWITCH_OR_NULL,
+        """
+        Whether group-bys run through the plugin:
+
+        - `null`: as the program says, by `dask_gpuagg.enable()`, `disable()`, `with enabled()`
+        - `true`: the same, and importing the package calls `enable()`; this is read at the import
+          only
+        - `false`: never, as long as it is set: to try a program without the plugin, or a few lines
+          of it with `dask.config.set`
+
+        `dask_gpuagg.is_enabled()` says whether the plugin is on. `enable()` changes no
+        configuration, so `dask.config.refresh()` does not undo it.
+        """,
+    ),
+    "fallback": Setting(
+        "warn",
+        one_of("warn", "raise", "silent"),
+        """
+        What to do with a group-by that the plugin cannot run:
+
+        - `warn`: run it with stock Dask and say why, once for each line of the program and reason
+        - `raise`: raise `dask_gpuagg.UnsupportedGroupBy` with the reason
+        - `silent`: run it with stock Dask
+
+        The same holds, in each process, for kernels that cannot be compiled or loaded there:
+        libcudf's group-by is used instead.
+        """,
+    ),
+    "chunk": Setting(
+        "auto",
+        CHUNK,
+        """
+        How many partitions one task takes. A task for each costs about a millisecond, and on a GPU
+        a call of the kernels:
+
+        - `auto`: of a persisted collection those that lie on one worker: on a GPU up to a quarter
+          of its memory, on the host small ones up to 32 MiB and an eighth of a thread's share of
+          the worker's memory limit, without a cluster up to 4 MiB, and at least one task for each
+          thread; of Parquet files on a GPU about as many as there are for each worker, on the host
+          those of which Dask makes one partition
+        - `4`: at most 4 partitions; 1 makes every partition a task
+        - `"4GB"`: at most about 4 GB
+        """,
+    ),
+    "engine": Setting(
+        "auto",
+        one_of("auto", "device"),
+        """
+        Where the partitions of a collection of pandas are grouped; collections of cuDF are on the
+        GPU anyway:
+
+        - `auto`: on the host
+        - `device`: on a GPU, through which they are streamed batch by batch: they may be larger
+          than its memory, and results are pandas' again. What the GPU does not make exactly as the
+          host does is grouped on the host, and a warning says why
+        """,
+    ),
+    "deterministic": Setting(
+        False,
+        SWITCH,
+        """
+        Whether a query gives the same bits however its rows are divided, ordered and grouped, and
+        wherever:
+
+        - `false`: sums and means of floats may differ in their last digits from run to run
+        - `true`: sums are exact until they are rounded once, and means are of such sums. What else
+          depends on the order of additions runs by stock Dask, which promises nothing: `var`,
+          `std`, `sem`, `cov`, `corr`, `prod` of floats, sums of Python objects, `quantile_approx`
+          and users' own functions. With `fallback: raise` it is an error
+        """,
+    ),
+    "sample": Setting(
+        "auto",
+        one_of("auto", "never"),
+        """
+        Whether the planner may read the key columns of up to three partitions to estimate the
+        number of groups, where metadata does not bound it and there are many partitions:
+
+        - `auto`: only when that needs no computation but reading
+        - `never`: never; many partitions of unknown cardinality are then exchanged
+        """,
+    ),
+    "kernel": Setting(
+        "auto",
+        one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
+        """
+        Which kernel the device engine starts with; the rows that find no place in it go on to the
+        next one, and the answer is the same but for the last digits of floats:
+
+        - `auto`: the cheapest, by an estimate of the number of groups and the costs of the device
+        - `hgb`: tables in shared memory, wherever one group's states fit there
+        - `direct`: the slot of a key is its distance from the least one, for keys of a narrow range
+        - `pgb`: rows scattered by key first, their values with them
+        - `pgb_fold`: as pgb, but rows are put in the order of their groups and folded in registers
+        - `pgb_ur`: as pgb, but the values stay where they are and are gathered by row number
+        - `sgb`: rows sorted by key first, unless they are, where the keys fit 64 bits
+        - `sp_ega`: one full table in global memory; rows that lose their first place probe
+          afterwards
+        - `lphga`: one roomy table in global memory
+        """,
+    ),
+    "compile": Setting(
+        "background",
+        one_of("background", "wait"),
+        """
+        What a query on a GPU does whose kernels this machine has never compiled:
+
+        - `background`: libcudf's group-by makes the result, and the kernels are compiled meanwhile:
+          later partitions and queries take them
+        - `wait`: it waits for the compiler, about a second, and longer on few cores
+        """,
+    ),
+    "kernel-cache": Setting(
+        None,
+        DIRECTORIES,
+        """
+        Directories in which compiled kernels are kept, for all processes of the machine: one, or
+        several as a list or with colons between them. All are read, and the first that can be
+        written is. `null` is `dask_gpuagg` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not
+        set. They hold machine code that is run as it is: a directory or an entry that another user
+        than this one or root owns, or may write, is not used, nor is a path that is not absolute
+        once `~` is replaced. What is not used, or cannot be read or written, costs a warning and
+        the compilation in each process. Beyond 1 GiB the kernels used longest ago are removed.
+        `dask-gpuagg calibrate` keeps what it measured there.
+        """,
+    ),
+    "pool": Setting(
+        None,
+        POOL,
+        """
+        Device memory that `GpuWorker` makes a pool of on each worker, as `20GB`; `null` for none.
+        """,
+    ),
+}
+
+# for Dask's configuration
+DEFAULTS: dict[str, Any] = {"gpuagg": {name: one.default for name, one in SETTINGS.items()}}
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings by name; ``gpuagg.yaml`` describes them."""
+    """The parsed settings, by name."""
 
     enabled: bool | None
     fallback: str
     chunk: ChunkLimit
+    engine: str
+    deterministic: bool
     sample: str
     kernel: str
     compile: str
-    # as it was given: one that is no directory costs time, and no query its result
     kernel_cache: Any
     pool: str | int | None
-    engine: str
-    deterministic: bool
 
 
 # the section as last read, and its settings
@@ -68,14 +312,14 @@ def settings() -> Settings:
     global _last
     section = dask.config.config.get("gpuagg")
     # comparing the section is much cheaper than checking it; this is called for every node and task
-    found, known = _last
-    if known is not None and section == found:
-        return known
+    read, result = _last
+    if result is not None and section == read:
+        return result
     # a copy: dask.config.set changes the section in place
-    found = dict(section) if isinstance(section, Mapping) else section
-    known = _read(found)
-    _last = (found, known)
-    return known
+    section = dict(section) if isinstance(section, Mapping) else section
+    result = _read(section)
+    _last = (section, result)
+    return result
 
 
 def switch() -> bool | None:
@@ -97,18 +341,20 @@ def _read(section: Any) -> Settings:
         section = {}
     if not isinstance(section, Mapping):
         raise BadSetting(f"gpuagg is {section!r}; allowed: a section of settings")
-    # Dask takes either spelling; the defaults are gone where someone emptied the configuration
-    given = {str(name).replace("-", "_"): value for name, value in section.items()}
-    known = {name.replace("-", "_"): value for name, value in DEFAULTS["gpuagg"].items()}
-    for name in given.keys() - known.keys():
-        names = [n.replace("_", "-") for n in known]
-        near = difflib.get_close_matches(name.replace("_", "-"), names, n=1)
-        hint = f" Did you mean gpuagg.{near[0]}?" if near else ""
-        raise BadSetting(
-            f"there is no setting gpuagg.{name} (its value is {given[name]!r}).{hint} "
-            f"Settings are {', '.join(names)}."
-        )
-    return Settings(**{name: check(name, value) for name, value in (known | given).items()})
+    # the defaults are gone where someone emptied the configuration
+    values = dict(DEFAULTS["gpuagg"])
+    for spelled, value in section.items():
+        # Dask takes either spelling
+        name = str(spelled).replace("_", "-")
+        if name not in SETTINGS:
+            near = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f" Did you mean gpuagg.{near[0]}?" if near else ""
+            raise BadSetting(
+                f"there is no setting gpuagg.{spelled} (its value is {value!r}).{hint} "
+                f"Settings are {', '.join(SETTINGS)}."
+            )
+        values[name] = value
+    return Settings(**{name.replace("-", "_"): check(name, v) for name, v in values.items()})
 
 
 def check(name: str, value: Any) -> Any:
@@ -117,95 +363,56 @@ def check(name: str, value: Any) -> Any:
     Parameters
     ----------
     name : str
-        A field of ``Settings``.
+        A key of ``SETTINGS``.
     value : object
 
     Raises
     ------
     BadSetting
     """
+    values = SETTINGS[name].values
     try:
-        if name in CHOICES:
-            return _choice(value, CHOICES[name])
-        return _CHECKS[name](value)
-    except ValueError as error:
-        shown = name.replace("_", "-")
-        raise BadSetting(f"gpuagg.{shown} is {value!r}; allowed: {error}") from None
+        return values.parse(value)
+    except _REFUSED:
+        raise BadSetting(f"gpuagg.{name} is {value!r}; allowed: {values.allowed}") from None
 
 
-# Each raises a ValueError whose text says what is allowed.
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The settings that travel with a task to the worker that runs it.
+
+    Workers, and a scheduler that makes the graph, have configurations of their own: the one that
+    counts is that of the client where the query was planned.
+    """
+
+    kernel: str
+    fallback: str
+    compile: str = "background"
+    engine: str = "auto"
 
 
-def _choice(value: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(", ".join(choices))
-    return value
+_of_task: ContextVar[TaskSettings | None] = ContextVar("_of_task", default=None)
 
 
-def _enabled(value: Any) -> bool | None:
-    # environment variables are read as Python literals, and people write 0 and 1 there
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    raise ValueError("true or false (not as text), or null to leave it to enable() and disable()")
+def for_tasks() -> TaskSettings:
+    """The settings of this process that travel with the tasks of its queries."""
+    here = settings()
+    return TaskSettings(here.kernel, here.fallback, here.compile, here.engine)
 
 
-def _deterministic(value: Any) -> bool:
-    if not isinstance(value, bool | int) or value not in (0, 1):
-        raise ValueError("true or false (not as a string)")
-    return bool(value)
+def task_settings() -> TaskSettings:
+    """The settings of the task that runs; outside of one, those of this process."""
+    return _of_task.get() or for_tasks()
 
 
-def _count(value: Any) -> int:
+@contextmanager
+def using(of_task: TaskSettings | None) -> Iterator[None]:
+    """Run what is inside by the settings of a task; by those around it for ``None``."""
+    if of_task is None:
+        yield
+        return
+    token = _of_task.set(of_task)
     try:
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        count = operator.index(whole)
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(value, bool):
-        raise ValueError("a whole number from 1 on")
-    return count
-
-
-def _chunk(value: Any) -> ChunkLimit:
-    if value == "auto":
-        return ChunkLimit()
-    try:
-        if isinstance(value, str):
-            size = parse_bytes(value)
-            if size > 0 and not value.strip().isdecimal():
-                return ChunkLimit(nbytes=size)
-        return ChunkLimit(partitions=_count(int(value) if isinstance(value, str) else value))
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        raise ValueError('auto, a number of partitions from 1 on, or bytes such as "4GB"') from None
-
-
-def _as_given(value: Any) -> Any:
-    return value
-
-
-def _pool(value: Any) -> str | int | None:
-    if value is not None and _bytes(value) is None:
-        raise ValueError('a number of bytes above 0, text such as "20GB", or null')
-    return value  # type: ignore[no-any-return]
-
-
-def _bytes(value: Any) -> int | None:
-    """Bytes as Dask reads them; ``None`` for what is no number of bytes above 0."""
-    try:
-        if isinstance(value, bool):
-            return None
-        size = parse_bytes(value)
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        return None
-    return size if size >= 1 else None
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "enabled": _enabled,
-    "chunk": _chunk,
-    "kernel_cache": _as_given,
-    "pool": _pool,
-    "deterministic": _deterministic,
-}
+        yield
+    finally:
+        _of_task.reset(token)

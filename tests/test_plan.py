@@ -18,7 +18,7 @@ from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons, rety
 from dask_gpuagg.dtypes import DTYPE_CLASSES
 from dask_gpuagg.frontend.functions import read_function
 from dask_gpuagg.plan import Column, CustomFunctions, Plan, Requested, Unsupported
-from dask_gpuagg.task_settings import TaskSettings
+from dask_gpuagg.settings import TaskSettings
 
 KEY = Column("k", np.dtype("int64"))
 DTYPES = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
-from importlib.resources import files
 
 import dask
 import pytest
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from dask_gpuagg import BadSetting
 from dask_gpuagg.cuda.choice.choose import KERNELS
-from dask_gpuagg.settings import CHOICES, DEFAULTS, ChunkLimit, Settings, settings
+from dask_gpuagg.settings import DEFAULTS, SETTINGS, ChunkLimit, Settings, check, settings
 from dask_gpuagg.worker.plugin import GpuWorker
-from tests.running import run_python
+from tests.running import ROOT, run_python
 
 BAD = {
-    "enabled": ["false", "yes", 2, 0.5, []],
+    "enabled": ["maybe", "", "2", 2, 0.5, []],
     "fallback": ["explode", None, True, 1, ["warn"]],
     "chunk": ["few", None, 0, -4, 1.5, "-1GB", "0B", True, [2], float("nan")],
     "outputs": ["many", None, 4],
@@ -27,13 +27,17 @@ BAD = {
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
     "engine": ["gpu", "host", None, True],
-    "deterministic": ["true", None, 2, 0.5, []],
+    "deterministic": ["maybe", "", "2", None, 2, 0.5, []],
     # what is no directory costs a warning and time: tests/cuda/runtime/test_disk_cache.py
     "kernel-cache": [],
     "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
 }
+SWITCHES = [
+    *((value, True) for value in (True, 1, "true", "True", "yes", "on", "1", " ON ")),
+    *((value, False) for value in (False, 0, "false", "False", "no", "off", "0", "No")),
+]
 GOOD = {
-    "enabled": [(True, True), (False, False), (None, None), (0, False), (1, True)],
+    "enabled": [*SWITCHES, (None, None)],
     "fallback": [("warn", "warn"), ("raise", "raise"), ("silent", "silent")],
     "chunk": [
         ("auto", ChunkLimit()),
@@ -53,29 +57,38 @@ GOOD = {
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
     "engine": [("auto", "auto"), ("device", "device")],
-    "deterministic": [(True, True), (False, False), (0, False), (1, True)],
+    "deterministic": SWITCHES,
     "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (["/x", "/y"], ["/x", "/y"]), (3, 3)],
     "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
 }
 
 
+CHOICES = {
+    "fallback": ("warn", "raise", "silent"),
+    "outputs": ("auto", "dask"),
+    "sample": ("auto", "never"),
+    "kernel": ("auto", *KERNELS),
+    "compile": ("background", "wait"),
+    "engine": ("auto", "device"),
+}
+
 AS_SHIPPED = Settings(
-    None,
-    "warn",
-    ChunkLimit(),
-    "auto",
-    None,
-    "auto",
-    "auto",
-    "background",
-    None,
-    None,
-    "auto",
+    enabled=None,
+    fallback="warn",
+    chunk=ChunkLimit(),
+    engine="auto",
     deterministic=False,
+    outputs="auto",
+    output_bytes=None,
+    sample="auto",
+    kernel="auto",
+    compile="background",
+    kernel_cache=None,
+    pool=None,
 )
 
 
-def test_the_defaults_are_those_of_the_file():
+def test_the_configuration_has_the_defaults():
     code = (
         "import dask, dask_gpuagg, dask_gpuagg.settings as s\n"
         "assert dask.config.config['gpuagg'] == s.DEFAULTS['gpuagg']\n"
@@ -86,8 +99,35 @@ def test_the_defaults_are_those_of_the_file():
 
 
 def test_every_setting_is_checked_here():
-    names = set(DEFAULTS["gpuagg"])
-    assert names == set(BAD) == set(GOOD) == {n.replace("_", "-") for n in Settings.__slots__}
+    assert list(SETTINGS) == [name.replace("_", "-") for name in Settings.__slots__]
+    assert set(SETTINGS) == set(BAD) == set(GOOD)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_default_is_allowed(name):
+    assert check(name, SETTINGS[name].default) == getattr(AS_SHIPPED, name.replace("-", "_"))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_has_a_text_and_is_on_the_page(name, page):
+    text = inspect.cleandoc(SETTINGS[name].text)
+    assert re.match(r"[A-Z].{20}", text)
+    default = page.partition(f"\n## `gpuagg.{name}`\n")[2].partition("`")[2].partition("`")[0]
+    assert default == {None: "null", False: "false"}.get(
+        SETTINGS[name].default, SETTINGS[name].default
+    )
+    assert text in page
+    assert SETTINGS[name].values.allowed in page
+    assert page.count(f"`DASK_GPUAGG__{name.upper().replace('-', '_')}`") == 2
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """The generated page of the documentation."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    from settings_page import settings_page
+
+    return settings_page()
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
@@ -156,15 +196,10 @@ def test_both_spellings_are_one_name():
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_page_of_settings_has_a_line_for_each_choice(name):
-    """The documentation makes an item of a list where two spaces follow a choice."""
-    text = (files("dask_gpuagg") / "gpuagg.yaml").read_text(encoding="utf-8")
-    above = text[: text.index(f"\n  {name}: ")].split("\n\n")[-1]
-    assert set(re.findall(r"^  # {2,}(\S+) {2,}\S", above, re.MULTILINE)) == set(CHOICES[name])
-
-
-def test_every_kernel_can_be_chosen():
-    assert sorted(CHOICES["kernel"]) == sorted(("auto", *KERNELS))
+def test_every_choice_is_explained(name):
+    explained = re.findall(r"^ +- `(\S+)`: \S", SETTINGS[name].text, re.MULTILINE)
+    assert sorted(explained) == sorted(CHOICES[name])
+    assert sorted(SETTINGS[name].values.allowed.split(", ")) == sorted(CHOICES[name])
 
 
 def test_the_pool_of_a_worker_is_checked():

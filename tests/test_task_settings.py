@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg import task_settings
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.task_settings import TaskSettings, configured, current, use
+from dask_gpuagg.settings import TaskSettings, for_tasks, task_settings, using
 
 CLIENT = TaskSettings("lphga", "silent")
 OF_CLIENT = {"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}
@@ -31,17 +30,17 @@ def plan_of_sum() -> Plan:
 
 def test_outside_of_a_task_the_configuration_holds() -> None:
     with dask.config.set(OF_CLIENT):
-        assert current() == configured() == CLIENT
-    assert current() == TaskSettings("auto", "warn")
+        assert task_settings() == for_tasks() == CLIENT
+    assert task_settings() == TaskSettings("auto", "warn")
 
 
 def test_inside_a_task_its_own_settings_hold() -> None:
     plan = replace(plan_of_sum(), settings=CLIENT)
     with dask.config.set(OF_WORKER), task(pickle.loads(pickle.dumps(plan)), "partial"):
-        assert current() == CLIENT
-        with use(None):
-            assert current() == CLIENT
-    assert current() == configured()
+        assert task_settings() == CLIENT
+        with using(None):
+            assert task_settings() == CLIENT
+    assert task_settings() == for_tasks()
 
 
 def test_plans_that_differ_in_settings_are_equal() -> None:
@@ -60,11 +59,11 @@ def test_every_step_of_a_query_sees_them(
     split_out: int, seen: list[TaskSettings], plugin: Any
 ) -> None:
     def chunk(grouped: Any) -> Any:
-        seen.append(task_settings.current())
+        seen.append(task_settings())
         return grouped.sum()
 
     def agg(grouped: Any) -> Any:
-        seen.append(task_settings.current())
+        seen.append(task_settings())
         return grouped.sum()
 
     frame = dd.from_pandas(pd.DataFrame({"k": [1, 2] * 20, "v": range(40)}), npartitions=4)

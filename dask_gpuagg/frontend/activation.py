@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import dask
 
-from dask_gpuagg.frontend import contract, locks, patches
+from dask_gpuagg.frontend import contract, patches
 from dask_gpuagg.frontend.hook import hooks
 from dask_gpuagg.frontend.patches import is_enabled
 from dask_gpuagg.reporting.events import Sink, dry_run
@@ -129,7 +129,6 @@ def _release() -> None:
         _wanted -= 1
         if _wanted == 0:
             patches.uninstall()
-            locks.give_back()
 
 
 def _install() -> None:
@@ -142,7 +141,6 @@ def _install() -> None:
     contract.check()
     newer = numbers(version) > numbers(NEWEST_DASK) and version not in _trusted
     patches.install(hooks())
-    locks.take_away()
     if not newer:
         return
     try:
@@ -150,7 +148,6 @@ def _install() -> None:
             contract.try_queries()
     except BaseException as error:
         patches.uninstall()
-        locks.give_back()
         if not isinstance(error, Exception):
             raise
         raise RuntimeError(

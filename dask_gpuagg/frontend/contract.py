@@ -13,7 +13,6 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import RenameSeries, ResetIndex, ToFrame
 from dask.dataframe.dask_expr._reductions import TreeReduce
-from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.frontend.partitioned_by import RELABELLING
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
@@ -26,7 +25,6 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
         "__init__",
         ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
     ),
-    (ReadParquetFSSpec, "__dask_tokenize__", ["self"]),
     (
         G.GroupBy,
         "aggregate",

@@ -31,13 +31,12 @@ from dask_gpuagg.frontend.specification import (
     value_columns,
 )
 from dask_gpuagg.plan import Requested, Unsupported, short
-from dask_gpuagg.planning.metadata_cache import NamedByBytes, remembered
 
 # outputs that a printed expression names
 _SHOWN = 4
 
 
-class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
+class ExtendedAggregation(GroupByApplyConcatApply):
     """A group-by aggregation in terms of ``Requested`` outputs.
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
@@ -269,17 +268,11 @@ def extend_method(
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
     """The empty outputs of a specification, and the result that is made of them."""
-
-    def make() -> tuple[Any, Any]:
-        outputs = outputs_meta(groupby, spec.requested + spec.counted)
-        labels = [r.label for r in spec.requested]
-        if spec.scalar and spec.requested[0].aggregation == "value_counts":
-            labels = ["count"]  # pandas' name for it
-        return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
-
-    flags = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
-    found: tuple[Any, Any] = remembered((groupby.obj.expr, list(groupby.by), flags, spec), make)
-    return found
+    outputs = outputs_meta(groupby, spec.requested + spec.counted)
+    labels = [r.label for r in spec.requested]
+    if spec.scalar and spec.requested[0].aggregation == "value_counts":
+        labels = ["count"]  # pandas' name for it
+    return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
 
 
 def _node(

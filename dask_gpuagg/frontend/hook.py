@@ -7,8 +7,6 @@ Some functions of Dask are wrapped while the plugin is enabled:
   API, metadata, divisions, column projection and the number of output partitions stays Dask's own;
 * the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
   ``partitioned_by.py``);
-* their metadata, which is cached (``planning/metadata_cache.py``), and the names of readers of
-  Parquet (``readers.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -23,7 +21,6 @@ from typing import Any
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
@@ -35,10 +32,8 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.placement import Placement, placement_of
-from dask_gpuagg.frontend.readers import token
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import physical, route
-from dask_gpuagg.planning.metadata_cache import known_meta
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
@@ -49,9 +44,6 @@ from dask_gpuagg.settings import settings
 _ROOT = "dask_gpuagg: root"
 _PLACEMENT = "dask_gpuagg: placement"
 
-# nodes whose metadata Dask makes by running them on made-up rows
-_WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
-
 
 def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
@@ -60,8 +52,6 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, _mapping),
         (G.GroupByReduction, MAPPING, _mapping),
         *((kind, MAPPING, carried) for kind in RELABELLING),
-        *((kind, "_meta", known_meta) for kind in _WITH_METADATA),
-        (ReadParquetFSSpec, "__dask_tokenize__", token),
         (G.GroupBy, "aggregate", aggregate),
         (G.GroupBy, "__init__", _init),
         (G.SeriesGroupBy, "__init__", _init),

@@ -20,8 +20,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.functions import read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.settings import settings
-from dask_gpuagg.task_settings import configured
+from dask_gpuagg.settings import for_tasks, settings
 
 # the aggregation of each logical class that reduces groups
 _SINGLE: dict[type, str] = {
@@ -106,7 +105,7 @@ def read(expr: Any) -> GroupByQuery:
         if refusal is not None:
             raise refusal
     return GroupByQuery(
-        replace(plan, settings=configured()),
+        replace(plan, settings=for_tasks()),
         expr.frame,
         list(expr.by),
         expr.planned_meta if extended else expr._meta,

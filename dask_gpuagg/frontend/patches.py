@@ -31,9 +31,6 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_after_fork)
 
-# cached properties that have the same value with the plugin and without it
-KEPT = ("_meta",)
-
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
 
@@ -139,11 +136,7 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
             return wrapper(read, self) if acting() else read(self)
 
         # what differs with and without the plugin is not kept from one to the other
-        made: Any = property(value)
-        if name in KEPT:
-            made = functools.cached_property(value)
-            made.__set_name__(owner, name)
-        setattr(owner, name, made)
+        setattr(owner, name, property(value))
     else:
         setattr(owner, name, _wrapped(getattr(owner, name), name, wrapper))
 

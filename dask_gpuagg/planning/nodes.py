@@ -28,7 +28,6 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.metadata_cache import NamedByBytes
 from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.tasks import (
@@ -116,7 +115,7 @@ class GroupBySampled(GroupByPartial):
     operation = staticmethod(gpuagg_sample_partition)
 
 
-class GroupByDirect(NamedByBytes, _OfRows):
+class GroupByDirect(_OfRows):
     """The only partition made an output; operands: frame, plan, meta, decision, then the keys."""
 
     _parameters = ["frame", "plan", "meta", "decision"]
@@ -139,7 +138,7 @@ class GroupByDirect(NamedByBytes, _OfRows):
         return Task(name, gpuagg_direct, *args, plan=self.plan, shape=shape)
 
 
-class Reduction(NamedByBytes, Quiet):
+class Reduction(Quiet):
     """Shared by the nodes whose output is the user's result."""
 
     @property

@@ -10,7 +10,6 @@ from dask.base import tokenize
 
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.metadata_cache import pickled
 
 
 class Promised:
@@ -32,7 +31,8 @@ class Promised:
         return ("dask_gpuagg.Promised", tokenize(self.sent))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Received, (self.sent, None if self.sent is self.meta else pickled(self.meta))
+        data = None if self.sent is self.meta else pickle.dumps(self.meta)
+        return _Received, (self.sent, data)
 
 
 class _Received:

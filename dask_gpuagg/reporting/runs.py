@@ -16,7 +16,7 @@ import numpy as np
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
 from dask_gpuagg.reporting.events import Kernel, Progress, Step, emit
-from dask_gpuagg.task_settings import use
+from dask_gpuagg.settings import using
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
@@ -128,7 +128,7 @@ class Task:
     def __init__(self, plan: Plan, step: str) -> None:
         self._plan = plan
         self._step = step
-        self._settings = use(plan.settings)
+        self._settings = using(plan.settings)
         self.engine = ""
         self.rows = self.groups = self.nbytes = 0
 

@@ -13,7 +13,6 @@ import pandas as pd
 from dask._expr import optimize_until
 from dask.dataframe import from_pandas
 
-from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.aggregate import prepare
 from dask_gpuagg.cuda.query.instantiations import UNITS, first_units
 from dask_gpuagg.cuda.runtime import kernels
@@ -21,6 +20,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.reporting.events import dry_run
+from dask_gpuagg.settings import task_settings, using
 
 USUAL = ("sum", "count", "mean", "min", "max")
 # kernels for few groups; others are compiled when a query has more
@@ -117,8 +117,8 @@ def _rehearse(example: Example) -> None:
     keys = [_two_rows(key.dtype) for key in plan.keys]
     columns = [_two_rows(column.dtype) for column in plan.columns]
     before = set(kernels.known())
-    waits = replace(task_settings.current(), compile="wait")
-    with dry_run(), task_settings.use(waits):
+    waits = replace(task_settings(), compile="wait")
+    with dry_run(), using(waits):
         partial = engine.partial(keys, columns, None, plan)
         if plan.tables == ("groups",):
             engine.direct(keys, columns, plan, engine.shape_of(example.meta))

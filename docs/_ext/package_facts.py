@@ -2,7 +2,7 @@
 
 Before a build reads its pages, this makes ``_generated/support.md`` and ``meaning.md`` from the
 registry of aggregations, ``device.md`` from what the device engine takes, ``configuration.md`` from
-the configuration file with its comments, and others from the committed results of the benchmarks
+the table of settings, and others from the committed results of the benchmarks
 (``result_tables.py``). The pages of ``kernels/``, which lie beside the kernels, are copied to
 ``docs/kernels/``. Their links, and those to them, are written as they are in the repository, where
 readers of the sources follow them.
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import result_tables
-import yaml
 from dask.dataframe import from_pandas
+from settings_page import settings_page
 from sphinx.application import Sphinx
 
 import dask_gpuagg
@@ -32,61 +29,6 @@ _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
 _TO_KERNELS = re.compile(r"\]\(\.\./(?=kernels/)")
 _TO_DOCS = re.compile(r"\]\((?P<up>(\.\./)+)docs/")
-_KEY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+):(?P<value>.*)")
-_CHOICE = re.compile(r" {2,}(?P<name>\S+) {2,}(?P<meaning>\S.*)")
-
-
-def configuration(text: str) -> str:
-    """Markdown section for each key of a commented YAML file.
-
-    Parameters
-    ----------
-    text : str
-        The file; the comment above a key describes it. Lines of the form
-        ``#   choice  meaning`` become a list.
-
-    Returns
-    -------
-    str
-        For each key with a value: name, default, environment variable and description.
-    """
-    return "\n\n".join(_sections(text)) + "\n"
-
-
-def _sections(text: str) -> Iterator[str]:
-    defaults = yaml.safe_load(text)
-    path: list[str] = []
-    comment: list[str] = []
-    for line in text.splitlines():
-        bare = line.strip()
-        if bare.startswith("#"):
-            comment.append(bare[1:].removeprefix(" "))
-        elif match := _KEY.fullmatch(line):
-            path[len(match["indent"]) // 2 :] = [match["name"]]
-            if match["value"].strip():
-                yield _section(path, _look_up(defaults, path), comment)
-            comment = []
-
-
-def _look_up(tree: Any, path: list[str]) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree
-
-
-def _section(path: list[str], default: Any, comment: list[str]) -> str:
-    shown = yaml.safe_dump(default).removesuffix("\n").removesuffix("\n...")
-    variable = "DASK_" + "__".join(path).upper().replace("-", "_")
-    lines = [f"## `{'.'.join(path)}`", "", f"Default `{shown}`, environment `{variable}`.", ""]
-    for text in comment:
-        if choice := _CHOICE.fullmatch(text):
-            # A list may not start in the middle of a paragraph.
-            if not lines[-1].startswith("- "):
-                lines.append("")
-            lines.append(f"- `{choice['name']}`: {choice['meaning']}")
-        else:
-            lines.append(text.strip())
-    return "\n".join(lines)
 
 
 def plan_picture(aggregation: str) -> str:
@@ -144,11 +86,10 @@ def _relink(app: Sphinx, page: str, text: list[str]) -> None:
 def _write(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "_generated"
     folder.mkdir(exist_ok=True)
-    settings = files(dask_gpuagg).joinpath("gpuagg.yaml").read_text(encoding="utf-8")
     parts = {
         "support.md": support_table(),
         "meaning.md": meaning_table(),
-        "configuration.md": configuration(settings),
+        "configuration.md": settings_page(),
         "device.md": device_table(),
         "plan_sum.md": plan_picture("sum"),
         "plan_median.md": plan_picture("median"),

@@ -121,9 +121,9 @@ def test_results_stay_on_the_cluster_until_asked_for(client, ddf):
 
 
 def sum_by_the_clients_settings(grouped):
-    from dask_gpuagg.task_settings import TaskSettings, current
+    from dask_gpuagg.settings import TaskSettings, task_settings
 
-    return grouped.sum() * int(current() == TaskSettings("lphga", "silent"))
+    return grouped.sum() * int(task_settings() == TaskSettings("lphga", "silent"))
 
 
 def test_workers_see_the_clients_settings(client, ddf):

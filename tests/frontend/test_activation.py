@@ -326,7 +326,10 @@ class TestConfiguration:
         ran = run_python("-c", code)
         assert ran.stdout.split() == [str(on)] * 2, ran.stderr
 
-    @pytest.mark.parametrize(("value", "expected"), [("true", True), ("0", False), ("1", True)])
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [("true", True), ("yes", True), ("1", True), ("off", False), ("0", False)],
+    )
     def test_the_environment_enables_it_at_import(self, value, expected):
         code = "import dask_gpuagg; print(dask_gpuagg.is_enabled())"
         ran = run_python("-c", code, env={"DASK_GPUAGG__ENABLED": value})

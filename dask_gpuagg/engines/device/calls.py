@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pylibcudf as plc
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.aggregate import (
     Aggregated,
     NeedsWholeColumns,
@@ -24,6 +23,7 @@ from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.layout import view_of
 from dask_gpuagg.engines.device.pieces import Pieces, whole
+from dask_gpuagg.settings import task_settings
 
 # Rows from which on kernels take less time to compile than libcudf takes to sort and join.
 _SORTED_AT_MOST = 20_000_000
@@ -31,7 +31,7 @@ _SORTED_AT_MOST = 20_000_000
 
 def waits() -> bool:
     """Whether the running task waits for kernels that have to be compiled."""
-    return task_settings.current().compile == "wait"
+    return task_settings().compile == "wait"
 
 
 class How(NamedTuple):

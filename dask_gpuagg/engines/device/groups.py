@@ -13,7 +13,6 @@ import cupy as cp
 import pylibcudf as plc
 from cudf.core.column import ColumnBase
 
-from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.engines.device import layout
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template
@@ -30,6 +29,7 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.operations import nans_to_nulls
 from dask_gpuagg.engines.device.whole_groups import SortedRows
 from dask_gpuagg.reporting.runs import note_run, subject
+from dask_gpuagg.settings import task_settings
 
 # Outputs of a pass before the next one begins: one more state may have six.
 _FULL = OUTPUTS_AT_MOST - 6
@@ -126,7 +126,7 @@ class Grouping:
 def _run(
     one: Aggregator, meanwhile: Callable[[], None] | None = None
 ) -> tuple[list[plc.Column], list[plc.Column]]:
-    kernel = task_settings.current().kernel
+    kernel = task_settings().kernel
     keys, outputs, run = one.run(kernel, about=subject(), meanwhile=meanwhile)
     note_run(run)
     return keys, outputs

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import pylibcudf as plc
 
-from dask_gpuagg import task_settings
 from dask_gpuagg.cuda.call.call import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
@@ -19,6 +18,7 @@ from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.engines.device.libcudf_groups import KERNEL, REDUCED, Hashed, InOrder
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.reporting.fallbacks import warn_user
+from dask_gpuagg.settings import task_settings
 
 
 def aggregate(
@@ -68,7 +68,7 @@ def cause_of(error: KernelsUnavailable) -> str:
     Under ``gpuagg.fallback: raise`` the error is raised; under ``warn`` each cause is a warning,
     once in each process.
     """
-    policy = task_settings.current().fallback
+    policy = task_settings().fallback
     if policy == "raise":
         raise error
     lines = str(error).splitlines() or [type(error).__name__]
