@@ -21,8 +21,6 @@ BAD = {
     "enabled": ["maybe", "", "2", 2, 0.5, []],
     "fallback": ["explode", None, True, 1, ["warn"]],
     "chunk": ["few", None, 0, -4, 1.5, "-1GB", "0B", True, [2], float("nan")],
-    "outputs": ["many", None, 4],
-    "output-bytes": ["abc", "20 apples", -3, 0, 0.5, "-1GB", None, True, float("inf"), [1]],
     "sample": ["always", False, 3],
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
@@ -45,14 +43,6 @@ GOOD = {
         ("4", ChunkLimit(partitions=4)),
         ("1 GiB", ChunkLimit(nbytes=1 << 30)),
     ],
-    "outputs": [("auto", "auto"), ("dask", "dask")],
-    "output-bytes": [
-        ("auto", None),
-        (1, 1),
-        ("64MB", 64_000_000),
-        ("1 GiB", 1 << 30),
-        (1e6, 10**6),
-    ],
     "sample": [("auto", "auto"), ("never", "never")],
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
@@ -65,7 +55,6 @@ GOOD = {
 
 CHOICES = {
     "fallback": ("warn", "raise", "silent"),
-    "outputs": ("auto", "dask"),
     "sample": ("auto", "never"),
     "kernel": ("auto", *KERNELS),
     "compile": ("background", "wait"),
@@ -78,8 +67,6 @@ AS_SHIPPED = Settings(
     chunk=ChunkLimit(),
     engine="auto",
     deterministic=False,
-    outputs="auto",
-    output_bytes=None,
     sample="auto",
     kernel="auto",
     compile="background",
@@ -151,7 +138,7 @@ def test_a_good_value_is_taken(name, pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("falback", "fallback"), ("outputs_bytes", "output-bytes")]
+    ("name", "near"), [("falback", "fallback"), ("kernels_cache", "kernel-cache")]
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name, near):
     with dask.config.set({"gpuagg": {name: 1}}), pytest.raises(BadSetting) as caught:
@@ -185,14 +172,14 @@ def test_each_change_is_seen(values):
 
 
 def test_both_spellings_are_one_name():
-    with dask.config.set({"gpuagg": {"output_bytes": 5}}):
-        assert settings().output_bytes == 5
+    with dask.config.set({"gpuagg": {"kernel_cache": "/tmp"}}):
+        assert settings().kernel_cache == "/tmp"
     ran = run_python(
         "-c",
-        "import dask_gpuagg.settings as s; print(s.settings().output_bytes)",
-        env={"DASK_GPUAGG__OUTPUT_BYTES": "17"},
+        "import dask_gpuagg.settings as s; print(s.settings().kernel_cache)",
+        env={"DASK_GPUAGG__KERNEL_CACHE": "/tmp"},
     )
-    assert ran.stdout.strip() == "17", ran.stderr
+    assert ran.stdout.strip() == "/tmp", ran.stderr
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -350,7 +350,7 @@ class TestConfiguration:
 
     def test_a_bad_setting_is_met_by_the_next_group_by(self, ddf):
         dask_gpuagg.enable()
-        with dask.config.set({"gpuagg.output-bytes": "abc"}):
+        with dask.config.set({"gpuagg.chunk": "abc"}):
             assert ddf.v.sum().compute() == frame().v.sum()
             with pytest.raises(BadSetting, match="abc"):
                 sums(ddf).compute()
