@@ -1,27 +1,25 @@
-"""The decision judged by measurements: how often the kernel that it chooses is the best one.
+"""The choice of kernel judged by measurements: how often the chosen kernel is the best one.
 
-``python -m benchmarks.choice`` reads what ``benchmarks.families`` wrote, all kernels forced on the
-same inputs, and prints expected and measured milliseconds of every cell, how often the choice is
-within 10 % of the best kernel, and how far from it it is at worst. The exit status is 1 where that
-is true of fewer than 90 % of the cells, or the choice takes more than 1.5 times the best.
+``python -m benchmarks.kernels --judge`` reads a results file of the part ``families``, all kernels
+forced on the same inputs, and prints expected and measured milliseconds of every cell, how often
+the choice is within 10 % of the best kernel, and how far from it it is at worst. The exit status is
+1 where that is true of fewer than 90 % of the cells, or the choice takes more than 1.5 times the
+best.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.calibration import Observation, fit, plain
-from dask_gpuagg.cuda.choice.costs import Costs, shipped
-from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
+from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
+from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -38,6 +36,36 @@ _COMMON = (
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
 CONTENDING = 3.0
+
+
+def expected(query: Query, rows: int, device: Device, decision: Decision) -> float | None:
+    """Milliseconds that the model gives a decision; None for those that it does not describe."""
+    if decision.kernel == "sgb" or not holds(decision):
+        return None
+    return choose.expected_ms(query, rows, device, known(device).costs, decision)
+
+
+def holds(decision: Decision) -> bool:
+    """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
+    if not isinstance(decision, Hgb) or decision.estimate is None:
+        return True
+    return decision.estimate.groups <= decision.shared_slots
+
+
+def as_grouped(query: Query, laps: Collection[str]) -> Query:
+    """The query with its keys in the form that they were grouped in."""
+    if "make_codes" in laps:
+        keys = tuple(key._replace(short=False) for key in query.keys)
+        query = replace(query, keys=keys, coded=True)
+    elif query.may_be_short and "verify" not in laps:
+        query = replace(query, keys=(query.keys[0]._replace(short=True),))
+    return query
+
+
+def query_fields(query: Query) -> dict[str, Any]:
+    """A query's fields, and those of its parts, by name."""
+    parts = ("keys", "inputs", "states", "outputs")
+    return asdict(query) | {p: [part._asdict() for part in getattr(query, p)] for p in parts}
 
 
 @dataclass(frozen=True)
@@ -235,15 +263,11 @@ def side_by_side(found: Sequence[Case], costs: Costs) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Print the table and how often the choice is right."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("result", type=Path, nargs="?", default=RESULT)
-    parser.add_argument("--fit", action="store_true", help="fit the constants to the result")
-    args = parser.parse_args()
-    found = cases(args.result)
+def judge(path: Path, fit_constants: bool) -> int:
+    """Print the table and how often the choice is right; the exit status."""
+    found = cases(path)
     costs = shipped(found[0].device).costs
-    if args.fit:
+    if fit_constants:
         costs = fitted(found, costs)
         print(costs)
     print(side_by_side(found, costs))
@@ -260,10 +284,6 @@ def main() -> int:
     if judgement.cells < len(found):
         left = len(found) - judgement.cells
         print(f"{left} cells left out: the sample misjudged their groups")
-    if json.loads(args.result.read_text())["kernels"] != sources_hash():
-        print(f"{args.result}: measured with other kernels than these")
+    if json.loads(path.read_text())["kernels"] != sources_hash():
+        print(f"{path}: measured with other kernels than these")
     return 0 if judgement.good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,10 +17,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels import data, report_head
+from benchmarks.gpu import report_head
+from benchmarks.kernel_inputs import TWO_VALUES, grouped, input_of
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice import partitions
 from dask_gpuagg.cuda.choice.calibration import Observation, plain
@@ -93,8 +95,10 @@ def launch(rows: int) -> None:
     for number, experiment in enumerate(EXPERIMENTS):
         kind = (experiment.groups, experiment.dense)
         if kind not in held:
-            held = {kind: data(rows, experiment.groups, "int64", spread=not experiment.dense)}
-        k, v, w = (held[kind][c].to_pylibcudf()[0] for c in "kvw")
+            keys = "int64" if experiment.dense else "random"
+            of_groups = partial(grouped, keys, experiment.groups, 0.0)
+            held = {kind: input_of("", of_groups, TWO_VALUES).make(rows)}
+        k, v, w = (held[kind][c].to_pylibcudf()[0] for c in ("k0", "v", "w"))
         aggregator = aggregator_of((k, v, w), experiment.five)
         aggregator.run(experiment.kernel)
         stopwatch = Stopwatch()

@@ -96,7 +96,7 @@ def timed(
 
 def device_times(frame: Any, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each kernel, by arm."""
-    from benchmarks.kernels import device_time
+    from benchmarks.gpu import device_time
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
     k, x = (frame[c].to_pylibcudf()[0] for c in "kx")
@@ -138,7 +138,7 @@ def main() -> None:
     wait: Callable[[], None] = lambda: None  # noqa: E731
     head = {**provenance(), "commit": args.commit or commit()}
     if args.engine == "device":
-        from benchmarks.kernels import prepare, report_head
+        from benchmarks.gpu import prepare, report_head
 
         prepare()
         import cupy as cp

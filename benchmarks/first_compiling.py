@@ -180,7 +180,7 @@ def until_served(rows: Any, spec: dict[str, list[str]], found: Compilations) -> 
     import cupy as cp
     import dask
 
-    from benchmarks.kernels import engine_arm
+    from benchmarks.gpu import engine_arm
     from dask_gpuagg import last_runs
 
     call = engine_arm(rows, spec, ["k"])
@@ -205,7 +205,7 @@ def child(rows: int) -> Iterator[dict[str, Any]]:
     import rmm
 
     rmm.reinitialize(pool_allocator=True, initial_pool_size=40 << 30)
-    from benchmarks.kernels import report_head
+    from benchmarks.gpu import report_head
 
     dask.config.set({"gpuagg.fallback": "silent", "gpuagg.compile": "background"})
     found = Compilations()

@@ -316,7 +316,7 @@ def main() -> None:
     if args.peer is not None:
         run_peer(args.peer, args.peer_rows, args.groups[0], args.repeats)
         return
-    from benchmarks.kernels import report_head
+    from benchmarks.gpu import report_head
 
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)

@@ -1,4 +1,4 @@
-"""Plot results: of ``benchmarks.kernels``, ``families``, ``end_to_end``, ``host``, ``host_peers``.
+"""Plot results: ``kernels``, ``families``, ``end_to_end``, ``host``, ``host_peers``.
 
 ``python -m benchmarks.plots benchmarks/results/nvidia-h200/families.json`` writes it beside that.
 """
@@ -48,7 +48,7 @@ def against_cudf(report: dict[str, Any]) -> plt.Figure:
         )
         finish(axis, query, report["rows"] * width)
     axes[0].legend()
-    figure.suptitle(f"{report['gpu']}, {report['key']} keys, cuDF {report['cudf']}")
+    figure.suptitle(f"{report['gpu']}, int64 keys, cuDF {report['cudf']}")
     return label(figure, report)
 
 
@@ -272,7 +272,7 @@ def main() -> None:
     """Read the result, write the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", type=Path)
-    parser.add_argument("--keys", default="dense", help="of a result of benchmarks.families")
+    parser.add_argument("--keys", default="dense", help="of a result of the part families")
     args = parser.parse_args()
     # the same file for the same result
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"

@@ -178,7 +178,7 @@ def peers(text: str) -> str:
 
 
 def kernels(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/kernels.py``.
+    """Markdown table of a result ``kernels.json``.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def whole_queries(text: str) -> str:
 
 
 def tables(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/tables.py``.
+    """Markdown table of a result ``tables.json``.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def tables(text: str) -> str:
 
 
 class _Kind(NamedTuple):
-    """What the arms of ``benchmarks/grid.py`` take and give: ours, and the ratio to cuDF's."""
+    """What the arms of ``grid.json`` take and give: ours, and the ratio to cuDF's."""
 
     said: str
     arm: str
@@ -308,7 +308,7 @@ _KINDS = (
 
 
 def grid(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/grid.py``.
+    """Markdown table of a result ``grid.json``.
 
     Parameters
     ----------
@@ -505,7 +505,7 @@ def expectations(path: Path) -> str:
     Parameters
     ----------
     path : Path
-        A result of ``benchmarks/families.py``.
+        A result ``families.json``.
 
     Returns
     -------
