@@ -36,13 +36,7 @@ def prepare(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def arm(name: str) -> Iterator[None]:
-    """Switch to an arm for the duration of a ``with`` block.
-
-    Raises
-    ------
-    ValueError
-        A name that is no arm's.
-    """
+    """Switch to an arm for the duration of a ``with`` block."""
     if name in (STOCK, AGAIN):
         yield
         return
@@ -59,15 +53,6 @@ def load_local(folder: Path, partitions: int, rows: int | None = None) -> dd.Dat
 
     Persisted, because ``from_pandas`` would otherwise convert its string columns to Dask's string
     dtype in every run of every query.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Parquet files of the data set.
-    partitions : int
-        How many partitions.
-    rows : int, optional
-        Take no more than the first so many rows.
     """
     files = sorted(folder.glob("*.parquet"))
     if rows is not None:
@@ -90,19 +75,7 @@ def load_on_workers(folder: Path) -> dd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: how long it took and what came out.
-
-    Parameters
-    ----------
-    seconds : float, optional
-        Wall time from building the query to the pandas result; None when it failed.
-    result : object
-        The pandas result, None when it failed.
-    error : str, optional
-        Type and first line of the exception.
-    cpu : float, optional
-        Seconds that this process computed, on all cores together; None when it failed.
-    """
+    """One run: seconds by the wall clock and on all cores, and the result; or the error alone."""
 
     seconds: float | None
     result: Any
@@ -132,15 +105,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def report(query: Query, frame: dd.DataFrame) -> dict[str, Any]:
-    """Return what the plugin says about a query.
-
-    Returns
-    -------
-    dict
-        ``by_plan``: whether the plugin runs every group-by of the query (False too when it has
-        none), None when that is unknown; ``fallback``: reasons for what it does not run;
-        ``plan``: its explanation, line by line; ``error``.
-    """
+    """What the plugin says of a query; ``by_plan``: whether it runs every group-by, if known."""
     import dask_gpuagg
 
     try:

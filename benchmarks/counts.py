@@ -49,14 +49,7 @@ _LINE = "experiment "
 
 
 def term(seen: Observation, **constants: float) -> dict[str, float]:
-    """What the model expects of each kernel where nothing costs but these constants.
-
-    Parameters
-    ----------
-    seen : Observation
-    **constants : float
-        Of ``Costs``, by name.
-    """
+    """What the model expects of each kernel where nothing costs but these constants."""
     free = {field.name: 0.0 for field in fields(Costs)}
     free |= {"bandwidth": math.inf, "table_bandwidth": math.inf, "l2_megabytes": 50.0}
     return seen.expected(Costs(**(free | constants)))

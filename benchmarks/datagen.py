@@ -185,20 +185,7 @@ def _integers(values: npt.NDArray[np.int64], missing: npt.NDArray[np.bool_] | No
 
 
 def generate(parameters: Parameters) -> pd.DataFrame:
-    """Return the whole data set.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        What to draw.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``id1 id2 id3`` (``str``), ``id4 id5 id6 v1 v2`` (``int64``, ``Int64`` when ``nas`` is not
-        zero), ``v3`` (``float64``) and, unless ``zipf`` is zero, ``skew`` (``int64``), over a
-        ``RangeIndex``.
-    """
+    """Return the whole data set."""
     columns = _Columns(parameters)
     blocks = -(-parameters.rows // BLOCK_ROWS)
     frame = pd.concat([columns.block(number) for number in range(blocks)], ignore_index=True)
@@ -211,18 +198,6 @@ def partitions(parameters: Parameters, count: int) -> Iterator[pd.DataFrame]:
     """Yield the data set in ``count`` consecutive parts whose lengths differ by at most one.
 
     Unless the data are sorted, no more than one part and one block are held at a time.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        What to draw.
-    count : int
-        How many parts.
-
-    Yields
-    ------
-    pandas.DataFrame
-        Rows ``i * rows // count`` up to ``(i + 1) * rows // count``, with that range as index.
     """
     bounds = [number * parameters.rows // count for number in range(count + 1)]
     if parameters.sort:
@@ -250,20 +225,7 @@ def partitions(parameters: Parameters, count: int) -> Iterator[pd.DataFrame]:
 def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
     """Write the data set once, one Parquet file per partition, and return its folder.
 
-    Parameters
-    ----------
-    parameters : Parameters
-        What to draw.
-    count : int
-        How many files.
-    cache : pathlib.Path
-        Folder that holds all data sets; made if missing, with a ``.gitignore`` that covers it.
-
-    Returns
-    -------
-    pathlib.Path
-        Folder of this data set. A folder that is there is complete: it is written under another
-        name and moved into place.
+    A folder that is there is complete: it is written under another name and moved into place.
     """
     folder = cache / (
         f"{parameters.name}_seed{parameters.seed}_zipf{parameters.zipf:g}"

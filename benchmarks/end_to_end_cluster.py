@@ -73,21 +73,7 @@ class Run:
 
 @dataclass(slots=True)
 class Session:
-    """A cluster that is made anew where it is stuck.
-
-    Attributes
-    ----------
-    engine : str
-        ``host``: pandas on a LocalCluster; ``device``: cuDF on a LocalCUDACluster.
-    workers : int
-    protocol : str
-    pool : str
-        Device memory that RMM takes at once on each worker.
-    plugin : bool
-        Whether GPU workers get the plugin's ``GpuWorker``, and time to make kernels ready.
-    starts : int
-        How many clusters there have been.
-    """
+    """A cluster that is made anew where it is stuck."""
 
     engine: str
     workers: int
@@ -337,11 +323,6 @@ def timed(
 
     The steps are those of ``persist()``, one by one: ``build`` the collection, ``optimize`` (the
     plan, lowering and fusing), ``submit`` (graph and transfer to the scheduler), ``run``.
-
-    Raises
-    ------
-    Stopped
-        After more than ``limit`` seconds of waiting for the answer.
     """
     from distributed import futures_of, wait
 

@@ -124,14 +124,7 @@ def probes(groups: int) -> list[int]:
 
 
 def seen_in(indices: Sequence[int], rows: Rows, key: str) -> dict[str, Any]:
-    """What some partitions add to the expected answer.
-
-    Returns
-    -------
-    dict
-        ``seen``: a bit for each key; ``v_sum``, ``v_min``, ``v_max`` and ``w_sum`` of each
-        partition; ``rows`` of the probed keys, for pandas.
-    """
+    """What some partitions add to the expected answer."""
     xp, groups = arrays(rows.engine), dict(rows.keys)[key]
     seen = xp.zeros(groups, dtype=bool)
     found: dict[str, list[Any]] = {"v_sum": [], "v_min": [], "v_max": [], "w_sum": [], "rows": []}
@@ -169,17 +162,7 @@ def expected(found: Iterable[Mapping[str, Any]], rows: Rows, key: str) -> dict[s
 
 
 def summary(result: Any, query: Query, key: str, wanted: Sequence[int]) -> dict[str, Any]:
-    """What is compared of an answer, or of one partition of it.
-
-    Parameters
-    ----------
-    result : pandas or cuDF DataFrame or Series
-        Indexed by the key.
-    query : Query
-    key : str
-    wanted : sequence of int
-        Keys whose groups are compared one by one.
-    """
+    """What is compared of an answer, or of one partition of it."""
     frame = result.to_frame() if result.ndim == 1 else result.copy(deep=False)
     frame.columns = query.labels
     frame = frame.reset_index()
@@ -212,13 +195,7 @@ def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def judge(found: Mapping[str, Any], right: Mapping[str, Any], query: Query) -> dict[str, Any]:
-    """Compare an answer with the expected one.
-
-    Returns
-    -------
-    dict
-        ``right``; ``problems``, each a sentence; ``largest``: relative difference by column.
-    """
+    """Compare an answer with the expected one."""
     problems: list[str] = []
     largest = {"v": 0.0, "w": 0.0}
 

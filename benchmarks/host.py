@@ -38,17 +38,7 @@ MeasureMemory = Callable[[Query, str], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
-    """One scheduler, ready to run queries.
-
-    Parameters
-    ----------
-    name, title : str
-        Of the scheduler: for the JSON, and for a reader.
-    frame : dask.dataframe.DataFrame
-        The data, in memory; or whatever the queries are built from.
-    measure_memory : callable
-        Query and arm to what ``memory`` measured.
-    """
+    """One scheduler, ready to run queries."""
 
     name: str
     title: str
@@ -102,24 +92,7 @@ SESSIONS = {"threads": threads, "processes": processes}
 
 
 def measure(query: Query, session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in both arms, alternating, and return everything that was seen.
-
-    Parameters
-    ----------
-    query : Query
-        What to run.
-    session : Session
-        Where to run it.
-    options : argparse.Namespace
-        ``arms``, ``repeats``, ``budget`` and ``memory_runs`` are used.
-
-    Returns
-    -------
-    dict
-        Ready for JSON. ``arms`` holds, per arm, the first run's time (``cold``), the times of the
-        others (``warm``), their median, peak memory and error; ``ratios`` the quotient of each
-        pair of warm runs; ``ratio`` their median.
-    """
+    """Run one query in both arms, alternating, and return everything that was seen."""
     entry: dict[str, Any] = {
         "name": query.name,
         "title": query.title,

@@ -172,23 +172,7 @@ def equal(found: pd.DataFrame, expected: pd.DataFrame) -> bool:
 
 
 def measure(folder: Path, query: Query, repeats: int) -> dict[str, Any]:
-    """Run one query in all arms, and return what was seen.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of the files.
-    query : Query
-    repeats : int
-        Runs of each arm beside a first one, which is not timed.
-
-    Returns
-    -------
-    dict
-        ``seconds`` and ``cpu`` of each arm, a number a run; their medians ``median`` and
-        ``median_cpu``; whether an answer is ours (``equal``); ``to_best``, our median divided by
-        that of the better of the peers, and ``to_stock``.
-    """
+    """Run one query in all arms, and return what was seen."""
     runs = arms_of(folder, query)
     answers = {name: frame_of(run(), query) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}

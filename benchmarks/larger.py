@@ -50,12 +50,7 @@ _SOME_KEYS = 4
 
 
 class Rows:
-    """A frame of so many rows and, at random, so many groups.
-
-    Parameters
-    ----------
-    rows, groups : int
-    """
+    """A frame of so many rows and, at random, so many groups."""
 
     def __init__(self, rows: int, groups: int) -> None:
         self.groups = groups
@@ -88,13 +83,7 @@ class Rows:
             return dd.from_graph(layer, parts[0][:0], divisions, list(layer), "rows")
 
     def check(self, result: pd.DataFrame, passes: int = 1) -> None:
-        """Whether a result has all rows, and those of some keys.
-
-        Raises
-        ------
-        AssertionError
-            If it has not.
-        """
+        """Whether a result has all rows, and those of some keys."""
         assert int(result["count"].sum()) == passes * len(self)
         some = result[result.index < _SOME_KEYS].sort_index()
         present = np.flatnonzero(self.counts)

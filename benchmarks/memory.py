@@ -76,14 +76,7 @@ def measure_here(query: Query, folder: Path, partitions: int, name: str) -> dict
 def measure_in_process(
     query: Query, folder: Path, partitions: int, threads: int, name: str
 ) -> dict[str, Any]:
-    """Measure one query in a fresh process, with the threaded scheduler.
-
-    Returns
-    -------
-    dict
-        ``baseline_bytes`` (resident with the data loaded), ``peak_bytes`` (largest resident size
-        above that) and ``error``.
-    """
+    """Measure one query in a fresh process, with the threaded scheduler."""
     command = [sys.executable, "-m", "benchmarks.memory", query.name, name, str(folder.resolve())]
     command += [str(partitions), str(threads)]
     try:
@@ -101,14 +94,10 @@ def measure_in_process(
 
 
 def measure_on_workers(query: Query, frame: Any, client: Any, name: str) -> dict[str, Any]:
-    """Measure one query on a cluster that holds the data.
+    """Measure one query on a cluster that holds the data, summed over the workers.
 
-    Returns
-    -------
-    dict
-        As :func:`measure_in_process`, summed over the workers, and ``largest_worker_bytes``: the
-        worker that grew most. The client's copy of the result is not counted. A worker that was
-        restarted on the way has no peak to read, so a failed query has none.
+    The client's copy of the result is not counted. A worker that was restarted on the way has no
+    peak to read, so a failed query has none.
     """
     before = client.run(reset_peak)
     done = arms.run(query, frame, name)

@@ -259,18 +259,7 @@ QUERIES: Mapping[str, Query] = MappingProxyType({query.name: query for query in 
 
 
 def select(names: str | None) -> tuple[Query, ...]:
-    """Return the queries that a comma-separated list names.
-
-    Parameters
-    ----------
-    names : str, optional
-        Names, or ``all``; None: those that run by default.
-
-    Raises
-    ------
-    KeyError
-        A name that is no query's.
-    """
+    """Return the queries that a comma-separated list names."""
     if names is None:
         return tuple(query for query in QUERIES.values() if query.default)
     if names == "all":

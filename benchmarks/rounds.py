@@ -31,24 +31,7 @@ class Timed:
 def rounds(
     names: Sequence[str], run: Callable[[str], Run], count: int, is_over: Callable[[], bool]
 ) -> list[Timed]:
-    """Run arms in turns.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the arms.
-    run : callable
-        One run of an arm.
-    count : int
-        Rounds.
-    is_over : callable
-        Whether there is no time left for another round; the first is always run.
-
-    Returns
-    -------
-    list of Timed
-        One per arm. After an error of one of them there are no further rounds.
-    """
+    """Run arms in turns; after an error of one of them there are no further rounds."""
     timed = [Timed(name) for name in names]
     for number in range(count):
         if any(one.error for one in timed) or (number and is_over()):
@@ -65,14 +48,7 @@ def rounds(
 
 
 def compared(base: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
-    """Times of one arm divided by those of another, round by round.
-
-    Returns
-    -------
-    dict
-        ``ratios``, their median ``ratio``, and an ``interval`` that holds the true median with a
-        probability of ``CONFIDENCE``; each ``None`` without a round.
-    """
+    """Times of one arm divided by another's, round by round; their median and its interval."""
     ratios = [a / b for a, b in zip(base, other, strict=False)]
     return {
         "ratios": ratios,
@@ -102,12 +78,6 @@ def interval(values: Sequence[float]) -> list[float] | None:
 
 
 def is_slower(found: dict[str, Any], noise: dict[str, Any]) -> bool | None:
-    """Whether an arm is slower than the noise explains; ``None`` without a round.
-
-    Parameters
-    ----------
-    found, noise : dict
-        As ``compared`` returns them: of the base arm and the other, and of the base arm and itself.
-    """
+    """Whether an arm is slower than the noise explains; ``None`` without a round."""
     mine, band = found["interval"], noise["interval"]
     return None if mine is None or band is None else bool(mine[1] < min(1.0, band[0]))

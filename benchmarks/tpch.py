@@ -83,22 +83,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(query: Query, tables: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in all arms, and return everything that was seen.
-
-    Parameters
-    ----------
-    query : Query
-    tables : Tables
-    options : argparse.Namespace
-        ``arms``, ``repeats`` and ``budget`` are used.
-
-    Returns
-    -------
-    dict
-        Ready for JSON: per arm the first run's time (``cold``) and those of the others (``warm``
-        and ``cpu``); what ``rounds.compared`` says of the first two arms, of the first and itself
-        (``noise``), and both in CPU time (``cpu``); ``slower``, by either clock.
-    """
+    """Run one query in all arms, and return everything that was seen."""
     names = [*options.arms, *([arms.AGAIN] if arms.PLUGIN in options.arms else [])]
     start = time.perf_counter()
     cold = [arms.run(query, tables, name) for name in options.arms]

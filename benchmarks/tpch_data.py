@@ -28,22 +28,7 @@ MONEY = {
 
 
 def write_parquet(scale: float, parts: int, folder: Path) -> Path:
-    """Return the folder of the tables at a scale, each in so many files, made if need be.
-
-    Parameters
-    ----------
-    scale : float
-        1 is a gigabyte of text: 6 million lines of 1.5 million orders.
-    parts : int
-        Files of a table; nations and regions are one each.
-    folder : pathlib.Path
-        Where data sets lie.
-
-    Raises
-    ------
-    FileNotFoundError
-        Without ``tpchgen-cli``, which the extra ``examples`` brings.
-    """
+    """Return the folder of the tables at a scale, each in so many files, made if need be."""
     target = folder / f"tpch-sf{scale:g}-{parts}"
     if target.exists():
         return target
@@ -75,20 +60,11 @@ def _without_views(file: Path) -> None:
 
 
 def read(folder: Path, scale: float, filesystem: str = "fsspec", decimals: bool = False) -> Tables:
-    """Return the tables as Dask reads them.
+    """Return the tables as Dask reads them, money as floats unless ``decimals`` is given.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of ``write_parquet``.
-    scale : float
-        That of the data.
-    filesystem : {"fsspec", "arrow"}
-        Which reader of Dask's. With "arrow" its metadata promises ``object`` for dates and
-        decimals, of which partitions have ``date32[pyarrow]`` and ``decimal128[pyarrow]``.
-    decimals : bool
-        Whether money stays decimal. Arrow has 38 digits for a decimal, more than which products
-        of three ask for; TPC-H allows any numeric type that keeps the answers within its tolerance.
+    With "arrow" Dask's metadata promises ``object`` for dates and decimals; partitions have Arrow's
+    types. Arrow has 38 digits for a decimal, fewer than products of three ask for; TPC-H allows any
+    numeric type that keeps the answers in its tolerance.
     """
     tables = {}
     for name, money in MONEY.items():
