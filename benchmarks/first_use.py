@@ -379,8 +379,7 @@ def files_child(arm: str, name: str, folder: str) -> Iterator[Record]:
     """One query, several times, on a new cluster; the first call waits for nothing."""
     from distributed import wait
 
-    from benchmarks.end_to_end_cluster import Files, Session
-    from benchmarks.end_to_end_queries import DEVICE, QUERIES, Rows
+    from benchmarks.end_to_end_cluster import DEVICE, QUERIES, Files, Rows, Session
 
     groups = ASKED[name]
     keys = tuple((f"k{number}", number) for number in ASKED.values())
