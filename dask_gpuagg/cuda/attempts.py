@@ -405,9 +405,7 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
 def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
     """The best kernel of those that device memory has room for."""
     costs, device = known(call.device).costs, call.device
-    made = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
+    decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
     if forced != "auto":
-        return made
-    if made.expected_ms is not None and costs.corrections:
-        made = replace(made, why=f"{made.why}; corrected by what earlier calls took")
-    return that_fits(query, call.rows, made, device, call.has_room, costs, call.values)
+        return decision
+    return that_fits(query, call.rows, decision, device, call.has_room, costs, call.values)

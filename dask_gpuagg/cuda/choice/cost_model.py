@@ -115,10 +115,7 @@ def expected_kernel_ms(
     # groups are read where they are and written as columns
     if writes:
         made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
-    times = {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
-    for name in costs.corrections.keys() & times.keys():
-        times[name] *= costs.corrections[name]
-    return times
+    return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
 
 
 def _in_table(
@@ -180,8 +177,7 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
     float
         Device milliseconds, no more than ``expected_kernel_ms`` would give.
     """
-    least = min([1.0, *costs.corrections.values()])
-    return rows * _touched_fields(query) * costs.access_ps * least * 1e-9
+    return rows * _touched_fields(query) * costs.access_ps * 1e-9
 
 
 def _hgb(

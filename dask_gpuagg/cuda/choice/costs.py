@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,23 +72,6 @@ class Costs:
     claim_ps: float
     same_ps: float
 
-    @property
-    def corrections(self) -> dict[str, float]:
-        """How many times as long as these constants say kernels take, by the model's names."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Corrected(Costs):
-    """Constants whose kernels take other times than they say (``choice/correction.py``)."""
-
-    factors: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def corrections(self) -> dict[str, float]:
-        """See ``Costs``."""
-        return dict(self.factors)
-
 
 @dataclass(frozen=True)
 class Known:
@@ -97,7 +79,6 @@ class Known:
 
     costs: Costs
     source: str
-    derived: bool = False
 
 
 # A file of measured constants has about 1,000 bytes.
@@ -143,7 +124,7 @@ def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
     made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
     how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
     constants = replace(_H200, **made, l2_megabytes=l2_megabytes)
-    return Known(constants, f"{how}times its bandwidth", derived=True)
+    return Known(constants, f"{how}times its bandwidth")
 
 
 # NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
@@ -181,56 +162,17 @@ def shipped(device: Device) -> Known:
     return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
 
 
+@cache
 def known(device: Device) -> Known:
     """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped.
 
-    Those that are derived from another device are corrected by the calls of this process.
+    Read once.
     """
-    found, factors = uncorrected(device), _factors.get(device)
-    return _corrected(found, factors) if found.derived and factors else found
-
-
-@cache
-def uncorrected(device: Device) -> Known:
-    """The same without corrections; read once."""
     for directory in directories():
         measured = read(directory / _name(device), device)
         if measured is not None:
             return measured
     return shipped(device)
-
-
-# by the factors, not cleared when they change: another thread may be reading the old ones
-@lru_cache(16)
-def _corrected(found: Known, factors: tuple[tuple[str, float], ...]) -> Known:
-    times = ", ".join(f"{name} {factor:.2g}" for name, factor in factors)
-    source = f"{found.source}; by the first calls kernels take so many times as long: {times}"
-    constants = Corrected(**asdict(found.costs), factors=factors)
-    return replace(found, costs=constants, source=source)
-
-
-_factors: dict[Device, tuple[tuple[str, float], ...]] = {}
-
-
-def correct(device: Device, factors: Mapping[str, float]) -> bool:
-    """Let kernels be expected to take so many times as long as the derived constants say.
-
-    Parameters
-    ----------
-    device : Device
-    factors : mapping of str to float
-        By the model's names of kernels; all others are as expected.
-
-    Returns
-    -------
-    bool
-        Whether that is new.
-    """
-    before = dict(_factors.get(device, ()))
-    _factors[device] = tuple(sorted(factors.items()))
-    # a median moves a little with each call
-    names = before.keys() | factors.keys()
-    return any(not 0.9 < before.get(n, 1.0) / factors.get(n, 1.0) < 1.1 for n in names)
 
 
 def path_of(device: Device) -> Path | None:
@@ -313,4 +255,4 @@ def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> Non
         "costs": asdict(costs),
     }
     write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
-    uncorrected.cache_clear()
+    known.cache_clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import queue
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -152,19 +151,6 @@ class Stopwatch:
         """Record the event that ends a lap."""
         self._laps.append((name, started, self.start(stream)))
 
-    def laps(self) -> Counter[str]:
-        """How many laps each name has."""
-        return Counter(name for name, _, _ in self._laps)
-
-    def is_done(self) -> bool:
-        """Whether the device has passed the last lap; does not wait for it."""
-        from cuda.bindings import driver
-
-        if not self._laps:
-            return True
-        (status,) = driver.cuEventQuery(self._laps[-1][2])
-        return bool(status == driver.CUresult.CUDA_SUCCESS)
-
     def milliseconds(self) -> dict[str, float]:
         """Device milliseconds by name; waits for the last lap."""
         from cuda.bindings import driver
@@ -173,16 +159,10 @@ class Stopwatch:
         for name, first, last in self._laps:
             checked(driver.cuEventSynchronize(last))
             times[name] = times.get(name, 0.0) + checked(driver.cuEventElapsedTime(first, last))
-        self.destroy()
-        return times
-
-    def destroy(self) -> None:
-        """Give back all events, also of a lap that was not stopped; waits for nothing."""
-        from cuda.bindings import driver
-
         self._laps.clear()
         while self._events:
             checked(driver.cuEventDestroy(self._events.pop()))
+        return times
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

@@ -28,9 +28,9 @@ def device(name: str, multiprocessors: int = 132) -> Device:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     yield
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
 
 
 def kept(to: Device = H200) -> Path:
@@ -92,7 +92,7 @@ def without(name: str) -> str:
 def test_files_of_something_else_are_ignored(values: dict[str, Any], cache: Path) -> None:
     text = changed(**values)
     (cache / "costs-nvidia-h200.json").write_text(text)
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     assert costs.known(H200) == costs.shipped(H200)
 
 
@@ -100,7 +100,7 @@ def ignored_with_one_warning(text: str | bytes) -> str:
     """The warning of a file that is read by two decisions."""
     path = kept()
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     with pytest.warns(UserWarning, match="are ignored") as seen:
         found = [costs.known(H200) for _ in range(2)]
     assert found == [costs.shipped(H200)] * 2
@@ -153,7 +153,7 @@ def test_a_directory_in_its_place_is_no_file(cache: Path) -> None:
     path = kept()
     path.unlink()
     path.mkdir()
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     assert costs.known(H200) == costs.shipped(H200)
 
 

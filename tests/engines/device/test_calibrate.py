@@ -103,9 +103,9 @@ def gpu(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Costs]:
     monkeypatch.setattr(driver, "driver_version", lambda: 13000)
     monkeypatch.setattr(calibrate, "current_device", lambda: H200)
     monkeypatch.setattr(calibrate, "measured", lambda rows, device: iter(simulations))
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     yield truth
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
 
 
 def test_the_command_keeps_and_prints_what_it_found(
