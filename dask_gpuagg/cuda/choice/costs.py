@@ -75,7 +75,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Known:
-    """Constants of a device, and where they come from: ``measured`` or ``derived``, and how."""
+    """Constants of a device, and where they come from."""
 
     costs: Costs
     source: str
@@ -110,33 +110,8 @@ _H200 = Costs(
 )
 
 
-def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
-    """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
-
-    Costs of the multiprocessors and the L2 cache scale with the first, those of memory with the
-    second.
-    """
-    scaled = {"bandwidth": memory, "table_bandwidth": memory}
-    scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}
-    for name in asdict(_H200):
-        if name.endswith("_ps") and name not in scaled:
-            scaled[name] = 1 / cores
-    made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
-    how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
-    constants = replace(_H200, **made, l2_megabytes=l2_megabytes)
-    return Known(constants, f"{how}times its bandwidth")
-
-
-# NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
-# H200 has 132, 1.98 and 4.8. The longest name that fits wins. docs/gpu-kernels.md has this table.
-_PUBLISHED = {
-    "A100": (108, 1.41, 1.555, 40),
-    "A100-SXM4-80GB": (108, 1.41, 2.039, 40),
-    "H100": (132, 1.98, 3.35, 50),
-    "H100 PCIe": (114, 1.755, 2.0, 50),
-    "B200": (148, 1.965, 7.7, 126),
-    "L40S": (142, 2.52, 0.864, 96),
-}
+# Peak bandwidth of its memory, GB/s: NVIDIA's published figure.
+_H200_PEAK = 4800
 
 
 @cache
@@ -150,16 +125,21 @@ def shipped(device: Device) -> Known:
     Returns
     -------
     Known
-        Of a device that is not known, the H200's by the number of multiprocessors.
+        Of any device but the H200 those of the H200, of which the ones that depend on memory are
+        scaled by its bandwidth.
     """
-    if "H200" in device.name:
+    if "H200" in device.name.split():
         return Known(_H200, "measured on an H200")
-    named = [name for name in _PUBLISHED if name in device.name]
-    if not named:
-        share = device.multiprocessors / 132
-        return _derived(share, share, _H200.l2_megabytes * share)
-    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(named, key=len)]
-    return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
+    share = device.bandwidth / _H200_PEAK or 1.0
+    constants = replace(
+        _H200,
+        bandwidth=_H200.bandwidth * share,
+        table_bandwidth=_H200.table_bandwidth * share,
+        gather_ps=_H200.gather_ps / share,
+        miss_ps=_H200.miss_ps / share,
+        l2_megabytes=device.l2_bytes / 1e6 or _H200.l2_megabytes,
+    )
+    return Known(constants, f"those of an H200 for {share:.2f} times its memory bandwidth")
 
 
 @cache

@@ -48,6 +48,10 @@ class Device:
     multiprocessors : int
     shared_bytes : int
         Shared memory that one block may have, bytes.
+    l2_bytes : int
+        Size of the L2 cache.
+    bandwidth : float
+        Peak of the device's memory, GB/s; 0 where the driver does not say.
     """
 
     ordinal: int
@@ -55,6 +59,8 @@ class Device:
     architecture: str
     multiprocessors: int
     shared_bytes: int
+    l2_bytes: int = 0
+    bandwidth: float = 0.0
 
 
 def current_device() -> Device:
@@ -85,20 +91,21 @@ def _device(ordinal: int) -> Device:
     from cuda.bindings import runtime
 
     p = _runtime(runtime.cudaGetDeviceProperties(ordinal))
+    attribute = runtime.cudaDeviceAttr
+    clock, width = (
+        _runtime(runtime.cudaDeviceGetAttribute(of, ordinal))
+        for of in (attribute.cudaDevAttrMemoryClockRate, attribute.cudaDevAttrGlobalMemoryBusWidth)
+    )
     return Device(
         ordinal,
         p.name.decode().rstrip("\0"),
         f"sm_{p.major}{p.minor}",
         p.multiProcessorCount,
         p.sharedMemPerBlockOptin,
+        int(p.l2CacheSize),
+        # kHz and bits; data move at both edges of the clock
+        2e-6 * clock * width / 8,
     )
-
-
-def l2_bytes(device: Device) -> int:
-    """Size of a device's L2 cache."""
-    from cuda.bindings import runtime
-
-    return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
 
 
 def free_bytes() -> int:

@@ -99,7 +99,6 @@ def gpu(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Costs]:
     truth = replace(START, run_ps=2 * START.run_ps, access_ps=START.access_ps / 2)
     simulations = [simulated(experiment, truth) for experiment in EXPERIMENTS]
     monkeypatch.setattr(driver, "unavailable", lambda: None)
-    monkeypatch.setattr(driver, "l2_bytes", lambda device: START.l2_megabytes * 1e6)
     monkeypatch.setattr(driver, "driver_version", lambda: 13000)
     monkeypatch.setattr(calibrate, "current_device", lambda: H200)
     monkeypatch.setattr(calibrate, "measured", lambda rows, device: iter(simulations))
