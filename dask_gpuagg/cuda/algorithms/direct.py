@@ -75,6 +75,4 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
 
 def kernel_of_decision(decision: Direct) -> str:
     """The kernel that adds rows to the slots of their keys."""
-    if not decision.in_shared:
-        return "direct_global"
-    return "direct_far" if decision.far else "direct_shared"
+    return "direct_shared" if decision.in_shared else "direct_global"

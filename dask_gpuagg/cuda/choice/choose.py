@@ -168,9 +168,7 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
     if margin(expected) <= capacity:
         # the same updates as in partitions, and no rows are moved first: other candidates are not
         # evaluated, because the host's own time counts most here
-        near = narrow is not None and narrow.in_shared and not narrow.far
-        # copies for each lane make rows that lie side by side no worse than others
-        if near and narrow and (narrow.replicas >= _LANES or not _in_runs(estimate)):
+        if narrow is not None and narrow.in_shared and not _meets(narrow):
             return narrow
         return _in_shared(case, f"{expected:,} groups fit shared memory")
     moved = in_partitions(case)
@@ -280,7 +278,7 @@ def decide_again(
 
 def direct_bytes(query: Query, decision: Direct) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
-    fixed, replica = query.far_bytes if decision.far else query.slot_bytes
+    fixed, replica = query.slot_bytes
     each = fixed - 8 + decision.replicas * replica
     return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
 
@@ -297,10 +295,6 @@ def _in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
     fixed, replica = query.slot_bytes
     room = shared_bytes(device) - (keys + 63) // 64 * 8
     each = room // keys - (fixed - 8)
-    # where all rows improve an extreme, far ones are slow: only for keys that do not fit otherwise
-    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.skewed
-    if far:
-        each = replica
     replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
     if in_shared:
         most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
@@ -319,13 +313,17 @@ def _in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
         blocks=max(1, blocks),
         in_shared=in_shared,
         replicas=replicas,
-        far=far,
         shift=shift,
     )
 
 
 def _in_runs(estimate: KeySummary | None) -> bool:
     return estimate is not None and estimate.repeats >= _RUNS_FROM
+
+
+def _meets(decision: Direct) -> bool:
+    """Whether rows that lie side by side want one copy of a state at once."""
+    return _in_runs(decision.estimate) and decision.replicas < _LANES
 
 
 def _contended(decision: Direct) -> bool:

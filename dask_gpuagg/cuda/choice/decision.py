@@ -94,8 +94,6 @@ class Direct(Decision):
         Whether states lie in shared memory.
     replicas : int
         Copies of them there.
-    far : bool
-        Whether extremes of float64 lie in the global table all the same.
     shift : int
         By how many bits slots of the global table are farther apart than keys.
     """
@@ -106,7 +104,6 @@ class Direct(Decision):
     blocks: int
     in_shared: bool
     replicas: int = 1
-    far: bool = False
     shift: int = 0
 
     @property

@@ -106,16 +106,12 @@ UNITS: dict[str, Instances] = {
     ),
     "direct_shared": Instances(
         ("direct/direct.cuh",),
-        {"direct_shared": "direct<Asked, Shared, false, {threads}, {unroll}>"},
-    ),
-    "direct_far": Instances(
-        ("direct/direct.cuh",),
-        {"direct_far": "direct<Asked, Shared, true, {threads}, {unroll}>"},
+        {"direct_shared": "direct<Asked, Shared, {threads}, {unroll}>"},
     ),
     "direct_global": Instances(
         ("direct/direct.cuh", "direct/name_slots.cuh"),
         {
-            "direct_global": "direct<Asked, Global, false, {threads}, {unroll}>",
+            "direct_global": "direct<Asked, Global, {threads}, {unroll}>",
             "name_slots": "name_slots",
         },
     ),

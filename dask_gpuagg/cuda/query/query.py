@@ -239,12 +239,6 @@ class Query:
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
 
     @cached_property
-    def far_bytes(self) -> tuple[int, int]:
-        """The same where of extremes of float64 only a bound lies in the slot."""
-        fixed, replica = self.slot_bytes
-        return fixed - 4 * sum(state.ctype == "f64" for state in self.kept), replica
-
-    @cached_property
     def row_bytes(self) -> int:
         """Bytes of keys and inputs that a row has, those of strings and null masks left out."""
         columns: list[KeyPart | ValuePart] = [*self.keys, *self.inputs]
@@ -332,9 +326,7 @@ class Query:
         if self.family != "Packed":
             missing.update(("scan", "range", "runs"))
         if self.family not in ("Packed", "Coded", "Ranged"):
-            missing.update(("direct_shared", "direct_far", "direct_global", *SLOTS, "fold_striped"))
-        if self.far_bytes == self.slot_bytes:
-            missing.add("direct_far")
+            missing.update(("direct_shared", "direct_global", *SLOTS, "fold_striped"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> TranslationUnit:
