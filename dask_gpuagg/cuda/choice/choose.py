@@ -140,7 +140,7 @@ def _forced(case: Case, kernel: str) -> Decision:
         case "sgb":
             refusal = "the keys have no word that orders as they do"
             if _admits_runs(case.query):
-                made = Sgb(why="forced", estimate=case.estimate, sorts=True)
+                made = Sgb(why="forced", estimate=case.estimate)
         case "direct":
             refusal = "the keys lie in no narrow range"
             made = _in_window(case, "forced", _LOOSEST)

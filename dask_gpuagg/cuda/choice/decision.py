@@ -56,10 +56,9 @@ class SpEga(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Sgb(Decision):
-    """Runs of equal keys; ``sorts`` says whether rows that are not sorted are sorted first."""
+    """Runs of equal keys that ascend."""
 
     kernel: str = "sgb"
-    sorts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,6 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
 
-# Bytes of a row that is sorted: its word and its number, from one copy to another.
-_SORTED_BYTES = 24
 # Bytes from which the allocator is asked before a kernel is decided on: writing as many takes
 # longer than asking.
 _ASKED_FROM = 1 << 28
@@ -126,7 +124,8 @@ def needed_bytes(query: Query, rows: int, decision: Decision) -> int:
     """Device memory that a call takes beside its columns and its result, roughly."""
     match decision:
         case Sgb():
-            return _SORTED_BYTES * rows
+            groups = rows if decision.estimate is None else decision.estimate.groups
+            return groups * sum(query.slot_bytes)
         case SpEga():
             # the rows that lost their first place, and the list of free slots
             return global_bytes(query, decision) + 4 * rows + 2 * decision.global_slots

@@ -183,7 +183,6 @@ UNITS: dict[str, Instances] = {
         {
             "count_runs": "count_runs<Asked, {unroll}>",
             "reduce_runs": "reduce_runs<Asked, {unroll}>",
-            "rank_rows": "rank_rows<Asked>",
         },
     ),
 }
