@@ -128,9 +128,9 @@ def cases(path: Path) -> list[Case]:
 
 
 def query_of(saved: dict[str, Any]) -> Query:
-    """A query from its fields."""
+    """A query from its fields, which may be those of an earlier version."""
     made = saved | {
-        "keys": tuple(KeyPart(**key) for key in saved["keys"]),
+        "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
         "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),

@@ -157,7 +157,7 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
 
 
 # Units of the kernels that choose and make a representation of the keys.
-_REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+_REPRESENTATION_UNITS = ("bytes", "ranges", "codes", "words", "verify")
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:

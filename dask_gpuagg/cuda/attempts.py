@@ -38,12 +38,7 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
-from dask_gpuagg.cuda.keys.words import (
-    make_words,
-    narrowed,
-    shortened,
-    verified,
-)
+from dask_gpuagg.cuda.keys.words import make_words, narrowed, verified
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
@@ -224,7 +219,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query, extra, codes)
     if query.coded:
         # keys unlike those of the sample
-        query = shortened(columns.call(replace(query, coded=False)))
+        query = replace(query, coded=False)
         yield columns.call(query)
     if query.ranged:
         # values outside of the ranges that the sample saw

@@ -216,8 +216,8 @@ def test_a_later_decision_may_have_fields_that_this_one_has_not(
 def test_the_form_of_strings() -> None:
     query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
     assert families.as_grouped(query, {"verify": 1.0}) == query
-    assert families.as_grouped(query, {}).keys[0].short
-    assert not families.as_grouped(QUERY, {}).keys[0].short
+    assert families.as_grouped(query, {"make_codes": 1.0}).coded
+    assert families.as_grouped(QUERY, {}) == QUERY
 
 
 def test_tables_that_hold_the_groups() -> None:

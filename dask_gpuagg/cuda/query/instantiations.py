@@ -148,7 +148,6 @@ UNITS: dict[str, Instances] = {
     ),
     "bytes": Instances(("estimate/bytes.cuh",), {"bytes": "bytes<Asked>"}),
     "ranges": Instances(("estimate/ranges.cuh",), {"ranges": "ranges<Asked>"}),
-    "longest": Instances(("key/longest.cuh",), {"longest": "longest<Asked>"}),
     "verify": Instances(
         ("key/verify.cuh",),
         {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
@@ -199,7 +198,7 @@ def unit_of(kernel: str) -> str:
 # be few; and of many keys. The last are guesses: which of them a call launches, its sample says.
 _OF_FEW_ROWS = (CORE, "lphga", "words", "verify")
 _OF_FEW_KEYS = (
-    *(CORE, "sample", "words", "longest", "bytes", "ranges", "codes"),
+    *(CORE, "sample", "words", "bytes", "ranges", "codes"),
     *("hgb", "direct_shared", "count", "verify", "lphga"),
 )
 _OF_MANY_KEYS = (

@@ -352,11 +352,6 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     assert wide.family == "Wide"
     assert partitioning.writes_columns(wide, hot)
     assert partitioning.writes_columns(wide, choose.decide(wide, 10**8, hashed, H200, "pgb_fold"))
-    # its strings are gathered
-    short = replace(bare, keys=(KeyPart("i32", False, string=True, short=True),))
-    assert short.family == "Wide"
-    folded = choose.decide(short, 10**8, hashed, H200, "pgb_fold")
-    assert not partitioning.writes_columns(short, folded)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, choose.decide(text, 10**8, hashed, H200, "pgb"))
 

@@ -353,7 +353,7 @@ def test_representations_of_a_query() -> None:
 
     assert families(number) == ["Packed"]
     assert families(number, number) == ["Wide", "Ranged"]
-    assert families(text) == ["Hashed", "Coded", "Wide"]
+    assert families(text) == ["Hashed", "Coded"]
     assert families(text, number) == ["Hashed", "Coded"]
     assert families(text, text) == ["Hashed", "Coded"]
     assert families(text, wide) == ["Hashed"]
