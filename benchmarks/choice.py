@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.summary import KeySummary

@@ -22,7 +22,8 @@ from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import Args, Call, Counters, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
-from dask_gpuagg.cuda.choice import choose, summary
+from dask_gpuagg.cuda.choice import choose, summary, tables
+from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import (
     Decision,
@@ -33,7 +34,6 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
     SpEga,
 )
-from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
@@ -42,8 +42,7 @@ from dask_gpuagg.cuda.keys.words import make_words, narrowed, verified
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
-from dask_gpuagg.cuda.sampling.numbering import numbering_of
-from dask_gpuagg.cuda.sampling.sample import Sample, estimated, sampled
+from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
 
 # The report, and the counters from which columns are made.
 Done = tuple[Run, Counters]
@@ -246,7 +245,7 @@ def _begin(call: Call) -> None:
     args, query = call.args, call.query
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = args.end = call.rows
-    args.probes = choose.PROBES
+    args.probes = tables.PROBES
     if _may_be_doubted(query):
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if query.family == "Ranged":

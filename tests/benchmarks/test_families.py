@@ -140,7 +140,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
 def test_a_kernel_that_does_not_admit_the_input_is_left_out(
     result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "in_partitions", lambda *_: None)
+    monkeypatch.setattr(choose, "in_partitions", lambda *_, **__: None)
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
         assert not {"pgb", "pgb_ur"} & set(cell["kernels"])

@@ -11,6 +11,8 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SEGMENT
 from dask_gpuagg.cuda.runtime.driver import Device
 
+# Of a table in shared memory, at least.
+FEWEST_SLOTS = 32
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
 # overflows. The rows beyond it cost little, but then columns are written in a second step.
 PARTITION_SIGMAS = 5
@@ -233,6 +235,11 @@ class Case(NamedTuple):
     def groups(self) -> int:
         """Groups that are expected."""
         return self.rows if self.estimate is None else self.estimate.groups
+
+    @property
+    def by_number(self) -> Case:
+        """The case of partitions that hold the numbers of their rows."""
+        return self._replace(query=self.query.by_number)
 
 
 def safe_slots(rows: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.choice import costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose, costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
+from dask_gpuagg.cuda.choice.choose import decide, decide_again
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
-from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, EMPTY_PLAIN, KeySummary, window
+from dask_gpuagg.cuda.choice.tables import direct_bytes
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from tests.cuda.choice.test_choose import H200, POLICIES, query
