@@ -117,15 +117,15 @@ def expected_kernel_ms(
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     if isinstance(decision, Partitioned):
-        made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
+        kernel_ms = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
         writes = not writes_columns(decision.partition_query(query), decision)
     else:
-        made = _in_table(costs, query, rows, decision, groups, multiprocessors)
+        kernel_ms = _in_table(costs, query, rows, decision, groups, multiprocessors)
         writes = True
     # groups are read where they are and written as columns
     if writes:
-        made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
-    return {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
+        kernel_ms["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    return {name: ms + costs.launch_us * 1e-3 for name, ms in kernel_ms.items()}
 
 
 def _in_table(
@@ -134,19 +134,19 @@ def _in_table(
     """Kernels that leave the groups in a table in global memory."""
     match decision:
         case Direct():
-            made = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+            kernel_ms = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
         case Hgb():
-            made = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+            kernel_ms = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
         case SpEga():
-            made = _sp_ega(costs, query, rows, decision, groups)
+            kernel_ms = _sp_ega(costs, query, rows, decision, groups)
         case Lphga():
-            made = {"lphga": _lphga(costs, query, rows, decision, groups)}
+            kernel_ms = {"lphga": _lphga(costs, query, rows, decision, groups)}
         case _:
             raise ValueError(f"the model does not describe {decision.kernel}")
     slots = decision.global_slots
     return {
         "clear": slots * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6,
-        **made,
+        **kernel_ms,
         "collect": 8 * slots / costs.table_bandwidth * 1e-6,
     }
 
@@ -162,15 +162,15 @@ def _partitioned(
 ) -> dict[str, float]:
     query = decision.partition_query(query)
     left = rows - _hot_rows(rows, decision)
-    made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
+    kernel_ms = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
     if decision.counted:
         counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
-        made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
+        kernel_ms |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
     if isinstance(decision, PgbFold):
-        made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
+        kernel_ms["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
     elif isinstance(decision, Pgb):
-        made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
-    return made
+        kernel_ms["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
+    return kernel_ms
 
 
 def least_ms(costs: Costs, query: Query, rows: int) -> float:
@@ -223,15 +223,15 @@ def _scatter(
 ) -> float:
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
-    made = 1 if decision.base is not None else 2
+    words = 1 if decision.base is not None else 2
     # dividing a key by its step takes as long as reading a column
     keys = 1 if query.made_words else len(query.keys) * (1 + query.stepped)
-    loads = made * keys + len(query.copied) + masked
+    loads = words * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = made * key_bytes + copied_bytes(query) + masked / 8
+    read = words * key_bytes + copied_bytes(query) + masked / 8
     memory = (rows * read + moved * moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
@@ -425,10 +425,10 @@ class Observation:
 
     def expected(self, costs: Costs) -> dict[str, float]:
         """The milliseconds that the model gives the same kernels."""
-        made = expected_kernel_ms(
+        expected = expected_kernel_ms(
             costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile
         )
-        return {name: made[name] for name in self.kernel_ms if name in made}
+        return {name: expected[name] for name in self.kernel_ms if name in expected}
 
 
 def fit(observations: Sequence[Observation], start: Costs) -> Costs:
@@ -454,8 +454,8 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
     first = np.log([getattr(start, name) for name in names])
 
     def costs(x: npt.NDArray[np.float64]) -> Costs:
-        found = dict(zip(names, np.exp(x).tolist(), strict=True))
-        return Costs(**(asdict(start) | found))
+        constants = dict(zip(names, np.exp(x).tolist(), strict=True))
+        return Costs(**(asdict(start) | constants))
 
     def residuals(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         tried, errors = costs(x), []

@@ -137,15 +137,15 @@ def estimate_groups(
     groups = min(groups, words)
     chances = max(1, met * (met - 1))
     skewed = groups * pairs / chances > _SKEWED
-    kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
-    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
+    hottest = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
+    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
     return KeySummary(
         groups,
         min(rows, words, max(groups, guaranteed)),
         repeated,
         most / sampled,
         skewed,
-        tuple((word, n / sampled) for word, n, _ in kept),
+        tuple((word, n / sampled) for word, n, _ in hottest),
         cold / chances,
         bounds,
         falls == 0,
