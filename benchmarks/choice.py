@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -54,12 +54,7 @@ def holds(decision: Decision) -> bool:
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
-    if "make_codes" in laps:
-        keys = tuple(key._replace(short=False) for key in query.keys)
-        query = replace(query, keys=keys, coded=True)
-    elif query.may_be_short and "verify" not in laps:
-        query = replace(query, keys=(query.keys[0]._replace(short=True),))
-    return query
+    return replace(query, coded=True) if "make_codes" in laps else query
 
 
 def query_fields(query: Query) -> dict[str, Any]:
@@ -156,9 +151,9 @@ def cases(path: Path) -> list[Case]:
 
 
 def query_of(saved: dict[str, Any]) -> Query:
-    """A query from its fields."""
+    """A query from its fields, which may be those of an earlier version."""
     made = saved | {
-        "keys": tuple(KeyPart(**key) for key in saved["keys"]),
+        "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
         "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),

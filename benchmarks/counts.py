@@ -25,7 +25,7 @@ from benchmarks.gpu import report_head
 from benchmarks.kernel_inputs import TWO_VALUES, grouped, input_of
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice import partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment, aggregator_of
 

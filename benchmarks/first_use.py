@@ -152,7 +152,6 @@ def loaded() -> set[_Source]:
 def forget() -> None:
     """Forget what earlier calls have compiled and found out."""
     from dask_gpuagg.cuda.call import inputs
-    from dask_gpuagg.cuda.choice import correction
     from dask_gpuagg.cuda.dictionary import forget_dictionaries
     from dask_gpuagg.cuda.runtime import kernels
     from dask_gpuagg.cuda.sampling import repeat
@@ -161,7 +160,6 @@ def forget() -> None:
     kernels._known.clear()
     repeat.forget()
     forget_dictionaries()
-    correction.forget()
 
 
 def compiling_record(
