@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.arms import list_of
 from benchmarks.end_to_end_arms import (
     ARMS,
     CUDF_POLARS,
@@ -55,7 +56,6 @@ from benchmarks.end_to_end_cluster import (
     message_of,
     without_frames,
 )
-from benchmarks.host import list_of
 from benchmarks.report import write
 
 PERSISTED, PARQUET = "persisted", "parquet"

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from benchmarks import memory
+from benchmarks import machine
 
 HOST, DEVICE = "host", "device"
 TOLERANCE = {"v": 1e-9, "w": 1e-3}
@@ -402,12 +402,12 @@ class Session:
     def counted(self) -> Iterator[Callable[[], int]]:
         """Memory: the largest number of bytes that a worker takes beyond those it holds before."""
         on_device = self.engine == DEVICE
-        before = self.client.run(_count_device if on_device else memory.reset_peak)
+        before = self.client.run(_count_device if on_device else machine.reset_peak)
 
         def peak() -> int:
             if on_device:
                 return int(max(self.client.run(_device_peak).values()))
-            peaks = self.client.run(memory.peak)
+            peaks = self.client.run(machine.peak)
             return int(max(peaks[address] - before[address] for address in peaks))
 
         try:

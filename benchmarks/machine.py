@@ -1,16 +1,25 @@
-"""What a result must say about where it came from: machine, versions, commit, date."""
+"""Where a result came from: machine, versions, commit, date; and how much memory a process takes.
+
+The kernel keeps a process's largest resident size and, on Linux, lets the process reset it. So the
+peak is exact, not sampled: settle, reset, run, read. Elsewhere the high-water mark cannot be reset
+and ``getrusage`` gives it since the process began; loading may then hide a small query.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import datetime
+import gc
 import os
 import platform
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,3 +92,33 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def settle() -> None:
+    """Give back what earlier work left behind: cycles, Arrow's pool, the C library's free lists."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_peak() -> int:
+    """Forget the process's high-water mark and return its present resident bytes."""
+    settle()
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5")
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak() -> int:
+    """Return the process's high-water mark in bytes."""
+    if sys.platform == "linux":
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
