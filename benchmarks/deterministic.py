@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,6 @@ def device_data(rows: int, groups: int, keys: str, values: str, partitions: int)
     return dd.from_map(draw, range(partitions), meta=meta, enforce_metadata=False).persist()
 
 
-def progress(what: str, seconds: float) -> None:
-    """Print what was done and how long it took."""
-    print(f"  {what}: {seconds:.1f} s", flush=True)
-
-
 def timed(
     collection: Any, repeats: int, wait: Callable[[], None]
 ) -> tuple[dict[bool, list[float]], dict[bool, Any]]:
@@ -96,21 +92,20 @@ def timed(
 
 def device_times(frame: Any, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each kernel, by arm."""
-    from benchmarks.gpu import device_time
-    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from benchmarks.gpu import aggregator_of, device_time
 
     k, x = (frame[c].to_pylibcudf()[0] for c in "kx")
 
-    def arm(name: str) -> Any:
-        def run(stopwatch: Any = None) -> Any:
-            aggregator = Aggregator([k], False)
-            getattr(aggregator, name)(x)
-            return aggregator.run(stopwatch=stopwatch)
-
-        return run
+    def run(name: str, stopwatch: Any = None) -> Any:
+        return aggregator_of([k], [(x, [name])]).run(stopwatch=stopwatch)
 
     arms = {"ordinary": "float_sum", "exact": "exact_total"}
-    return {arm_name: device_time(arm(name), repeats) for arm_name, name in arms.items()}
+    return {arm: device_time(partial(run, name), repeats) for arm, name in arms.items()}
+
+
+def progress(what: str, seconds: float) -> None:
+    """Print what was done and how long it took."""
+    print(f"  {what}: {seconds:.1f} s", flush=True)
 
 
 def kernels() -> list[str]:
