@@ -92,7 +92,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def report(query: Query, source: Any) -> dict[str, Any]:
-    """What the plugin says of a query; ``by_plan``: whether it runs every group-by, if known."""
+    """Explanation by the plugin; ``by_plan``: whether it runs every group-by, if known."""
     import dask_gpuagg
 
     try:
@@ -111,7 +111,7 @@ def report(query: Query, source: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(slots=True)
 class Timed:
-    """What the rounds of one arm took, in seconds: on the clock, and of all cores together."""
+    """Seconds of the rounds of one arm: by the wall clock, and of all cores together."""
 
     name: str
     wall: list[float] = dataclasses.field(default_factory=list)
@@ -176,7 +176,7 @@ def interval(values: Sequence[float]) -> list[float] | None:
 
 
 def is_slower(found: dict[str, Any], noise: dict[str, Any]) -> bool | None:
-    """Whether an arm is slower than the noise explains; ``None`` without a round."""
+    """Tell whether an arm is slower than the noise explains; ``None`` without a round."""
     mine, band = found["interval"], noise["interval"]
     return None if mine is None or band is None else bool(mine[1] < min(1.0, band[0]))
 

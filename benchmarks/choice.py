@@ -73,7 +73,7 @@ class Measured:
 
     @property
     def ms(self) -> float:
-        """What the choice decides on: device time without what every kernel needs."""
+        """Device time without the steps that every kernel needs: the choice decides on it."""
         return sum(ms for name, ms in self.kernel_ms.items() if name not in _COMMON)
 
     @property
@@ -122,7 +122,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether they are as good as they are to be."""
+        """Whether they are good enough."""
         return self.near >= SHARE and self.worst <= WORST
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def observation(case: Case, measured: Measured) -> Observation:
-    """What the model is fitted to."""
+    """A measured kernel as the model is fitted to it."""
     kernel_ms = {plain(name): ms for name, ms in measured.kernel_ms.items()}
     tile = partitions.tile_of(case.query, case.device, measured.decision)
     return Observation(
@@ -194,7 +194,7 @@ def observation(case: Case, measured: Measured) -> Observation:
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
-    """What the model gives a measured kernel."""
+    """Milliseconds that the model expects of a measured kernel."""
     return choose.expected_ms(case.query, case.rows, case.device, costs, measured.decision)
 
 

@@ -1,4 +1,4 @@
-"""What the cost model counts beside what the GPU's hardware counts, kernel by kernel.
+"""Counts of the cost model beside those of the GPU's hardware, kernel by kernel.
 
 ``python -m benchmarks.counts`` groups rows by each kernel under Nsight Compute (``ncu``) and writes
 for each launch the model's bytes, accesses of a global table and updates in shared memory beside
@@ -49,7 +49,7 @@ _LINE = "experiment "
 
 
 def term(seen: Observation, **constants: float) -> dict[str, float]:
-    """What the model expects of each kernel where nothing costs but these constants."""
+    """Milliseconds that the model expects of each kernel where only these constants cost."""
     free = {field.name: 0.0 for field in fields(Costs)}
     free |= {"bandwidth": math.inf, "table_bandwidth": math.inf, "l2_megabytes": 50.0}
     return seen.expected(Costs(**(free | constants)))

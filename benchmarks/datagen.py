@@ -40,7 +40,7 @@ _STREAMS = (*STRING_KEYS, *INTEGER_KEYS, *INTEGER_VALUES, "v3", "skew")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What determines the data.
+    """Parameters that determine the data.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What ``gpuagg.deterministic`` costs: exact sums beside ordinary ones.
+"""Cost of ``gpuagg.deterministic``: exact sums beside ordinary ones.
 
 ``python -m benchmarks.deterministic --rows 2e7`` sums a float64 column of host partitions, and with
 ``--engine device`` one of cuDF, by integer keys: dense ones, and the same times a large prime. Both

@@ -1,4 +1,4 @@
-"""What a user meets of a query on a cluster: stock Dask, tuned, ours, peers, and the floor.
+"""Whole queries on a cluster: stock Dask, tuned, ours, peers, and the floor.
 
 ``python -m benchmarks.end_to_end`` runs queries on rows persisted in a GPU cluster and on Parquet
 files, the arms alternating in one process, and writes the results file after every cell.
@@ -19,7 +19,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +176,7 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
             attempt(bench, Floor(question), records[name], None)
         elif name != TUNED:
             arms[name] = Peer(question, name) if name in PEERS else DaskArm(question, name)
-            first_run(bench, arms[name], records[name], right)
-            if name == OURS:
-                first_warm_run(bench, arms[name], records[name])
+            first_runs(bench, arms[name], records[name], right)
     if TUNED in records:
         arms[TUNED] = search(bench, question, records[TUNED])
     arms = {name: arms[name] for name in records if name in arms}
@@ -223,24 +220,23 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run |
     return None
 
 
-def first_run(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
-    """The first run of an arm in a cell, cold if the cluster has not run it before."""
+def first_runs(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
+    """The first run of an arm in a cell, cold if the cluster has not run it before.
+
+    Ours runs once more on data that the cluster has not seen: the kernels are there.
+    """
     about = (arm.name, bench.session.starts if isinstance(arm, DaskArm) else 0)
     record["cold"] = about not in bench.warm
     bench.warm.add(about)
     done = attempt(bench, arm, record, right)
-    if done is not None:
-        record["first_ms"] = done.seconds * 1e3
-
-
-def first_warm_run(bench: Bench, arm: Any, record: dict[str, Any]) -> None:
-    """The first run on data that the cluster has not seen, of a query whose kernels are there."""
-    if {"error", "stopped"} & record.keys():
+    if done is None:
         return
-    arm.question.source.renew()
-    done = attempt(bench, arm, record, None)
-    if done is not None:
-        record["first_warm_ms"] = done.seconds * 1e3
+    record["first_ms"] = done.seconds * 1e3
+    if arm.name == OURS:
+        arm.question.source.renew()
+        again = attempt(bench, arm, record, None)
+        if again is not None:
+            record["first_warm_ms"] = again.seconds * 1e3
 
 
 def search(bench: Bench, question: Question, record: dict[str, Any]) -> DaskArm:
@@ -290,7 +286,7 @@ def repeat(
 # ---- the results file ----------------------------------------------------------------------------
 
 IDENTITY = ("engine", "name", "rows", "groups", "partitions", "workers", "protocol")
-"""What makes a cell: measured again, it takes the place of the earlier one, arm by arm."""
+"""Fields that identify a cell: measured again, it replaces the earlier one, arm by arm."""
 
 PACKAGES = (
     "cudf-cu12",
@@ -303,17 +299,6 @@ PACKAGES = (
     "duckdb",
     "polars",
 )
-
-
-def versions() -> dict[str, str]:
-    """Of the peers, and of what a GPU cluster is made of; what is not installed is left out."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def load(path: Path, append: bool) -> dict[str, Any]:
@@ -479,7 +464,7 @@ def about_this(options: argparse.Namespace, session: Session) -> dict[str, Any]:
     """Where and how the cells of this call were measured."""
     about = machine.provenance()
     about["commit"] = options.commit or about["commit"]
-    about["versions"] |= versions()
+    about["versions"] |= machine.installed(PACKAGES)
     gpus = sorted(session.client.run(gpu).values()) if options.engine == DEVICE else []
     names = ("engine", "workers", "protocol", "pool", "repeats", "budget", "arms")
     return about | {

@@ -113,14 +113,14 @@ class DaskArm:
             return peak()
 
     def plan(self) -> list[str]:
-        """What ``explain()`` says of ours, line by line."""
+        """The text of ``explain()`` of ours, line by line."""
         import dask_gpuagg
 
         with self.switched():
             return str(dask_gpuagg.explain(self.build())).splitlines()
 
     def ran(self) -> list[str]:
-        """What the kernels did last on a worker."""
+        """Texts of the last kernel runs on a worker."""
         found = self.question.session.client.run(_last_runs)
         return next(iter(found.values()), [])
 

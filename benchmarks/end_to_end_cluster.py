@@ -135,7 +135,11 @@ def probes(groups: int) -> list[int]:
 
 
 def seen_in(indices: Sequence[int], rows: Rows, key: str) -> dict[str, Any]:
-    """What some partitions add to the expected answer."""
+    """Contribution of some partitions to the expected answer.
+
+    ``seen`` has a bit for each key; ``v_sum``, ``v_min``, ``v_max`` and ``w_sum`` are of each
+    partition; ``rows`` are those of the probed keys, for pandas.
+    """
     xp, groups = arrays(rows.engine), dict(rows.keys)[key]
     seen = xp.zeros(groups, dtype=bool)
     found: dict[str, list[Any]] = {"v_sum": [], "v_min": [], "v_max": [], "w_sum": [], "rows": []}
@@ -173,7 +177,7 @@ def expected(found: Iterable[Mapping[str, Any]], rows: Rows, key: str) -> dict[s
 
 
 def summary(result: Any, query: Query, key: str, wanted: Sequence[int]) -> dict[str, Any]:
-    """What is compared of an answer, or of one partition of it."""
+    """Summarize an answer, or a partition of it: groups, totals, the groups of wanted keys."""
     frame = result.to_frame() if result.ndim == 1 else result.copy(deep=False)
     frame.columns = query.labels
     frame = frame.reset_index()
@@ -256,7 +260,7 @@ def message_of(error: BaseException) -> str:
 
 
 def without_frames(error: Exception) -> Stopped | Failed:
-    """The same, but for its frames, whose variables are results.
+    """Drop the frames of an exception, whose variables are results.
 
     The client keeps a task's exception as long as there are futures of the task, and it would
     keep the futures.
@@ -378,11 +382,11 @@ class Session:
             self.start()
 
     def addresses(self) -> list[str]:
-        """Of the workers."""
+        """Addresses of the workers."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def summary(self, result: Any, query: Query, key: str, groups: int) -> dict[str, Any]:
-        """What is compared of a persisted answer."""
+        """Summarize a persisted answer on the workers."""
         from distributed import futures_of
 
         calls = [
@@ -448,7 +452,7 @@ class Persisted:
         self.frame()
 
     def renew(self) -> None:
-        """The same rows, next time, as a collection that nobody has seen."""
+        """Draw equal rows next time, as a collection that the cluster has not seen."""
         self.close()
         self._drawn += 1
 

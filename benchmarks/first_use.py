@@ -1,4 +1,4 @@
-"""What the first call of a query costs, beside stock dask-cudf's, and how long kernels compile.
+"""Cost of the first call of a query, beside stock dask-cudf's, and how long kernels compile.
 
 ``python -m benchmarks.first_use`` measures parts, and writes its file after every query.
 
@@ -132,7 +132,7 @@ class Compilations:
         compiler.compile_source = timed
 
     def taken(self) -> list[Compiled]:
-        """What was compiled, when all that has begun is."""
+        """Return the units, once all that has begun is compiled."""
         settle()
         compiled, self._compiled = self._compiled, []
         return compiled
@@ -165,7 +165,7 @@ def forget() -> None:
 def compiling_record(
     compiled: Sequence[Compiled], needed: set[Any], begun: float, served: float | None
 ) -> Record:
-    """What was compiled for a query, in seconds from the first call on.
+    """Describe the compilations of a query, in seconds from the first call on.
 
     ``needed`` are the sources that the call which our kernels served has loaded; ``served`` is when
     their first answer was there, None if they did not answer in time.
@@ -345,16 +345,6 @@ def kernels_run() -> list[str]:
     return kernels
 
 
-def queries_line(record: Record) -> str:
-    """One record as a line, milliseconds."""
-    first, second, warm = (record[f"{which}_s"] * 1e3 for which in ("first", "second", "warm"))
-    served = ", by libcudf" if "libcudf" in record["kernels"] else ""
-    return (
-        f"{record['query']}, {record['arm']}: first call {first:.0f} ms{served}, second "
-        f"{second:.0f} ms, in a warm process {warm:.1f} ms"
-    )
-
-
 # ---- files ---------------------------------------------------------------------------------------
 
 FILE_ROWS, FILES = 200_000_000, 16
@@ -415,24 +405,27 @@ def files_child(arm: str, name: str, folder: str) -> Iterator[Record]:
     }
 
 
-def files_line(record: Record) -> str:
-    """One record as a line, milliseconds."""
+# ---- the program ---------------------------------------------------------------------------------
+
+
+def calls_line(record: Record) -> str:
+    """A record of queries or files as a line."""
     steps = ("planning", "first", "second", "warm")
-    planning, first, second, warm = (record[f"{step}_s"] * 1e3 for step in steps)
+    times = [
+        f"{step} {record[f'{step}_s'] * 1e3:.1f} ms" for step in steps if f"{step}_s" in record
+    ]
+    served = ", first by libcudf" if "libcudf" in record.get("kernels", ()) else ""
     return (
-        f"{record['query']}, from files, {record['arm']}: planned in {planning:.0f} ms, first call "
-        f"{first:.0f} ms, second {second:.0f} ms, warm {warm:.0f} ms"
+        f"{record['query']}, {record['rows']:,} rows, {record['arm']}: {', '.join(times)}{served}"
     )
 
-
-# ---- the program ---------------------------------------------------------------------------------
 
 CHILDREN: dict[str, Callable[..., Iterator[Record]]] = {
     "compiling": compiling_child,
     "queries": queries_child,
     "files": files_child,
 }
-LINES = {"compiling": compiling_line, "queries": queries_line, "files": files_line}
+LINES = {"compiling": compiling_line, "queries": calls_line, "files": calls_line}
 USUAL = ("compiling", "queries")
 
 

@@ -115,7 +115,7 @@ def memory_here(name: str, arm: str, folder: str, partitions: str, threads: str)
 
 
 def memory_in_a_process(*arguments: str) -> dict[str, Any]:
-    """What :func:`memory_here` gives in a fresh process."""
+    """Call :func:`memory_here` in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.host", "--memory-of", *arguments]
     try:
         done = subprocess.run(

@@ -17,7 +17,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def frame_of(result: Any, query: Query) -> pd.DataFrame:
 
 
 def arms_of(folder: Path, query: Query) -> dict[str, Callable[[], Any]]:
-    """What runs the query, by arm; Dask's collection of the files is made once, before."""
+    """Calls that run the query, by arm; Dask's collection of the files is made once, before."""
     frame, files = dd.read_parquet(folder), f"{folder}/*.parquet"
     made: dict[str, Callable[[], Any]] = {
         OURS: lambda: with_dask(frame, query, True),
@@ -205,12 +204,6 @@ def measure(folder: Path, query: Query, repeats: int) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Of the peers that are installed."""
-    present = [name for name in PEERS if importlib.util.find_spec(name) is not None]
-    return {name: metadata.version(name) for name in present}
-
-
 def lines(cells: Sequence[dict[str, Any]]) -> list[str]:
     """The cells as lines of a table."""
     head = f"{'query':32s}" + "".join(f"{name:>9s}" for name in ARMS) + "  to best  to stock"
@@ -242,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_files(folder, rows, options.files)
     made = machine.provenance()
     results = made | {
-        "versions": made["versions"] | versions(),
+        "versions": made["versions"] | machine.installed(PEERS),
         "rows": rows,
         "files": options.files,
         "repeats": options.repeats,

@@ -37,19 +37,27 @@ class Input:
 
 
 def input_of(
-    name: str, keys: Keys, values: Mapping[str, Drawn] = VALUES, nulls: float = 0.0
+    name: str,
+    keys: Keys,
+    values: Mapping[str, Drawn] = VALUES,
+    nulls: float = 0.0,
+    values_first: bool = False,
 ) -> Input:
-    """Rows of key columns and values, of which a share is null."""
-    return Input(name, partial(frame_of, keys, values, nulls))
+    """Rows of key columns and values, of which a share is null; one is drawn before the other."""
+    return Input(name, partial(frame_of, keys, values, nulls, values_first))
 
 
-def frame_of(keys: Keys, values: Mapping[str, Drawn], nulls: float, rows: int) -> Any:
+def frame_of(
+    keys: Keys, values: Mapping[str, Drawn], nulls: float, values_first: bool, rows: int
+) -> Any:
     """Draw a DataFrame."""
     import cudf
     import cupy as cp
 
     rng = cp.random.default_rng(1)
-    frame = cudf.DataFrame(keys(rows, rng) | {n: drawn(v, rows, rng) for n, v in values.items()})
+    key_columns = {} if values_first else keys(rows, rng)
+    columns = {label: drawn(value, rows, rng) for label, value in values.items()}
+    frame = cudf.DataFrame((key_columns or keys(rows, rng)) | columns)
     if nulls:
         for name in values:
             frame[name] = frame[name].mask(cudf.Series(rng.random(rows) < nulls))
@@ -68,7 +76,7 @@ def key_labels(frame: Any) -> list[str]:
 
 
 def evenly(frame: Any) -> Any:
-    """The same values under the same keys, each of which is as frequent as the others."""
+    """Draw the keys of a frame again, each as frequent as the others, beside equal values."""
     import cupy as cp
 
     (label,) = key_labels(frame)

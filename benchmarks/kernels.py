@@ -149,7 +149,7 @@ def tables_cells() -> Iterator[Cell]:
     for family, members in FAMILIES.items():
         whole = family == "nunique and median"
         for place, (member, keys) in enumerate(members.items()):
-            rows = input_of(f"{family}: {member}", keys, NARROW_VALUES)
+            rows = input_of(f"{family}: {member}", keys, NARROW_VALUES, values_first=True)
             for query in ("nunique", "median") if whole else ("sum", "five", "ten"):
                 labels = {"family": family, "member": member, "query": query}
                 yield Cell("tables", rows, query, labels | {"tuned": place % 2 == 0})
@@ -226,7 +226,7 @@ def both_arms(frame: Any, cell: Cell) -> Arms:
 
 
 def kernels_arms(frame: Any, cell: Cell) -> Arms:
-    """The same, and ours as if no rows like these had been grouped before."""
+    """Both arms, and ours as if no rows like these had been grouped before."""
     from dask_gpuagg.cuda.sampling.repeat import forgotten
 
     calls = both_arms(frame, cell)
@@ -359,7 +359,7 @@ def _distinct_pairs(key: Any, value: Any, stopwatch: Any = None) -> Any:
     return counts.run(stopwatch=stopwatch)
 
 
-# ---- what is measured of a cell ------------------------------------------------------------------
+# ---- measuring a cell ------------------------------------------------------------------
 
 
 def walls(calls: Arms, repeats: int, **ratios: tuple[str, str]) -> Record:
@@ -378,7 +378,7 @@ def laps(call: Callable[..., Any], repeats: int) -> Record:
 
 
 def run_fields(run: Any) -> Record:
-    """What a pass was decided to be and came to."""
+    """Decision and outcome of a pass."""
     return {
         "kernel": run.decision.kernel,
         "decision": decision_fields(run.decision),

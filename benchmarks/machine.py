@@ -7,6 +7,7 @@ and ``getrusage`` gives it since the process began; loading may then hide a smal
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import gc
@@ -14,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,20 +40,22 @@ def provenance() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the version of Python and of every package that matters; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES), **installed(PACKAGES)}
     if found["dask-gpuagg"] is None:
         # Run from a checkout that is not installed: the package still knows its version.
-        try:
+        with contextlib.suppress(ImportError):
             from dask_gpuagg._version import __version__
-        except ImportError:
-            pass
-        else:
+
             found["dask-gpuagg"] = __version__
+    return found
+
+
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
     return found
 
 

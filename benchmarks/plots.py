@@ -189,7 +189,7 @@ def host(report: dict[str, Any]) -> plt.Figure:
 
 
 def panel_of(cell: dict[str, Any]) -> str:
-    """What a cell is drawn with."""
+    """Title of the panel of a cell."""
     workers = cell["workers"]
     of = "GPU" if cell["engine"] == "device" else "worker process"
     several = f"{workers} {of}{'es' if of.endswith('s') else 's'}, {cell['protocol']}"
@@ -254,7 +254,7 @@ def readable(ms: float) -> str:
 
 
 def finish(axis: plt.Axes, query: str, read: int) -> None:
-    """What the axes of all plots have."""
+    """Add floor, title and grid."""
     axis.axhline(read / FLOOR_BYTES_MS, color="grey", linestyle=":", label="memory floor")
     axis.set_title(TITLES[query])
     axis.set_xlabel("groups")
@@ -262,7 +262,7 @@ def finish(axis: plt.Axes, query: str, read: int) -> None:
 
 
 def label(figure: plt.Figure, report: dict[str, Any]) -> plt.Figure:
-    """What all figures have."""
+    """Label the first axis of a figure."""
     figure.axes[0].set_ylabel(f"ms for {report['rows']:,} rows")
     figure.tight_layout()
     return figure

@@ -166,29 +166,29 @@ def test_the_file_is_written_after_each_record(
 
 
 @pytest.mark.parametrize(
-    ("kernels", "said"), [(["libcudf", "libcudf"], ", by libcudf"), (["direct", "lphga"], "")]
+    ("kernels", "said"), [(["libcudf", "libcudf"], ", first by libcudf"), (["direct", "lphga"], "")]
 )
 def test_a_line_names_what_served(kernels: list[str], said: str) -> None:
     record = {
         "query": "five by 1,000 int64",
+        "rows": 4_000_000,
         "arm": "empty cache",
         "first_s": 0.25,
         "second_s": 0.05,
         "warm_s": 0.0041,
         "kernels": kernels,
     }
-    assert first_use.queries_line(record) == (
-        f"five by 1,000 int64, empty cache: first call 250 ms{said}, second 50 ms, "
-        "in a warm process 4.1 ms"
+    assert first_use.calls_line(record) == (
+        "five by 1,000 int64, 4,000,000 rows, empty cache: "
+        f"first 250.0 ms, second 50.0 ms, warm 4.1 ms{said}"
     )
 
 
 def test_a_line_has_planning_apart() -> None:
-    record = {"query": "a sum", "arm": "stock", "planning_s": 2.5, "first_s": 0.4}
-    said = first_use.files_line({**record, "second_s": 0.3, "warm_s": 0.25})
-    assert said == (
-        "a sum, from files, stock: planned in 2500 ms, first call 400 ms, second 300 ms, "
-        "warm 250 ms"
+    record = {"query": "a sum", "rows": 10, "arm": "stock", "planning_s": 2.5, "first_s": 0.4}
+    said = first_use.calls_line({**record, "second_s": 0.3, "warm_s": 0.25})
+    assert said.endswith(
+        "stock: planning 2500.0 ms, first 400.0 ms, second 300.0 ms, warm 250.0 ms"
     )
 
 

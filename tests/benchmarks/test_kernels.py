@@ -184,7 +184,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
         names = ("ours", "cudf", "ours frame", "cudf frame")
         return {name: lambda stopwatch=None, name=name: call(name) for name in names}
 
-    def frame_of(keys: Any, values: Any, nulls: float, rows: int) -> Frame:
+    def frame_of(keys: Any, values: Any, nulls: float, values_first: bool, rows: int) -> Frame:
         return Frame(f"{keys.args} {list(values)} {nulls} {rows}")
 
     def timed(calls: Any, repeats: int) -> Any:
