@@ -19,7 +19,7 @@ from typing import Any
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
-from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct, Hgb
+from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -164,22 +164,16 @@ def query_of(saved: dict[str, Any]) -> Query:
 def decision_of(saved: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
     record = RECORDS[saved["kernel"]]
-    made = known_fields(record, saved)
-    if record is Direct:
-        # results of earlier versions have the slots of both tables instead
-        made.setdefault("keys", saved.get("global_slots", 0) >> saved["shift"])
-        made.setdefault("in_shared", bool(saved.get("shared_slots")))
+    fields_of = known_fields(record, saved)
     if saved["estimate"] is not None:
         estimate = known_fields(KeySummary, saved["estimate"])
-        # results of earlier versions have it by this name
-        estimate.setdefault("skewed", saved["estimate"].get("uneven", False))
         estimate["bounds"] = tuple(estimate["bounds"])
-        made["estimate"] = KeySummary(**estimate)
-    return record(**made)
+        fields_of["estimate"] = KeySummary(**estimate)
+    return record(**fields_of)
 
 
 def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
-    """Those that a dataclass has."""
+    """The saved fields that a dataclass has."""
     names = {field.name for field in fields(of)}
     return {name: value for name, value in saved.items() if name in names}
 
