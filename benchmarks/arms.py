@@ -185,13 +185,12 @@ def measure(
     query: Query,
     source: Any,
     options: argparse.Namespace,
-    count: int,
     again: bool = False,
     memory: Callable[[Query, str], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Run one query in all arms, and return everything that was seen, ready for JSON.
 
-    ``arms`` holds, per arm, the first run's time (``cold``), those of ``count`` others (``warm``
+    ``arms`` holds, per arm, the first run's time (``cold``), those of the others (``warm``
     and ``cpu``), their median, peak memory and error; ``ratios`` the quotient of each round. With
     ``again`` stock Dask runs twice in each round: ``noise`` is its ratio to itself, ``cpu`` has
     both in CPU time, and ``slower`` says whether it is beyond noise by either clock.
@@ -205,7 +204,7 @@ def measure(
     timed = rounds(
         [*options.arms, *([AGAIN] if again else [])],
         lambda name: run(query, source, name),
-        0 if failed else count,
+        0 if failed else options.repeats,
         lambda: time.perf_counter() - start > options.budget,
         shifted=again,
     )

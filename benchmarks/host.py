@@ -23,7 +23,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 from benchmarks import arms, datagen, machine
-from benchmarks.queries import QUERIES, Query, Support, select
+from benchmarks.queries import QUERIES, Query
 from benchmarks.report import write
 
 SCHEDULERS = ("threads", "processes")
@@ -179,23 +179,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         with SESSIONS[scheduler](options, folder) as session:
             queries: dict[str, Any] = {}
             results["schedulers"][scheduler] = {"title": session.title, "queries": queries}
-            for query in options.queries:
-                print(f"{scheduler} {query.name}: {query.title}", file=sys.stderr, flush=True)
-                # What stock Dask runs in both arms: one pair shows that nothing broke.
-                pairs = options.repeats if query.support is Support.PLAN else 1
-                queries[query.name] = arms.measure(
-                    query, session.frame, options, pairs, memory=session.memory
-                )
+            for name in options.queries:
+                query = QUERIES[name]
+                print(f"{scheduler} {name}: {query.title}", file=sys.stderr, flush=True)
+                queries[name] = arms.measure(query, session.frame, options, memory=session.memory)
                 write(results, options.out)
     return results
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Return the options; ``queries`` becomes a tuple of records."""
+    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
     datagen.add_arguments(parser)
     arms.add_arguments(parser, 5, 240.0, OUT)
-    parser.add_argument("--queries", help="comma-separated names, or 'all'; default: all but a few")
+    parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
     parser.add_argument("--schedulers", type=arms.list_of(SCHEDULERS), default=SCHEDULERS)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads-per-worker", type=int, default=1)
@@ -204,12 +201,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--memory-runs", type=int, default=1, help="runs per arm for peak memory; 0: not measured"
     )
     parser.add_argument("--memory-of", nargs=5, help=argparse.SUPPRESS)
-    options = arms.parsed(parser, argv, OUT, "quick.json", **QUICK)
-    try:
-        options.queries = select(options.queries)
-    except KeyError as error:
-        parser.error(str(error.args[0]))
-    return options
+    return arms.parsed(parser, argv, OUT, "quick.json", **QUICK)
 
 
 def main() -> None:

@@ -52,8 +52,6 @@ class Query:
         Whether the plugin is expected to run it.
     target : float, optional
         The least ratio of stock time to plugin time that is aimed at; None: outside the targets.
-    default : bool
-        Whether it runs when no queries are named.
     note : str
         What a reader of its figures must know.
     """
@@ -63,7 +61,6 @@ class Query:
     build: Callable[[Any], Any]
     support: Support = Support.PLAN
     target: float | None = 1.0
-    default: bool = True
     note: str = ""
 
 
@@ -92,14 +89,6 @@ def _median(x: dd.DataFrame) -> Any:
 def _range(x: dd.DataFrame) -> Any:
     extremes = _by(x, "id3").agg({"v1": "max", "v2": "min"})
     return extremes.assign(range_v1_v2=extremes["v1"] - extremes["v2"])[["range_v1_v2"]]
-
-
-def _largest_two(x: dd.DataFrame) -> Any:
-    present = x[~x["v3"].isna()][["id6", "v3"]]
-    largest = _by(present, "id6").apply(
-        lambda group: group.nlargest(2, columns="v3"), meta={"v3": "float64"}
-    )
-    return largest[["v3"]]
 
 
 def _regression(x: dd.DataFrame) -> Any:
@@ -163,14 +152,6 @@ _TABLE = (
     ),
     Query("q7", "max v1 - min v2 by id3", _range, target=2.0),
     Query(
-        "q8",
-        "largest two v3 by id6",
-        _largest_two,
-        support=Support.STOCK,
-        target=None,
-        note="groupby.apply: not an aggregation; stock Dask runs it in both arms",
-    ),
-    Query(
         "q9",
         "regression v1 v2 by id2 id4",
         _regression,
@@ -206,28 +187,7 @@ _TABLE = (
         note=f"{WIDE_ROWS:,} rows of their own in {WIDE_PARTITIONS} partitions, "
         f"{WIDE_GROUPS} groups",
     ),
-    Query(
-        "q9_corr",
-        "corr v1 v2 by id2 id4",
-        lambda x: _by(x[["id2", "id4", "v1", "v2"]], "id2", "id4").corr(),
-        target=None,
-        default=False,
-        note="GroupBy.corr: stock Dask 2026.8.0 raises on a persisted frame, and runs a Python "
-        "call per group otherwise",
-    ),
 )
+
 QUERIES: Mapping[str, Query] = MappingProxyType({query.name: query for query in _TABLE})
 """Every query by name, in the order they run."""
-
-
-def select(names: str | None) -> tuple[Query, ...]:
-    """Return the queries that a comma-separated list names."""
-    if names is None:
-        return tuple(query for query in QUERIES.values() if query.default)
-    if names == "all":
-        return tuple(QUERIES.values())
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in QUERIES]
-    if unknown:
-        raise KeyError(f"no query named {', '.join(unknown)}; there are {', '.join(QUERIES)}")
-    return tuple(QUERIES[name] for name in wanted)

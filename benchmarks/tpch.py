@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
             again = arms.PLUGIN in options.arms
-            measured[name] = arms.measure(one, tables, options, options.repeats, again)
+            measured[name] = arms.measure(one, tables, options, again)
             write(results, options.out)
     return results
 
