@@ -96,7 +96,7 @@ class Case:
     @property
     def misjudged(self) -> bool:
         """Whether the estimate was so wrong that no model of it can be right."""
-        estimates = [made.decision.estimate for made in self.kernels.values()]
+        estimates = [measured.decision.estimate for measured in self.kernels.values()]
         groups = [estimate.groups for estimate in estimates if estimate is not None]
         return any(not 0.5 <= n / self.made <= 2 for n in groups)
 
@@ -107,9 +107,9 @@ class Case:
         The others cannot win: few groups in partitions, say, whose contention the model leaves
         out.
         """
-        least = min(made.ms for made in self.kernels.values())
-        made = self.kernels.items()
-        return {name: m for name, m in made if m.modelled and m.ms <= CONTENDING * least}
+        least = min(measured.ms for measured in self.kernels.values())
+        kernels = self.kernels.items()
+        return {name: m for name, m in kernels if m.modelled and m.ms <= CONTENDING * least}
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def cases(path: Path) -> list[Case]:
     """The cells of a result file."""
     report = json.loads(path.read_text())
     device = Device(**report["device"])
-    found = []
+    cells = []
     for cell in report["cells"]:
         kernels = {}
         for name, run in cell["kernels"].items():
@@ -146,19 +146,19 @@ def cases(path: Path) -> list[Case]:
         label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
         launched = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}
         query = as_grouped(query_of(cell["query"]), launched)
-        found.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
-    return found
+        cells.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
+    return cells
 
 
 def query_of(saved: dict[str, Any]) -> Query:
     """A query from its fields, which may be those of an earlier version."""
-    made = saved | {
+    values = saved | {
         "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
         "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
     }
-    return Query(**made)
+    return Query(**values)
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:
@@ -195,7 +195,7 @@ def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
 def chosen(case: Case, costs: Costs) -> str:
     """The kernel that the decision chooses with these constants."""
     # the estimate of auto: it alone counts the keys where the sample misleads
-    estimates = [made.decision.estimate for made in case.kernels.values()]
+    estimates = [measured.decision.estimate for measured in case.kernels.values()]
     known = [estimate for estimate in estimates if estimate is not None]
     estimate = max(known, key=lambda estimate: estimate.groups, default=None)
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
@@ -208,45 +208,45 @@ def chosen(case: Case, costs: Costs) -> str:
 def judged(case: Case, costs: Costs) -> tuple[str, float]:
     """The kernel that the decision chooses, and its time over that of the best one."""
     name = chosen(case, costs)
-    return name, case.kernels[name].ms / min(made.ms for made in case.kernels.values())
+    return name, case.kernels[name].ms / min(measured.ms for measured in case.kernels.values())
 
 
-def verdict(found: Sequence[Case], costs: Costs) -> Verdict:
+def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
     """All cells whose groups the sample did not misjudge."""
-    ratios = [judged(case, costs)[1] for case in found if not case.misjudged]
+    ratios = [judged(case, costs)[1] for case in cells if not case.misjudged]
     return Verdict(len(ratios), statistics.mean(r <= NEAR for r in ratios), max(ratios))
 
 
-def fitted(found: Sequence[Case], start: Costs) -> Costs:
+def fitted(cells: Sequence[Case], start: Costs) -> Costs:
     """Constants from all kernels that the model can explain: without skew, restarts and runs."""
     return fit(
         [
-            observation(case, made)
-            for case in found
-            for made in case.contenders.values()
-            if not made.redone
-            and made.decision.kernel != "hgb_runs"
-            and made.decision.estimate is not None
-            and not made.decision.estimate.skewed
+            observation(case, measured)
+            for case in cells
+            for measured in case.contenders.values()
+            if not measured.redone
+            and measured.decision.kernel != "hgb_runs"
+            and measured.decision.estimate is not None
+            and not measured.decision.estimate.skewed
         ],
         start,
     )
 
 
-def side_by_side(found: Sequence[Case], costs: Costs) -> str:
+def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
     """Expected and measured milliseconds as Markdown, a line for each cell, the choice in bold."""
-    names = [n for n in choose.KERNELS if any(n in case.kernels for case in found)]
+    names = [n for n in choose.KERNELS if any(n in case.kernels for case in cells)]
     lines = [f"| keys, groups, aggregations | {' | '.join(names)} |"]
     lines.append("|" + " --- |" * (1 + len(names)))
-    for case in found:
+    for case in cells:
         if case.misjudged:
             continue
         best, shown = chosen(case, costs), []
         for name in names:
-            made = case.kernels.get(name)
-            text = "" if made is None else f"{made.ms:.3g}"
-            if made is not None and made.modelled:
-                text = f"{expected_ms(case, made, costs):.3g}, {text}"
+            measured = case.kernels.get(name)
+            text = "" if measured is None else f"{measured.ms:.3g}"
+            if measured is not None and measured.modelled:
+                text = f"{expected_ms(case, measured, costs):.3g}, {text}"
             shown.append(f"**{text}**" if name == best else text)
         lines.append(f"| {case.label} | {' | '.join(shown)} |")
     return "\n".join(lines)
@@ -254,24 +254,24 @@ def side_by_side(found: Sequence[Case], costs: Costs) -> str:
 
 def judge(path: Path, fit_constants: bool) -> int:
     """Print the table and how often the choice is right; the exit status."""
-    found = cases(path)
-    costs = shipped(found[0].device).costs
+    cells = cases(path)
+    costs = shipped(cells[0].device).costs
     if fit_constants:
-        costs = fitted(found, costs)
+        costs = fitted(cells, costs)
         print(costs)
-    print(side_by_side(found, costs))
+    print(side_by_side(cells, costs))
     errors = [
-        expected_ms(case, made, costs) / made.ms
-        for case in found
+        expected_ms(case, measured, costs) / measured.ms
+        for case in cells
         if not case.misjudged
-        for made in case.contenders.values()
+        for measured in case.contenders.values()
     ]
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
-    judgement = verdict(found, costs)
+    judgement = verdict(cells, costs)
     print(judgement)
-    if judgement.cells < len(found):
-        left = len(found) - judgement.cells
+    if judgement.cells < len(cells):
+        left = len(cells) - judgement.cells
         print(f"{left} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")
