@@ -1,4 +1,4 @@
-"""The compiled loops of the host engine: one read of the rows for everything that is wanted.
+"""The compiled loops of the host engine: one read of the rows for all that a call asks for.
 
 Every array comes in one dtype and read-only where it is only read, so that each function is
 compiled for one signature (``reduce_integers`` for two). Steps that write to arrays are repeated in
@@ -85,6 +85,32 @@ def reduce_floats(
             mean += deviation / count
             acc[g, MEAN] = mean
             acc[g, M2] += deviation * (x - mean)
+
+
+@compiled
+def sum_columns(
+    codes: Array, columns: Any, acc: Array, lanes: int, skipna: bool, counts: bool
+) -> None:
+    """Sum a tuple of columns, and count their values, as ``reduce_floats`` does each.
+
+    Memory answers the reads of several columns at a time, and an addition to one does not wait for
+    those to the others. Without a branch additions to several groups overlap as well. ``acc`` has
+    shape (groups * lanes, columns, 3).
+    """
+    for i in range(len(codes)):
+        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
+        for j in range(len(columns)):
+            x = columns[j][i]
+            valid = not (skipna and x != x)
+            if counts:
+                acc[g, j, COUNT] += 1.0 if valid else 0.0
+            before, gone = acc[g, j, SUM], acc[g, j, LOST]
+            y = x - gone
+            after = before + y
+            lost = after - before - y
+            lost = lost if lost - lost == 0.0 else 0.0
+            acc[g, j, SUM] = after if valid else before
+            acc[g, j, LOST] = lost if valid else gone
 
 
 @compiled
@@ -269,44 +295,26 @@ def same_lengths(offsets: Array, length: int) -> bool:
 
 
 @compiled
-def number_strings(
-    text: Array,
-    length: int,
-    runs: Array,
-    numbers: Array,
-    present: Array,
-    codes: Array,
-) -> int:
-    """Number distinct strings of one length, whose packed bits address directly.
+def pack_strings(text: Array, first: int, length: int, runs: Array, codes: Array) -> None:
+    """Pack strings of one length, the first of which begins at ``first``, into integers.
 
     ``runs`` has rows (first byte of the word, position in the word, mask, position in the
     code), those of one word next to each other; see ``strings.Packing``.
     """
-    found = 0
     words = np.empty(_STEP, np.uint64)
-    slots = np.empty(_STEP, np.uint64)
     for begin in range(0, len(codes), _STEP):
         rows = min(_STEP, len(codes) - begin)
-        slots[:] = 0
+        codes[begin : begin + rows] = 0
         loaded = np.int64(-1)
         for k in range(len(runs)):
             start, at, mask, to = runs[k, 0], runs[k, 1], runs[k, 2], runs[k, 3]
             if start != loaded:
                 for j in range(rows):
-                    words[j] = _word(text, start + (begin + j) * length)
+                    words[j] = _word(text, first + start + (begin + j) * length)
                 loaded = start
             for j in range(rows):
-                slots[j] |= ((words[j] >> np.uint64(at)) & np.uint64(mask)) << np.uint64(to)
-        for j in range(rows):
-            slot = slots[j]
-            number = numbers[slot]
-            if number == 0:
-                present[found] = slot
-                found += 1
-                number = np.int32(found)
-                numbers[slot] = number
-            codes[begin + j] = number - 1
-    return found
+                part = (words[j] >> np.uint64(at)) & np.uint64(mask)
+                codes[np.uint64(begin + j)] |= part << np.uint64(to)
 
 
 @compiled
@@ -387,3 +395,175 @@ def number_texts(
                     slot = (slot + np.uint64(1)) & last
                 table[slot] = k + 1
     return found
+
+
+_EXPONENT = np.uint64(0x7FF)
+_MANTISSA = np.uint64((1 << 52) - 1)
+_IMPLICIT = np.uint64(1 << 52)
+_LOW = np.uint64(0xFFFFFFFF)
+_ONE, _BIN, _WIDTH, _SIGN = np.uint64(1), np.uint64(5), np.uint64(32), np.uint64(63)
+_IN_BIN, _DIGITS = np.uint64(31), np.uint64(52)
+
+
+@compiled
+def exponents(bits: Array) -> tuple[np.uint64, np.uint64]:
+    """The least and the greatest exponent of float64 that are not zero; 0x7ff and 0 of none."""
+    least, most = _EXPONENT, np.uint64(0)
+    for i in range(len(bits)):
+        exponent = (bits[i] >> _DIGITS) & _EXPONENT
+        zero = (bits[i] << _ONE) == np.uint64(0)
+        least = min(least, _EXPONENT if zero else exponent)
+        most = max(most, exponent)
+    return least, most
+
+
+@compiled
+def add_slices(codes: Array, bits: Array, acc: Array, low: int) -> None:
+    """Add the slices of float64 to bins of int64 of shape (groups, bins), from bin ``low`` on."""
+    for i in range(len(codes)):
+        word = bits[i]
+        exponent = (word >> _DIGITS) & _EXPONENT
+        mantissa = word & _MANTISSA
+        if exponent == np.uint64(0):
+            if mantissa == np.uint64(0):
+                continue
+            exponent = _ONE
+        elif exponent == _EXPONENT:
+            continue
+        else:
+            mantissa |= _IMPLICIT
+        start = exponent - _ONE
+        shift = start & _IN_BIN
+        lower = mantissa << shift
+        upper = (mantissa >> _ONE) >> (_SIGN - shift)
+        sign = np.int64(1) - np.int64(word >> _SIGN << _ONE)
+        g = np.uint64(codes[i])
+        j = np.uint64(np.int64(start >> _BIN) - low)
+        acc[g, j] += sign * np.int64(lower & _LOW)
+        acc[g, j + _ONE] += sign * np.int64(lower >> _WIDTH)
+        acc[g, j + _ONE + _ONE] += sign * np.int64(upper)
+
+
+@compiled
+def scatter(places: Array, starts: Array, values: Array, out: Array) -> None:
+    """Write values to the places that they belong to, one after the other in each.
+
+    ``starts`` has the position of the first value of each place, and is moved to the last's end.
+    """
+    for i in range(len(places)):
+        place = np.uint64(places[i])
+        at = starts[place]
+        starts[place] = at + 1
+        out[np.uint64(at)] = values[i]
+
+
+@compiled
+def select_in(values: Array, left: int, right: int, at: int) -> None:
+    """Reorder a run so that ``at`` holds what it would if the run were sorted.
+
+    Hoare's selection, as pandas has it. Places from ``left`` to ``right``, which is in it.
+    """
+    while left < right:
+        x = values[at]
+        i, j = left, right
+        while True:
+            while values[i] < x:
+                i += 1
+            while x < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+            if i > j:
+                break
+        if j < at:
+            left = i
+        if at < i:
+            right = j
+
+
+@compiled
+def select(values: Array, ends: Array, ranks: Array, out: Array) -> None:
+    """The value of each run that has a rank, unless that is negative; runs are reordered."""
+    start = 0
+    for g in range(len(ends)):
+        if ranks[g] >= 0:
+            at = start + ranks[g]
+            select_in(values, start, ends[g] - 1, at)
+            out[g] = values[at]
+        start = ends[g]
+
+
+@compiled
+def medians(values: Array, ends: Array, out: Array) -> None:
+    """Medians of runs of values, which are reordered; a run ends where the next one begins."""
+    start = 0
+    for g in range(len(ends)):
+        rows = ends[g] - start
+        if rows > 0:
+            middle = start + rows // 2
+            select_in(values, start, ends[g] - 1, middle)
+            out[g] = values[middle]
+            if rows % 2 == 0:
+                below = values[start]
+                for i in range(start, middle):
+                    below = max(below, values[i])
+                out[g] = (out[g] + below) / 2.0
+        start = ends[g]
+
+
+@compiled
+def buckets_of_bits(
+    bits: Array, first: int, factor: int, last: int, number: int, out: Array
+) -> None:
+    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
+
+    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
+    """
+    for i in range(len(bits)):
+        h = bits[i]
+        # -0.0 is 0.0
+        if h == np.uint64(0x8000000000000000):
+            h = np.uint64(0)
+        h ^= h >> np.uint64(30)
+        h *= np.uint64(0xBF58476D1CE4E5B9)
+        h ^= h >> np.uint64(27)
+        h *= np.uint64(0x94D049BB133111EB)
+        h ^= h >> np.uint64(31)
+        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
+        out[i] = h % np.uint64(number)
+
+
+@compiled
+def count_sides(
+    codes: Array,
+    values: Array,
+    lows: Array,
+    highs: Array,
+    counts: Array,
+    of_row: Array,
+    kept: Array,
+    at: int,
+) -> int:
+    """Count rows below, at and between the ends of their group's bracket; keep those between.
+
+    ``counts`` has a row of five sides for each group. Group and value of a row that is kept are
+    written from ``at`` on; the place behind the last one is returned. NaN are no values.
+    """
+    for i in range(len(codes)):
+        x = values[i]
+        if x != x:
+            continue
+        g = np.uint64(codes[i])
+        low, high = lows[g], highs[g]
+        # without a branch, which would be mispredicted for every other row; where both ends are
+        # one value, it is the low end
+        beyond = np.uint64(x > low)
+        side = np.uint64(x >= low) + beyond
+        side += beyond * (np.uint64(x >= high) + np.uint64(x > high))
+        counts[g, side] += 1
+        of_row[at] = codes[i]
+        kept[at] = x
+        at += side == np.uint64(2)
+    return at
