@@ -278,20 +278,20 @@ def number(values: Array, low: int, size: int) -> Numbered:
 def number_blocks(parts: Iterable[tuple[int, Array]], rows: int, low: int, size: int) -> Numbered:
     """Number distinct integers of 64 bits that come in blocks, with the first row of each."""
     slots, present, codes = _slots(rows, size)
-    found = 0
+    distinct = 0
     for start, block in parts:
         of_block = codes[start : start + len(block)]
         signed = block.view(np.int64)
-        found = import_loops().number_integers(signed, low, slots, present, found, of_block)
-    return codes, present[:found].copy()
+        distinct = import_loops().number_integers(signed, low, slots, present, distinct, of_block)
+    return codes, present[:distinct].copy()
 
 
 def number_pairs(left: Array, right: Array, radix: int, size: int) -> Numbered:
     """Number distinct pairs, whose code is ``left * radix + right``, below ``size``."""
     slots, present, codes = _slots(len(left), size)
     left, right = read_only(left, np.int32), read_only(right, np.int32)
-    found = import_loops().number_pairs(left, right, radix, slots, present, codes)
-    return codes, present[:found].copy()
+    distinct = import_loops().number_pairs(left, right, radix, slots, present, codes)
+    return codes, present[:distinct].copy()
 
 
 def _slots(rows: int, size: int) -> tuple[Array, Array, Array]:
@@ -306,8 +306,8 @@ def number_hashed(values: Array) -> Numbered:
     table, shift = hash_table(rows)
     present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
     values = read_only(values, np.int64)
-    found = import_loops().number_hashed(values, table, shift, present, codes)
-    return codes, present[:found].copy()
+    distinct = import_loops().number_hashed(values, table, shift, present, codes)
+    return codes, present[:distinct].copy()
 
 
 def number_texts(text: Array, offsets: Array) -> Numbered:
@@ -320,8 +320,8 @@ def number_texts(text: Array, offsets: Array) -> Numbered:
     codes = np.empty(rows, np.int32)
     text, offsets = read_only(text, np.uint8), read_only(offsets, np.int64)
     short = bool((offsets[1:] - offsets[:-1]).max(initial=0) < _WORD)
-    found = import_loops().number_texts(text, offsets, short, table, bits, first, hashes, codes)
-    return codes, first[:found].copy()
+    distinct = import_loops().number_texts(text, offsets, short, table, bits, first, hashes, codes)
+    return codes, first[:distinct].copy()
 
 
 def hash_table(rows: int) -> tuple[npt.NDArray[np.int32], int]:
@@ -359,38 +359,27 @@ def medians(codes: Array, n: int, values: Array) -> npt.NDArray[np.float64]:
         codes, values = codes[valid], values[valid]
     codes = read_only(codes, np.int32)
     counts = count(codes, n)
-    ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
-    result = np.full(n, np.nan)
-    if len(values) < n * _NUMPY_ROWS:
-        import_loops().medians(ordered, ends, result)
-        return result
+    ranks = np.where(counts > 0, (counts // 2, (counts - 1) // 2), -1)
+    middle = np.full((2, n), np.nan)
+    select(values, codes, counts, ranks, middle)
     with np.errstate(invalid="ignore", over="ignore"):
-        for g in np.flatnonzero(counts):
-            run, middle = ordered[ends[g] - counts[g] : ends[g]], counts[g] // 2
-            run.partition(middle)
-            even = len(run) % 2 == 0
-            result[g] = (run[middle] + run[:middle].max()) / 2 if even else run[middle]
+        between = (middle[0] + middle[1]) / 2
+    result: npt.NDArray[np.float64] = np.where(counts % 2, middle[0], between)
     return result
 
 
-def select(
-    values: Array, codes: Array, counts: Array, ranks: Sequence[Array], out: Sequence[Array]
-) -> None:
+def select(values: Array, codes: Array, counts: Array, ranks: Array, out: Array) -> None:
     """Write the order statistics of each group that are asked for.
 
-    Values are numbers of 8 bytes, no NaN, and codes read-only int32. ``ranks`` have one from 0 for
-    each group, or -1 where the group of the array in ``out`` is to keep what it has.
+    Values are numbers of 8 bytes, no NaN, and codes read-only int32. ``ranks``, of shape
+    (statistics, groups), count from 0 and descend; -1 where ``out`` is to keep what it has.
     """
     ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
-    large = counts >= _NUMPY_ROWS
-    for g in np.flatnonzero(large):
-        of_group = [rank[g] for rank in ranks if rank[g] >= 0]
-        if of_group:
-            ordered[ends[g] - counts[g] : ends[g]].partition(of_group)
-    for rank, result in zip(ranks, out, strict=True):
-        some = large & (rank >= 0)
-        result[some] = ordered[(ends - counts + rank)[some]]
-        import_loops().select(ordered, ends, np.where(large, -1, rank), result)
+    large = (counts >= _NUMPY_ROWS) & (ranks >= 0)
+    for g in np.flatnonzero(large.any(axis=0)):
+        ordered[ends[g] - counts[g] : ends[g]].partition(ranks[large[:, g], g])
+    out[large] = ordered[(ends - counts + ranks)[large]]
+    import_loops().select(ordered, ends, np.where(large, -1, ranks), out)
 
 
 def order_within(codes: Array, n: int, values: Array) -> npt.NDArray[np.int64]:

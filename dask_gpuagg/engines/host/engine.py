@@ -117,7 +117,7 @@ def partial(
         groups = replace(groups, keys=[key.array for key in keys])
     with_objects = columns
     columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
-    # of value_counts the value is the last key
+    # the last key of value_counts is the value
     texts = [key_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
@@ -212,7 +212,7 @@ def finalize(
             }
             tables = {name: table[complete[name]] for name, table in tables.items()}
     groups = group(_keys_together(tables), dropna=False)
-    # of value_counts the value is the last key
+    # the last key of value_counts is the value
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
     keys = [key_as_promised(*of) for of in zip(groups.keys, plan.keys, levels, strict=False)]
     if plan.gathered:  # outputs have no categories yet that they all share

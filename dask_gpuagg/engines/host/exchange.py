@@ -36,7 +36,7 @@ Hashes = npt.NDArray[np.uint64]
 
 # NumPy sorts integers of 16 bits by radix
 _RADIX_SORTED = 1 << 16
-# of the hash of a tuple
+# constants of the hash of a tuple
 _FIRST, _FACTOR, _LAST = 0x345678, 1000003, 97531
 _DAY = 24 * 60 * 60
 # 2^64 / golden ratio: multiplicative hashing (Knuth, The Art of Computer Programming, 6.4)
@@ -300,7 +300,9 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
         str: lambda some: hash_array(np.array(some, dtype=object)),
         float: lambda some: _of_numbers(np.array(some), promised),
         # nanoseconds since 1970, of any size
-        int: lambda some: _of_ticks(_wrapped(some), TICKS["ns"], promised),
+        int: lambda some: _of_ticks(
+            np.array([n % 2**64 for n in some], np.uint64).view(np.int64), TICKS["ns"], promised
+        ),
         tuple: lambda some: np.array([_of_tuple(parts, promised) for parts in some], np.uint64),
         # objects that may be equal without having the same text
         type(None): lambda some: np.zeros(len(some), np.uint64),
@@ -339,10 +341,6 @@ def _nanoseconds(time: Any) -> int:
     # in its own unit: years that nanoseconds do not reach are held in coarser ones
     ticks = time.asm8.view("int64")
     return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
-
-
-def _wrapped(nanoseconds: Sequence[int]) -> npt.NDArray[np.int64]:
-    return np.array([n % 2**64 for n in nanoseconds], dtype=np.uint64).view(np.int64)
 
 
 def _float(value: Any) -> float:

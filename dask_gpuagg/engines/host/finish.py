@@ -47,7 +47,7 @@ def finish_groups(
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
     in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
-    # of thousands of outputs, each asks for its own states
+    # each of thousands of outputs asks for its own states
     states: dict[str, Fields] = {}
     for name, values in fields.items():
         state, field = name.split(".", 1)
@@ -223,7 +223,7 @@ def _sum(state: Fields, parameters: Parameters) -> Any:
     return (sums if nothing is None else sums.where(sums.notna(), nothing)).array
 
 
-# what no value adds up to, by the class of a sum that is null of none
+# the sum of no values, by the class of one that is null
 _OF_NOTHING: dict[str, Any] = {"object": 0, "string": "", "timedelta": pd.Timedelta(0)}
 
 

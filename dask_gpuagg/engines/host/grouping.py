@@ -39,7 +39,7 @@ _SLOTS_PER_ROW = 4
 # Longer strings, with their offsets, are compared faster by Arrow.
 _BYTES_OF_A_TEXT = 32
 _WIDEST = 1 << 62
-# of three keys and more, the first two are numbered before the others where they have few pairs
+# the first two of three keys and more are numbered before the others where they have few pairs
 _ROWS_PER_PAIR = 32
 # bits that distinct pairs may take for each row: as much memory as the hash table takes
 _BITS_PER_ROW = 64
@@ -149,7 +149,7 @@ def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]
 
 
 def _combine_pair(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
-    """The same, the first two columns becoming one that is dense."""
+    """Combine columns, the first two of which become one that is dense."""
     pair, present = compiled.number_pairs(columns[0], columns[1], radix[1], radix[0] * radix[1])
     of_pair = np.divmod(present, radix[1])
     if len(columns) == 2:
@@ -159,7 +159,7 @@ def _combine_pair(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[C
 
 
 def _combine_wide(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
-    """The same where one integer is too narrow for the codes as they are."""
+    """Combine columns where one integer is too narrow for the codes as they are."""
     dense = [densify(column, size) for column, size in zip(columns, radix, strict=True)]
     columns = [codes for codes, _ in dense]
     radix = [len(present) for _, present in dense]
@@ -294,7 +294,7 @@ def _encode_packed(column: pd.Series) -> Encoded | None:
     def decode(chosen: Codes) -> Any:
         return strings.unpack(chosen, packing, dtype)
 
-    if _addresses(size, len(column)):
+    if compiled.should_run(len(column), size) and _addresses(size, len(column)):
         return _numbered(packed.numbers(), decode)
     return Encoded(packed.codes(), size, decode, False)
 
@@ -313,10 +313,10 @@ def _encode_texts(column: pd.Series) -> Encoded | None:
 
     if null is None:
         return Encoded(codes, len(first), decode, False, dense=True)
-    # what a null has in the place of a text has a number, mostly that of the empty text
+    # the text in the place of a null has a number, mostly that of the empty text
     if null[first].any():
         valid = np.flatnonzero(~null)[::-1]
-        first[codes[valid]] = valid  # of several rows the first one is written last
+        first[codes[valid]] = valid  # the first of several rows is written last
     codes[null] = -1
     return Encoded(codes, len(first), decode, True)
 
@@ -356,15 +356,15 @@ def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]
     codes, bits = compiled.read_only(codes, np.int32), compiled.read_only(bits, np.int64)
     if slots <= _BITS_PER_ROW * len(codes):
         seen = np.zeros(slots // 64 + 1, np.uint64)
-        found = loops.first_of_slots(codes, bits, low, high - low + 1, seen, rows)
+        count = loops.first_of_slots(codes, bits, low, high - low + 1, seen, rows)
     else:
         table, shift = compiled.hash_table(len(codes))
-        found = loops.first_of_pairs(codes, bits, table, shift, rows)
-    return rows[:found]
+        count = loops.first_of_pairs(codes, bits, table, shift, rows)
+    return rows[:count]
 
 
 def _with_bits(codes: Codes, n: int, values: pd.Series) -> tuple[Codes, npt.NDArray[np.int64]]:
-    """Integers of which two rows have the same pair just where they have the same value."""
+    """Integers that are equal just where the values of a group are."""
     dtype, cls = values.dtype, dtype_class(values.dtype)
     if cls in ("bool", "int", "uint"):
         wide: Any = np.uint64 if cls == "uint" else np.int64
@@ -377,7 +377,7 @@ def _with_bits(codes: Codes, n: int, values: pd.Series) -> tuple[Codes, npt.NDAr
         return (np.where(null, codes.astype(np.int64) + n, codes) if null.any() else codes), bits
     if cls == "float" and isinstance(dtype, np.dtype) and dtype.itemsize <= 8:
         floats = values.to_numpy().astype(np.float64) + 0.0
-        floats[np.isnan(floats)] = np.nan  # of one pattern
+        floats[np.isnan(floats)] = np.nan  # all NaN have one pattern
         return codes, floats.view(np.int64)
     if cls in ("datetime", "timedelta") and not isinstance(dtype, pd.ArrowDtype):
         return codes, np.asarray(values.array.view("int64"))
@@ -399,5 +399,5 @@ def rows_of_each(columns: Sequence[Any]) -> float:
     step = max(rows // _SAMPLED_ROWS, 1)
     sample = pd.DataFrame({i: column[::step] for i, column in enumerate(columns)})
     again = int(sample.duplicated().sum())
-    # of s rows about s^2 / (2 distinct ones) meet one again: the birthday problem
+    # about s^2 / (2 distinct ones) of s rows meet one again: the birthday problem
     return 2 * again * rows / max(len(sample), 1) ** 2

@@ -26,17 +26,16 @@ log = logging.getLogger(__name__)
 def compiled(function: F) -> F:
     """Compile at the first call, without the GIL; the machine code is kept if it can be."""
     try:
-        made = numba.njit(nogil=True, cache=True)(function)
+        return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError as error:
         # no directory can be written: every process compiles for itself
         if "cannot cache" not in str(error):
             raise
         log.warning("%s", error)
-        made = numba.njit(nogil=True)(function)
-    return cast(F, made)
+        return cast(F, numba.njit(nogil=True)(function))
 
 
-# what a row of the accumulators of reduce_floats holds; one row per group, so that a group's
+# columns of the accumulators of reduce_floats; one row per group, so that a group's
 # fields share a cache line
 COUNT, LOST, SUM, MIN, MAX, MEAN, M2 = range(7)
 
@@ -136,7 +135,7 @@ def count_rows(codes: Array, counts: Array) -> None:
 
 @compiled
 def number_integers(
-    values: Array, low: int, numbers: Array, present: Array, found: int, codes: Array
+    values: Array, low: int, numbers: Array, present: Array, distinct: int, codes: Array
 ) -> int:
     """Number distinct integers in order of appearance, by direct addressing.
 
@@ -147,12 +146,12 @@ def number_integers(
         slot = np.uint64(values[i] - low)
         number = numbers[slot]
         if number == 0:
-            present[found] = slot
-            found += 1
-            number = np.int32(found)
+            present[distinct] = slot
+            distinct += 1
+            number = np.int32(distinct)
             numbers[slot] = number
         codes[i] = number - 1
-    return found
+    return distinct
 
 
 @compiled
@@ -160,17 +159,17 @@ def number_pairs(
     left: Array, right: Array, radix: int, numbers: Array, present: Array, codes: Array
 ) -> int:
     """Number distinct pairs in order of appearance; the slot of one is ``left * radix + right``."""
-    found = 0
+    distinct = 0
     for i in range(len(left)):
         slot = np.uint64(np.int64(left[i]) * radix + right[i])
         number = numbers[slot]
         if number == 0:
-            present[found] = slot
-            found += 1
-            number = np.int32(found)
+            present[distinct] = slot
+            distinct += 1
+            number = np.int32(distinct)
             numbers[slot] = number
         codes[i] = number - 1
-    return found
+    return distinct
 
 
 @compiled
@@ -181,16 +180,16 @@ def first_of_slots(
 
     ``seen`` has one bit, initially 0, for each ``code * span + value - low``.
     """
-    found = 0
+    distinct = 0
     for i in range(len(codes)):
         slot = np.uint64(codes[i] * span + (values[i] - low))
         word, bit = slot >> np.uint64(6), slot & np.uint64(63)
         old = seen[word]
         seen[word] = old | (np.uint64(1) << bit)
         # always stored: a branch would be mispredicted
-        rows[found] = i
-        found += int((old >> bit) & np.uint64(1) == 0)
-    return found
+        rows[distinct] = i
+        distinct += int((old >> bit) & np.uint64(1) == 0)
+    return distinct
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -215,7 +214,7 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
     of a pair. Row numbers instead of pairs keep it small: most look-ups that leave the cache are
     those of pairs that are new, which read nothing else.
     """
-    found = 0
+    distinct = 0
     last = np.uint64(len(table) - 1)
     for i in range(len(codes)):
         code, of_row = codes[i], bits[i]
@@ -224,14 +223,14 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
             row = table[slot]
             if row == 0:
                 table[slot] = i + 1
-                rows[found] = i
-                found += 1
+                rows[distinct] = i
+                distinct += 1
                 break
             first = np.uint64(row - 1)
             if bits[first] == of_row and codes[first] == code:
                 break
             slot = (slot + np.uint64(1)) & last
-    return found
+    return distinct
 
 
 @compiled
@@ -241,7 +240,7 @@ def number_hashed(values: Array, table: Array, shift: int, present: Array, codes
     ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus a number;
     ``present`` holds the integer of every number. Returns how many there are.
     """
-    found = 0
+    distinct = 0
     last = np.uint64(len(table) - 1)
     for i in range(len(values)):
         value = values[i]
@@ -249,16 +248,16 @@ def number_hashed(values: Array, table: Array, shift: int, present: Array, codes
         while True:
             number = table[slot]
             if number == 0:
-                present[found] = value
-                found += 1
-                table[slot] = found
-                codes[i] = found - 1
+                present[distinct] = value
+                distinct += 1
+                table[slot] = distinct
+                codes[i] = distinct - 1
                 break
             if present[np.uint64(number - 1)] == value:
                 codes[i] = number - 1
                 break
             slot = (slot + np.uint64(1)) & last
-    return found
+    return distinct
 
 
 # rows of a step of the string loops: their temporaries stay in the first-level cache
@@ -279,10 +278,10 @@ def _word(text: Array, at: int) -> Any:
 def differing_bits(text: Array, start: int, length: int, rows: int) -> Any:
     """The bits in which any word at ``start + i * length`` differs from the first one."""
     first = _word(text, start)
-    found = np.uint64(0)
+    differing = np.uint64(0)
     for i in range(rows):
-        found |= _word(text, start + i * length) ^ first
-    return found
+        differing |= _word(text, start + i * length) ^ first
+    return differing
 
 
 @compiled
@@ -347,7 +346,7 @@ def number_texts(
     then twice as many, and so on: few strings stay in the cache. ``rows`` holds the first row of
     every number, ``hashes`` its hash. Returns how many there are.
     """
-    found = 0
+    distinct = 0
     shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
     for i in range(len(codes)):
         begin, end = offsets[i], offsets[i + 1]
@@ -364,11 +363,11 @@ def number_texts(
         while True:
             number = table[slot]
             if number == 0:
-                rows[found] = i
-                hashes[found] = h
-                found += 1
-                table[slot] = found
-                codes[i] = found - 1
+                rows[distinct] = i
+                hashes[distinct] = h
+                distinct += 1
+                table[slot] = distinct
+                codes[i] = distinct - 1
                 break
             if hashes[np.uint64(number - 1)] == h:
                 same = short
@@ -385,16 +384,16 @@ def number_texts(
                     codes[i] = number - 1
                     break
             slot = (slot + np.uint64(1)) & last
-        if 2 * found > (1 << bits):
+        if 2 * distinct > (1 << bits):
             bits += 1
             shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
             table[: 1 << bits] = 0
-            for k in range(found):
+            for k in range(distinct):
                 slot = (hashes[k] * _GOLDEN) >> shift
                 while table[slot] != 0:
                     slot = (slot + np.uint64(1)) & last
                 table[slot] = k + 1
-    return found
+    return distinct
 
 
 _EXPONENT = np.uint64(0x7FF)
@@ -485,31 +484,26 @@ def select_in(values: Array, left: int, right: int, at: int) -> None:
 
 @compiled
 def select(values: Array, ends: Array, ranks: Array, out: Array) -> None:
-    """The value of each run that has a rank, unless that is negative; runs are reordered."""
+    """The values of each run that have ranks, unless these are negative; runs are reordered.
+
+    ``ranks`` and ``out`` have shape (statistics, runs); a run's ranks descend.
+    """
     start = 0
     for g in range(len(ends)):
-        if ranks[g] >= 0:
-            at = start + ranks[g]
-            select_in(values, start, ends[g] - 1, at)
-            out[g] = values[at]
-        start = ends[g]
-
-
-@compiled
-def medians(values: Array, ends: Array, out: Array) -> None:
-    """Medians of runs of values, which are reordered; a run ends where the next one begins."""
-    start = 0
-    for g in range(len(ends)):
-        rows = ends[g] - start
-        if rows > 0:
-            middle = start + rows // 2
-            select_in(values, start, ends[g] - 1, middle)
-            out[g] = values[middle]
-            if rows % 2 == 0:
-                below = values[start]
-                for i in range(start, middle):
-                    below = max(below, values[i])
-                out[g] = (out[g] + below) / 2.0
+        last = ends[g] - 1
+        for j in range(len(ranks)):
+            if ranks[j, g] < 0:
+                continue
+            at = start + ranks[j, g]
+            if at == last:
+                # the largest of the values below the rank before
+                for i in range(start, last):
+                    if values[i] > values[last]:
+                        values[i], values[last] = values[last], values[i]
+            elif at < last:
+                select_in(values, start, last, at)
+            out[j, g] = values[at]
+            last = at - 1
         start = ends[g]
 
 

@@ -241,35 +241,33 @@ def _counted(
     return counts, of_row[:at].copy(), kept[:at].copy()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ranked:
     """For each group the ranks on either side of a quantile, and where they lie.
 
-    ``rows`` are the values of each group, ``before`` those below the ones inside; ``lower`` and
-    ``upper`` are ranks, and ``sides`` has those of both.
+    ``rows`` are the values of each group, ``before`` those below the ones inside. ``ranks`` has the
+    upper and the lower ones, ``sides`` those of both.
     """
 
     rows: Array
-    lower: Array
-    upper: Array
-    sides: tuple[Array, Array]
     before: Array
+    ranks: Array
+    sides: Array
 
     @classmethod
     def of(cls, counts: Array, q: float) -> _Ranked:
         # side by side: of many groups a sum of five is slow in each row
         upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
-        rows = upto[-1]
-        place = q * np.maximum(rows - 1, 0)
+        place = q * np.maximum(upto[-1] - 1, 0)
         lower = place.astype(np.int64)
-        upper = lower + (place % 1 > 0)
-        sides = tuple((rank >= upto).sum(axis=0) for rank in (lower, upper))
-        return cls(rows, lower, upper, (sides[0], sides[1]), upto[AT_LOW])
+        ranks = np.stack([lower + (place % 1 > 0), lower])
+        sides = np.stack([(rank >= upto).sum(axis=0) for rank in ranks])
+        return cls(upto[-1], upto[AT_LOW], ranks, sides)
 
     @property
     def missed(self) -> Any:
         """Groups whose brackets do not hold their ranks."""
-        return ((self.sides[0] == BELOW) | (self.sides[1] == ABOVE)) & (self.rows > 0)
+        return ((self.sides[1] == BELOW) | (self.sides[0] == ABOVE)) & (self.rows > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +313,7 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
     for i, target in enumerate(targets(plan)):
         lows, highs = together.ends(i)
         ranked = _Ranked.of(together.counts(i), target.q)
-        missed, (low, high) = ranked.missed, ranked.sides
+        missed, (high, low) = ranked.missed, ranked.sides
         least, greatest = _extremes(lows.dtype)
         wider_low = np.where(low == BELOW, least, np.where(low == ABOVE, highs, lows))
         wider_high = np.where(high == ABOVE, greatest, np.where(high == BELOW, lows, highs))
@@ -353,45 +351,38 @@ def picked(
     first = _Together.of(counted, brackets)
     second = None if wider is None else _Together.of(again, wider)
     place = None if second is None else _places(first.keys, second.keys)
-    statistics: dict[Target, tuple[_Ranked, Array, Array]] = {}
+    statistics: dict[Target, tuple[_Ranked, Array]] = {}
     for i, target in enumerate(targets(plan)):
-        ranked, low, high = _statistics(first, i, target.q)
+        ranked, values = _statistics(first, i, target.q)
         if second is not None and place is not None:
-            _, *values = _statistics(second, i, target.q)
             missed = ranked.missed
-            low[missed], high[missed] = (v[place[missed]] for v in values)
-        statistics[target] = ranked, low, high
+            values[:, missed] = _statistics(second, i, target.q)[1][:, place[missed]]
+        statistics[target] = ranked, values
     outputs = {}
     for i, output in enumerate(plan.outputs):
         if output.kind is Kind.WHOLE:
             target = target_of(output)
-            ranked, low, high = statistics[target]
+            ranked, (high, low) = statistics[target]
             dtype = plan.columns[target.column].dtype
             outputs[f"o{i}"] = interpolated(output, dtype, ranked.rows, low, high)
     return first.keys.assign(**outputs)
 
 
-def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Array, Array]:
-    """The order statistics of the groups whose brackets hold them; others have any value."""
-    ends = together.ends(target)
+def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Array]:
+    """The upper and lower order statistics of the groups whose brackets hold them, or any value."""
+    lows, highs = together.ends(target)
     ranked = _Ranked.of(together.counts(target), q)
-    settled = (ranked.rows > 0) & ~ranked.missed
-    among = [settled & (side == INSIDE) for side in ranked.sides]
-    values = [np.where(side == AT_HIGH, ends[1], ends[0]) for side in ranked.sides]
+    inside = (ranked.sides == INSIDE) & (ranked.rows > 0) & ~ranked.missed
+    values = np.where(ranked.sides == AT_HIGH, highs, lows)
     codes, kept = together.kept(target)
     counts = np.bincount(codes, minlength=len(ranked.rows))
-    ranks = [
-        np.where(some, rank - ranked.before, -1)
-        for rank, some in zip((ranked.lower, ranked.upper), among, strict=True)
-    ]
+    ranks = np.where(inside, ranked.ranks - ranked.before, -1)
     if compiled.should_run(len(codes)):
         compiled.select(kept, compiled.read_only(codes, np.int32), counts, ranks, values)
-        return ranked, values[0], values[1]
-    by_group = kept[compiled.order_within(codes, len(counts), kept)]
-    starts = np.cumsum(counts) - counts
-    for rank, some, value in zip(ranks, among, values, strict=True):
-        value[some] = by_group[(starts + rank)[some]]
-    return ranked, values[0], values[1]
+    else:
+        by_group = kept[compiled.order_within(codes, len(counts), kept)]
+        values[inside] = by_group[(np.cumsum(counts) - counts + ranks)[inside]]
+    return ranked, values
 
 
 def interpolated(output: Output, dtype: Any, rows: Array, low: Array, high: Array) -> Array:

@@ -66,7 +66,7 @@ class Reducer:
         _, fields = self._by_loops.setdefault((id(values), skipna), (values, {}))
         if field not in fields:
             _, expected = self._expected.get(id(values), (values, set()))
-            # what was asked for and could not be made is not tried again
+            # a field that could not be made is not tried again
             missing = {field} | (expected - fields.keys())
             if missing <= {"sum", "count"} and id(values) in self._summed:
                 columns = self._summed[id(values)]
@@ -271,7 +271,7 @@ def _exponents(bits: Array, by_loops: bool) -> tuple[int, int]:
 
 def _add_slices(codes: Array, bits: Array, acc: Array, low: int) -> None:
     place, slices = exact_sums.sliced(bits.view(np.float64), np)
-    # what has no slices, zeros and values that are not finite, may lie outside of the bins
+    # zeros and values that are not finite have no slices, and may lie outside of the bins
     some = slices[0] | slices[1] | slices[2] != 0
     at = codes[some].astype(np.int64) * acc.shape[1] + place[some] - low
     flat = acc.reshape(-1)

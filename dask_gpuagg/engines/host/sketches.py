@@ -141,7 +141,7 @@ def hashes_of(values: pd.Series) -> Hashes:
 
 
 def _hashes_of_integers(integers: npt.NDArray[Any]) -> Hashes:
-    """As floats, which other partitions may hold, where the integer is one."""
+    """Hashes of integers as floats, which other partitions may hold, where they are equal."""
     floats = integers.astype(np.float64)
     with np.errstate(invalid="ignore"):
         back = floats.astype(integers.dtype)
@@ -220,7 +220,7 @@ def _estimates(counted: Codes) -> npt.NDArray[np.int64]:
 
 
 def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of the part of the registers that are zero; a group without values is not asked for."""
+    """Ertl's sigma of the part of the registers that are zero, below 1."""
     x = np.where(x >= 1, 0.0, x)
     y, z = 1.0, x.copy()
     while True:
@@ -233,7 +233,7 @@ def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of the part of the registers whose rank is not the largest."""
+    """Ertl's tau of the part of the registers whose rank is not the largest."""
     x = np.where(x <= 0, 1.0, x)
     y, z = 1.0, 1 - x
     while True:

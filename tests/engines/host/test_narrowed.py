@@ -253,10 +253,10 @@ def test_order_statistics_of_many_small_groups_and_a_large_one(dtype: str):
     values = rng.integers(0, 50, len(codes)).astype(dtype)
     low = np.where(sizes > 0, (sizes - 1) // 2, -1)
     high = np.where(sizes > 1, sizes // 2, -1)
-    out = [np.full(len(sizes), 99, dtype) for _ in range(2)]
-    compiled.select(values, compiled.read_only(codes, np.int32), sizes, [low, high], out)
+    ranks, out = np.stack([high, low]), np.full((2, len(sizes)), 99, dtype)
+    compiled.select(values, compiled.read_only(codes, np.int32), sizes, ranks, out)
     runs = [np.sort(values[codes == g]) for g in range(len(sizes))]
-    for rank, found in zip([low, high], out, strict=True):
+    for rank, found in zip(ranks, out, strict=True):
         wanted = [run[k] if k >= 0 else 99 for run, k in zip(runs, rank, strict=True)]
         assert found.tolist() == [int(each) for each in wanted]
 
