@@ -17,7 +17,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.functions import read_function, refuse_several
+from dask_gpuagg.frontend.specification import read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from dask.utils import M
 
-from dask_gpuagg.frontend.functions import WithArguments, label_of, read_function
+from dask_gpuagg.frontend.specification import WithArguments, label_of, read_function
 from dask_gpuagg.plan import Unsupported
 
 
