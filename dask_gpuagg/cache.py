@@ -14,6 +14,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
+    """Decorator: call a function in every fork, where threads that held locks are not there."""
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=reset)
+    return reset
+
+
 class Cache(Generic[K, V]):
     """The values used last, by key.
 
@@ -155,10 +162,7 @@ class OfObjects(Generic[V]):
 _caches: weakref.WeakSet[Cache[Any, Any]] = weakref.WeakSet()
 
 
+@after_fork
 def _all_after_fork() -> None:
     for cache in list(_caches):
         cache._after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_all_after_fork)

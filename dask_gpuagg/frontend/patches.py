@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from dask_gpuagg.cache import after_fork
 from dask_gpuagg.reporting.events import is_dry_run
 from dask_gpuagg.settings import switch
 
@@ -22,14 +22,11 @@ Hook = tuple[type, str, Callable[..., Any]]
 lock = threading.RLock()
 
 
-def _after_fork() -> None:
-    """In the child: the thread that held the lock is not there."""
+@after_fork
+def _reset_lock() -> None:
     global lock
     lock = threading.RLock()
 
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
