@@ -11,7 +11,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import dask_gpuagg
 from dask_gpuagg.explain import explained_as_lowered
@@ -41,14 +41,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = _parser()
     first = given[0] if given else ""
     if first == "warm":  # it has a parser of its own
-        sys.exit(_warm(given[1:]))
+        from dask_gpuagg.cuda import warm
+
+        sys.exit(warm.main(given[1:]))
     if first in _COMMANDS:
         name, given = first, given[1:]
     elif first == "-m" or (first and not first.startswith("-") and _is_script(first)):
         name = "run"
     else:
         if first and not first.startswith("-"):
-            parser.give_up(_unknown(first))
+            near = difflib.get_close_matches(first, _SUMMARIES, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            commands = ", ".join(_SUMMARIES)
+            parser.give_up(f"{first!r} is neither a command ({commands}) nor a script.{hint}")
         parser.parse_args(given)
         parser.error(f"give a command ({', '.join(_SUMMARIES)}), a script, or -m and a module")
     add, run, summary = _COMMANDS[name]
@@ -79,12 +84,6 @@ def _is_script(word: str) -> bool:
     return Path(word).exists() or word.endswith(".py") or os.sep in word
 
 
-def _unknown(word: str) -> str:
-    near = difflib.get_close_matches(word, _SUMMARIES, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"{word!r} is neither a command ({', '.join(_SUMMARIES)}) nor a script.{hint}"
-
-
 # programs
 
 
@@ -112,10 +111,10 @@ def _run(command: Command, options: argparse.Namespace) -> int:
         with profile:
             return _program(command, options)
     finally:
-        _written(command, profile, options.profile)
+        _write(command, profile, options.profile)
 
 
-def _written(command: Command, profile: Any, file: str) -> None:
+def _write(command: Command, profile: dask_gpuagg.profile, file: str) -> None:
     if file == "-":
         print(profile, file=sys.stderr)
         return
@@ -152,7 +151,7 @@ def _program(command: Command, options: argparse.Namespace) -> int:
     if options.module:
         # as python -m does; the command's own folder is the first otherwise
         sys.path.insert(0, str(Path.cwd()))
-        if not _is_there(program[0]):
+        if not _has_module(program[0]):
             command.give_up(f"there is no module {program[0]}")
     elif not Path(program[0]).exists():
         command.give_up(f"there is no file {program[0]}")
@@ -167,9 +166,9 @@ def _program(command: Command, options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_there(module: str) -> bool:
+def _has_module(name: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(name) is not None
     except (ModuleNotFoundError, ValueError):  # of a parent that is missing, or a bad name
         return False
 
@@ -215,12 +214,6 @@ def _calibrate(command: Command, options: argparse.Namespace) -> int:
     from dask_gpuagg.engines.device.calibrate import calibrate
 
     return calibrate()
-
-
-def _warm(arguments: list[str]) -> int:
-    from dask_gpuagg.cuda import warm
-
-    return warm.main(arguments)
 
 
 _Adds = Callable[[Command], None]

@@ -85,6 +85,8 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         if expr._name in placement.stock_only:
             raise placement.stock_only[expr._name]
         query = _with_objects(logical.read(expr))
+        if query.frame.npartitions == 0:
+            raise Unsupported("the input has no partitions")
         decision = route(query, expr)
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
@@ -93,7 +95,7 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         if _is_shared(expr, root):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:
-            raise Unsupported("the input has no partitions")
+            raise Unsupported("no partitions are left of the input")
         planned = physical(query, decision)
         if planned.npartitions != decision.outputs:
             raise AssertionError(f"{planned.npartitions} outputs, {decision.outputs} announced")
