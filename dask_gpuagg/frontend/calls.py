@@ -37,11 +37,10 @@ from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
 
 # methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its medians are in no order, its metadata of distinct values loses the dtypes of several
-# keys, and labels that are text are lost with numeric_only
+# say so: its metadata of distinct values loses the dtypes of several keys, and labels that are text
+# are lost with numeric_only
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
     "mean": lambda groupby, arguments: False,
-    "median": lambda groupby, arguments: bool(groupby.sort),
     "unique": lambda groupby, arguments: len(groupby.by) > 1,
     "idxmin": lambda groupby, arguments: bool(arguments.get("numeric_only")),
     "idxmax": lambda groupby, arguments: bool(arguments.get("numeric_only")),
@@ -179,8 +178,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
         return original(self, *args, **kwargs)
-    # a median may leave its outputs open; Dask's default is one for each input partition
-    is_open = name == "median" and "split_out" not in kwargs and len(args) < 2
     stock: Any = None
     error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
     if self.observed or not device:
@@ -195,7 +192,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         bound = inspect.signature(original).bind(self, *args, **kwargs)
         bound.apply_defaults()
         arguments = {**bound.arguments, **bound.arguments.get("kwargs", {})}
-        is_ours = (device and (name in _METHODS_OF_OURS or is_open)) or (
+        is_ours = (device and name in _METHODS_OF_OURS) or (
             name in _HOST_METHODS and _HOST_METHODS[name](self, arguments)
         )
         if stock is not None and not is_ours:
@@ -204,7 +201,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             raise Unsupported(f"{name} with min_count", name)
         flags = {n: arguments.get(n) for n in ("split_every", "split_out", "shuffle_method")}
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
-        flags["split_out"] = None if is_open else flags["split_out"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))
         node = extended(self, spec, flags, stock)
