@@ -124,8 +124,8 @@ class Cache(Generic[K, V]):
     def _after_fork(self) -> None:
         """In the child: the threads that held the lock, or were making values, are not there."""
         self._lock = Lock()
-        made = [(key, future) for key, future in list(self._values.items()) if future.done()]
-        self._values = OrderedDict(made)
+        done = [(key, future) for key, future in list(self._values.items()) if future.done()]
+        self._values = OrderedDict(done)
 
 
 class OfObjects(Generic[V]):

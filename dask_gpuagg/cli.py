@@ -37,15 +37,15 @@ def main(arguments: list[str] | None = None) -> None:
         ``sys.argv[1:]`` by default. A script, or ``-m`` and a module, in the place of a command are
         run.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
-    first = given[0] if given else ""
+    first = words[0] if words else ""
     if first == "warm":  # it has a parser of its own
         from dask_gpuagg.cuda import warm
 
-        sys.exit(warm.main(given[1:]))
+        sys.exit(warm.main(words[1:]))
     if first in _COMMANDS:
-        name, given = first, given[1:]
+        name, words = first, words[1:]
     elif first == "-m" or (first and not first.startswith("-") and _is_script(first)):
         name = "run"
     else:
@@ -54,12 +54,12 @@ def main(arguments: list[str] | None = None) -> None:
             hint = f" Did you mean {near[0]}?" if near else ""
             commands = ", ".join(_SUMMARIES)
             parser.give_up(f"{first!r} is neither a command ({commands}) nor a script.{hint}")
-        parser.parse_args(given)
+        parser.parse_args(words)
         parser.error(f"give a command ({', '.join(_SUMMARIES)}), a script, or -m and a module")
     add, run, summary = _COMMANDS[name]
     command = Command(prog=f"{PROG} {name}", description=summary)
     add(command)
-    status = run(command, command.parse_args(given))
+    status = run(command, command.parse_args(words))
     if status:
         sys.exit(status)
 

@@ -51,8 +51,8 @@ class Report(NamedTuple):
     @property
     def checks(self) -> list[tuple[str, Check]]:
         """All checks, each with its place."""
-        found = [(place, check) for place, checks in self.places.items() for check in checks]
-        return found + [("the cluster", check) for check in self.cluster]
+        places = {**self.places, "the cluster": self.cluster}
+        return [(place, check) for place, checks in places.items() for check in checks]
 
     @property
     def healthy(self) -> bool:
@@ -162,10 +162,10 @@ def _dask() -> Iterable[Check]:
 
 def _libraries() -> Iterable[Check]:
     for name in _NEEDED:
-        found = _version(name)
-        advice = "" if found or name == "distributed" else f"install {name}"
+        version = _version(name)
+        advice = "" if version or name == "distributed" else f"install {name}"
         missing = NONE if name == "distributed" else PROBLEM
-        yield Check(name, OK if found else missing, found or "not installed", advice)
+        yield Check(name, OK if version else missing, version or "not installed", advice)
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
         yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
@@ -185,7 +185,7 @@ def _configuration() -> Iterable[Check]:
 
 
 def _gpu() -> Iterable[Check]:
-    rapids = {name: found for name in _RAPIDS if (found := _version(name, "-cu"))}
+    rapids = {name: version for name in _RAPIDS if (version := _version(name, "-cu"))}
     reason = driver.unavailable()
     if reason is not None and not rapids:
         yield Check("GPU", NONE, f"{reason}; pandas collections run on the CPU")
@@ -277,9 +277,9 @@ def _ucx() -> Iterable[Check]:
 def _version(name: str, infix: str = "") -> str:
     """The version of a package; those for CUDA have its version behind their names."""
     suffixes = ("12", "13", "12x", "13x") if infix else ()
-    for each in (name, *(f"{name}{infix}{suffix}" for suffix in suffixes)):
+    for package in (name, *(f"{name}{infix}{suffix}" for suffix in suffixes)):
         try:
-            return metadata.version(each)
+            return metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return ""

@@ -121,7 +121,7 @@ def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
     """
     frame = _lower_completely(query.frame, lowered)
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
-    if frame is query.frame and all(b is given for b, given in zip(by, query.by, strict=True)):
+    if frame is query.frame and all(new is old for new, old in zip(by, query.by, strict=True)):
         return query  # with the chunks that it knows
     return replace(query, frame=frame, by=by)
 

@@ -171,7 +171,7 @@ BOTH: dict[str, Callable[[Any], Any]] = {
     "several outputs": lambda g: g.agg({"x": ["median", "sum"]}, split_out=2),
     "named": lambda g: g.agg(a=("x", "median")),
     "several of one column": lambda g: g.x.agg(["median", "sum"]),
-    "method": lambda g: g.x.median(),
+    "method": lambda g: g[["k"]].idxmin(numeric_only=True),
     "an argument": lambda g: g.x.agg("sum", min_count=1),
 }
 
