@@ -1,4 +1,4 @@
-"""What a process remembers: bounded, shared by threads, usable after a fork."""
+"""Caches of a process: bounded, shared by threads, usable after a fork."""
 
 from __future__ import annotations
 
@@ -129,34 +129,34 @@ class Cache(Generic[K, V]):
 
 
 class OfObjects(Generic[V]):
-    """What was made of the objects used last, found again by the objects themselves.
+    """Values of the objects used last, looked up by identity.
 
-    Objects that are equal are others: comparing them may take longer than making the value. They
-    live as long as they are known.
+    Comparing equal objects may take longer than making the value. Objects live as long as their
+    values are here.
 
     Parameters
     ----------
     limit : int
-        How many values are kept; the one that was made first is dropped first.
+        How many values there are at most; the oldest is dropped first.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         # replaced as a whole, so that readers need no lock
-        self._made: tuple[tuple[Any, V], ...] = ()
+        self._entries: tuple[tuple[Any, V], ...] = ()
 
-    def of(self, of: Any, make: Callable[[], V]) -> V:
+    def of(self, key: Any, make: Callable[[], V]) -> V:
         """The value of an object, made where there is none; threads may make it twice."""
-        for known, value in self._made:
-            if known is of:
+        for other, value in self._entries:
+            if other is key:
                 return value
         value = make()
-        self._made = (*self._made, (of, value))[-self._limit :]
+        self._entries = (*self._entries, (key, value))[-self._limit :]
         return value
 
     def clear(self) -> None:
         """Forget everything."""
-        self._made = ()
+        self._entries = ()
 
 
 _caches: weakref.WeakSet[Cache[Any, Any]] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""What this machine and the workers of a cluster have of what the plugin needs: ``doctor``."""
+"""``doctor``: checks of this machine and of the workers of a cluster, with advice."""
 
 from __future__ import annotations
 

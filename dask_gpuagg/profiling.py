@@ -1,4 +1,4 @@
-"""What ran: the latest runs, a profile of some lines, and the fallbacks of a session."""
+"""The latest runs, a profile of some lines, and the fallbacks of a session."""
 
 from __future__ import annotations
 

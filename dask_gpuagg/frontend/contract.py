@@ -1,4 +1,4 @@
-"""What this package expects of Dask's internals, checked before they are wrapped."""
+"""Expectations of Dask's internals, checked before they are wrapped."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def add_kernel(event: Kernel) -> None:
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
         estimate = run.decision.estimate
         counts = _activity[what[1:]]
-        # where nothing was expected, what was found counts on both sides
+        # groups that were not estimated count on both sides
         counts[4] += run.groups if estimate is None else estimate.groups
         counts[5] += run.spilled
 
@@ -278,7 +278,7 @@ def measured() -> Measured:
 
 
 def since(before: Measured | None, now: Measured) -> dict[What, Total]:
-    """The totals of what ran between two readings."""
+    """The totals between two readings."""
     totals: dict[What, Total] = {}
     for what, total in now.totals.items():
         earlier = before.totals.get(what) if before is not None else None

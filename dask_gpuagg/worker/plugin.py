@@ -21,7 +21,7 @@ from dask_gpuagg.engines.device.memory import resources, spill_manager
 from dask_gpuagg.settings import check, settings
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
 
-# What libcudf reads with its first file: how many threads copy files to the device.
+# libcudf reads it with its first file: how many threads copy files to the device
 _FILE_THREADS = "KVIKIO_NTHREADS"
 _LIBCUDFS_OWN, _MOST_FILE_THREADS = 4, 16
 
