@@ -217,15 +217,16 @@ def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[
 
     Reports, as ``reporting.runs.activity`` gives them, and rates are by worker.
     """
+    seconds: Counter[tuple[str, str, str]] = Counter()
+    for name, report in reports.items():
+        for step, engine, kernel, _, taken, *_ in report["steps"]:
+            if not kernel:
+                seconds[name, step, engine] += taken
     names = sorted(reports)
     data: dict[str, list[Any]] = {"worker": names, "rate": [rates.get(n, 0.0) for n in names]}
     for engine in _ENGINES:
         for step in STEPS:
-            data[f"{step} {engine}"] = [
-                sum(s for was, of, kernel, _, s, *_ in reports[name]["steps"]
-                    if (was, of, kernel) == (step, engine, ""))
-                for name in names
-            ]  # fmt: skip
+            data[f"{step} {engine}"] = [seconds[name, step, engine] for name in names]
     return data
 
 

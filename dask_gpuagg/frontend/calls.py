@@ -25,7 +25,6 @@ from dask_gpuagg.frontend.metadata import NoResult
 from dask_gpuagg.frontend.patches import install_late
 from dask_gpuagg.frontend.specification import (
     needs_extension,
-    on_device,
     on_own_labels,
     read_method,
     read_specification,
@@ -136,7 +135,7 @@ def aggregate_cudf(
         with contextlib.suppress(Exception):  # it may still be ours
             stock = original(self, arg, **kwargs)
     try:
-        spec = on_device(read_specification(self, _as_list(arg), functions))
+        spec = read_specification(self, _as_list(arg), functions)
         node = extended(self, spec, flags, stock)
         logical.read(node)
         return new_collection(node)

@@ -163,23 +163,17 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
             guards.append(Guard(output, position, rows=position + 1))
         else:
             guards.append(Guard(output, position, least))
+    if engine_name(groupby.obj._meta) == DEVICE:
+        if not requested:
+            raise Unsupported("no aggregation was asked for")
+        if len({request.label for request in requested}) < len(requested):
+            raise Unsupported("cuDF has no two columns of one label")
+        requested = list(map(exact_of, requested))
     return Specification(tuple(requested), tuple(guards), tuple(counted), scalar, levels)
 
 
-def on_device(spec: Specification) -> Specification:
-    """The specification with exact aggregations for approximate ones, as the device engine has it.
-
-    Raises ``Unsupported`` for what cuDF has no frame for.
-    """
-    if not spec.requested:
-        raise Unsupported("no aggregation was asked for")
-    if len({request.label for request in spec.requested}) < len(spec.requested):
-        raise Unsupported("cuDF has no two columns of one label")
-    return replace(spec, requested=tuple(map(exact_of, spec.requested)))
-
-
 def exact_of(request: Requested) -> Requested:
-    """The exact aggregation for an approximate one."""
+    """The exact aggregation for an approximate one, which the device engine does not make."""
     record = REGISTRY.get(request.aggregation)
     exact = record.exact if record is not None else ""
     return replace(request, aggregation=exact) if exact else request
