@@ -153,8 +153,8 @@ def bucket_of(
     """
     series = [pd.Series(key) for key in keys]
     plain = isinstance(series[0].dtype, np.dtype) and series[0].dtype.kind in "iu"
-    numbers = len(keys) == 1 and plain and dtype_class(dtypes[0]) in NUMERIC
-    if numbers and not second and compiled.should_run(len(series[0])):
+    one_number = len(keys) == 1 and plain and dtype_class(dtypes[0]) in NUMERIC
+    if one_number and not second and compiled.should_run(len(series[0])):
         bits = compiled.read_only(series[0].to_numpy(np.float64).view(np.uint64), np.uint64)
         places = np.empty(len(bits), np.int64)
         loops = compiled.import_loops()

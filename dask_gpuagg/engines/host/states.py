@@ -302,7 +302,9 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     # Welford's, here and in pandas, so a constant gives exactly 0
     m2 = reducer.by_loops(floats, "m2")
     if m2 is None:
-        floats = _float_series(values)
+        # pandas casts integers itself, all columns at once, and would reduce float32 in float32
+        integers = isinstance(values.dtype, np.dtype) and values.dtype.kind in "iu"
+        floats = values if integers else _float_series(values)
         m2 = reducer.by_pandas("var", floats, ddof=0) * n
     # a NaN that is a value, and not a null, makes the whole group NaN
     m2 = np.where(np.isnan(mean), np.nan, m2)

@@ -272,6 +272,18 @@ class TestReducer:
         assert [len(call.args[0]) for call in reduce.call_args_list] == [3, 1]
         assert sums == [[2.0 + i, 0, 4] for i in range(3)] + [[6, 0, 4]]
 
+    def test_the_spread_of_integers_is_reduced_together(self):
+        columns = [pd.Series([1, 2, 3, i]) for i in range(3)]
+        reducer = Reducer(self.codes, 3)
+        for column in columns:
+            reducer.expect("moments", column)
+        with mock.patch.object(reducer, "_reduce_batch", wraps=reducer._reduce_batch) as reduce:
+            moments = [update(reducer, "moments", [c], c.index) for c in columns]
+        assert [call.args[1] for call in reduce.call_args_list] == ["sum", "var"]
+        alone = [update(Reducer(self.codes, 3), "moments", [c], c.index) for c in columns]
+        for got, expected in zip(moments, alone, strict=True):
+            np.testing.assert_array_equal(got["m2"], expected["m2"])
+
     def test_the_values_of_a_batch_are_bounded(self, monkeypatch):
         columns = [pd.Series([1.0, 2.0, 3.0, i]) for i in range(20)]
         for most, sizes in ((8, [2] * 10), (27, [6, 6, 6, 2]), (1, [1] * 20), (1000, [20])):
