@@ -45,7 +45,7 @@ def data(rows: int, groups: int, seed: int = 1) -> Any:
 def encoded_arm(key: Any, make: Callable[[Any], Any], how: str = "auto") -> Callable[..., Any]:
     """Ours from the key column on: codes, then what ``make`` makes of the rows."""
     from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.whole_groups import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     def run(stopwatch: Any = None) -> Any:
         aggregator = Aggregator([key], False)
@@ -101,7 +101,7 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
     """The calls to compare, ours and cuDF's first."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.device.layout import gather
+    from dask_gpuagg.engines.device.columns import gather_columns
 
     k, v, i = (frame[c].to_pylibcudf()[0] for c in "kvi")
 
@@ -142,7 +142,7 @@ def arms(frame: Any, query: str) -> dict[str, Callable[..., Any]]:
     ascending = [plc.types.Order.ASCENDING]
     after = [plc.types.NullOrder.AFTER]
     order = plc.sorting.stable_sorted_order(plc.Table([k]), ascending, after)
-    (in_order,) = gather([k], order)
+    (in_order,) = gather_columns([k], order)
     return {
         "ours": sum_arm(in_order, v, "auto"),
         "cudf": cudf_arm(v, agg.sum(), in_order),

@@ -13,7 +13,7 @@ from pylibcudf.types import TypeId
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.runtime.driver import bindings, checked
-from dask_gpuagg.engines.device.layout import CTYPES, masked
+from dask_gpuagg.engines.device.columns import CTYPES, masked
 
 # Addresses of the device, and bytes at each, to one array.
 Places = Sequence[tuple[int, int]]

@@ -21,20 +21,25 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
 from dask_gpuagg.cuda.runtime.driver import current_device, use_device
-from dask_gpuagg.engines.device.columns import Bare, column_at, like, names_of, table, view_at
-from dask_gpuagg.engines.device.exact import alike
-from dask_gpuagg.engines.device.exchange import divided, ordered
-from dask_gpuagg.engines.device.layout import BOOL8, INT64
-from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
-from dask_gpuagg.engines.device.operations import (
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    INT64,
+    Bare,
     binary,
+    column_at,
     keep_where,
+    like,
+    names_of,
     nans_to_nulls,
     reinterpreted,
     scalar,
+    table,
+    view_at,
 )
+from dask_gpuagg.engines.device.digits import alike
+from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.passes import merged, states_of_rows
-from dask_gpuagg.engines.device.stacking import bytes_of, stack
+from dask_gpuagg.engines.device.tables import bytes_of, hash_partitioned, ordered, stack
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming.batches import Batch, Sizes
@@ -147,7 +152,7 @@ class Gpu:
                 return self.divided(grouped(keys, values), plan, parts)
             rows = table({f"c{i}": column for i, column in enumerate((*keys, *values))})
             del keys, values
-            pieces = divided(rows, len(plan.keys), parts)
+            pieces = hash_partitioned(rows, len(plan.keys), parts)
             wait_for(self._handle, stream)
             del rows
             buffers.clear()
@@ -169,7 +174,7 @@ class Gpu:
 
     def divided(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
         """A table divided by key hash, as ``partial`` does: slices of one."""
-        return divided(groups, len(plan.keys), parts)
+        return hash_partitioned(groups, len(plan.keys), parts)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""

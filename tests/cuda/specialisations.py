@@ -1,6 +1,6 @@
 """The specialisations that the tests compile, by name: one table for all of them.
 
-Outputs are written as ``engines/device/asked.py`` writes them. ``COVERING`` names those
+Outputs are written as ``engines/device/aggregator.py`` writes them. ``COVERING`` names those
 that are compiled as for users; the others differ in types alone, and are compiled less optimised.
 """
 

@@ -160,8 +160,7 @@ def test_days() -> None:
 def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.columns import view
-    from dask_gpuagg.engines.device.pieces import Pieces
+    from dask_gpuagg.engines.device.columns import Pieces, view
 
     parts = frames(keys, nulls)
     whole = cudf.concat(parts, ignore_index=True)

@@ -1,31 +1,438 @@
-"""A pass of the kernels over libcudf's columns: views in, columns out, no copies."""
+"""A pass of the kernels: what is asked of columns, and who makes it, the kernels or libcudf."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pylibcudf as plc
-from pylibcudf.types import DataType
+from pylibcudf.types import DataType, TypeId
+from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.aggregate import Aggregated, Run
+from dask_gpuagg.cuda.aggregate import (
+    Aggregated,
+    NeedsWholeColumns,
+    Part,
+    Run,
+    aggregate,
+)
+from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelOutput
+from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.engines.device.asked import Asked
-from dask_gpuagg.engines.device.calls import How, Served, grouped
-from dask_gpuagg.engines.device.layout import (
+from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    CTYPES,
+    FLOAT64,
+    FLOATS,
     INT32,
-    column_of,
-    gather,
+    INT64,
+    Pieces,
+    UnsupportedType,
+    ctype_of,
+    gather_columns,
+    identity,
+    kernel_column,
     key_part,
+    masked,
+    reinterpreted,
     sorted_order,
     value_part,
+    view_of,
+    whole,
+    wide,
 )
-from dask_gpuagg.engines.device.operations import reinterpreted
-from dask_gpuagg.engines.device.pieces import whole
+from dask_gpuagg.settings import task_settings
+
+
+class Asked:
+    """Collects outputs, and the states and inputs that they are made of.
+
+    Inputs are read once and states kept once, however many outputs need them.
+
+    Attributes
+    ----------
+    nulls : bool
+        Whether outputs are made as if every column had nulls, because one has some: which one it
+        is makes no other kernels then.
+    """
+
+    def __init__(self) -> None:
+        self.nulls = False
+        # each with whether only its validity is read
+        self._inputs: list[tuple[plc.Column, bool]] = []
+        # where they are, by the columns themselves and by the memory that they are views of
+        self._places: dict[tuple[Any, bool], int] = {}
+        self._states: list[KernelState] = []
+        self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
+
+    @property
+    def outputs(self) -> int:
+        """How many columns are made beside the keys."""
+        return len(self._outputs)
+
+    # ---- inputs and states -------------------------------------------------------------------
+
+    def _input(self, column: plc.Column, present: bool = False) -> int:
+        # the inputs keep their columns alive, so no other column gets the identity of one
+        place = self._places.get((id(column), present))
+        if place is not None:
+            return place
+        memory = identity(column)
+        place = self._places.get((memory, present), len(self._inputs))
+        if place == len(self._inputs):
+            if not present:
+                ctype_of(column)
+            self._inputs.append((column, present))
+            self._places[memory, present] = self._places[id(column), present] = place
+        return place
+
+    def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
+        return self._kept(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
+
+    def _of_present(self, policy: str, column: plc.Column) -> int:
+        """A state that does not look at the values, whatever their type."""
+        if column.type().id() in CTYPES:
+            # read all the same: another state may need the values, and inputs are not read twice
+            return self._state(policy, column)
+        wanted = identity(column)
+        known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
+        return self._kept(KernelState(policy, (known[0] if known else self._input(column, True),)))
+
+    def _kept(self, state: KernelState) -> int:
+        if state not in self._states:
+            self._states.append(state)
+        return self._states.index(state)
+
+    def _masked(self, column: plc.Column) -> bool:
+        """Whether groups may have no values."""
+        return self.nulls or masked(column)
+
+    def _flag(self, column: plc.Column) -> str:
+        """The same, as C++ says it."""
+        return str(self._masked(column)).lower()
+
+    def _counted(self, column: plc.Column) -> int:
+        return self._of_present("Count", column) if self._masked(column) else self._state("Size")
+
+    def _add(
+        self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
+    ) -> None:
+        self._outputs.append((KernelOutput(code, ctype, nullable), dtype, of))
+
+    # ---- outputs -----------------------------------------------------------------------------
+
+    def size(self) -> None:
+        """Rows of each group, int64."""
+        self._add(f"Field<{self._state('Size')}, i64>", "i64", INT64, False)
+
+    def count(self, column: plc.Column) -> None:
+        """Values of each group that are not null, int64."""
+        self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
+
+    def sum(self, column: plc.Column) -> None:
+        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
+
+        As in cuDF, null for groups without values.
+        """
+        ctype, dtype = ctype_of(column), column.type()
+        if ctype == "i128":
+            self.wide_sum(column)
+        elif ctype in FLOATS:
+            self.float_sum(column)
+        else:
+            self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
+
+    def total(self, column: plc.Column) -> None:
+        """Sums of integers of partials that are never null, as counts are."""
+        policy, types = "IntegerSum", wide(ctype_of(column), column.type())
+        self._add_reduced(policy, "Field", *types, column, masked(column))
+
+    def wide_sum(self, column: plc.Column) -> None:
+        """Sums of a decimal as decimal128; null for groups without values."""
+        dtype = DataType(TypeId.DECIMAL128, column.type().scale())
+        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
+
+    def float_sum(self, column: plc.Column) -> None:
+        """Sums in float64 whatever the column is; null for groups without values."""
+        self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+
+    def exact_sum(self, column: plc.Column) -> None:
+        """Five outputs, int64: which bins of a sum are used, and the bins; see ``exact.py``."""
+        state = self._state("ExactSum", column)
+        self._add(f"ExactUsed<{state}>", "i64", INT64, False)
+        for k in range(EXACT_BINS):
+            self._add(f"ExactBin<{state}, {k}>", "i64", INT64, False)
+
+    def exact_total(self, column: plc.Column) -> None:
+        """Sums of numbers without rounding, rounded once; null for groups without values."""
+        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
+        code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
+        self._add(code, "f64", FLOAT64, self._masked(column))
+
+    def exact_total_mean(self, column: plc.Column) -> None:
+        """Means of such sums."""
+        states = f"{self._state('ExactSum', column)}, {self._counted(column)}"
+        self._add(
+            f"ExactMean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column)
+        )
+
+    def exact_loss(self, column: plc.Column) -> None:
+        """More than ``centred.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
+        self._add(f"ExactLoss<{self._state('ExactSum', column)}>", "f64", FLOAT64, False)
+
+    def prod(self, column: plc.Column) -> None:
+        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("products of decimal128")
+        if ctype in FLOATS:
+            self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
+        else:
+            self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
+
+    def _add_reduced(
+        self,
+        policy: str,
+        output: str,
+        made: str,
+        dtype: DataType,
+        column: plc.Column,
+        nullable: bool | None = None,
+    ) -> None:
+        nullable = self._masked(column) if nullable is None else nullable
+        state = self._state(policy, column)
+        types = [str(state)] if output == "WideField" else [str(state), made]
+        if nullable:
+            output, types = f"{output}Of", [*types, str(self._of_present("Count", column))]
+        self._add(f"{output}<{', '.join(types)}>", made, dtype, nullable)
+
+    def min(self, column: plc.Column) -> None:
+        """Smallest values, NaN only where there is nothing else; null for groups without any."""
+        self._extreme("Min", column)
+
+    def max(self, column: plc.Column) -> None:
+        """Largest values; see ``min``."""
+        self._extreme("Max", column)
+
+    def _extreme(self, policy: str, column: plc.Column) -> None:
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("extremes of decimal128")
+        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
+        state = self._state(policy, column, ctype=ctype)
+        code = f"Extreme<{state}, {ctype}, {count}>"
+        self._add(code, ctype, column.type(), self._masked(column))
+
+    def any(self, column: plc.Column) -> None:
+        """Whether any value is true; of none: false."""
+        self._add(f"Field<{self._state('Any', column)}, u8>", "u8", BOOL8, False)
+
+    def all(self, column: plc.Column) -> None:
+        """Whether all values are true; of none: true."""
+        self._add(f"Field<{self._state('All', column)}, u8>", "u8", BOOL8, False)
+
+    def first(self, column: plc.Column) -> None:
+        """First values that are not null, of any type that can be gathered."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False, column)
+
+    def last(self, column: plc.Column) -> None:
+        """Last values that are not null."""
+        code = f"RowNumber<{self._of_present('LastRow', column)}, true>"
+        self._add(code, "i32", INT32, False, column)
+
+    def first_row(self, column: plc.Column) -> None:
+        """Number of the first row of each group whose value is not null, int32."""
+        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
+        self._add(code, "i32", INT32, False)
+
+    def mean(self, column: plc.Column) -> None:
+        """Means in float64, null for groups without values."""
+        states = f"{self._state('FloatSum', column)}, {self._counted(column)}"
+        self._add(f"Mean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column))
+
+    def exact_mean(self, column: plc.Column) -> None:
+        """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
+        ctype = ctype_of(column)
+        states = f"{self._state('WideSum', column)}, {self._counted(column)}"
+        code = f"WideMean<{states}, {ctype}, {self._flag(column)}>"
+        self._add(code, ctype, column.type(), self._masked(column))
+
+    def limbs(self, column: plc.Column) -> None:
+        """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
+        state = self._state("WideSum", column)
+        self._add(f"WideUpper<{state}>", "i64", INT64, False)
+        self._add(f"WideLower<{state}>", "i64", INT64, False)
+
+    def spread(self, column: plc.Column, ddof: int, power: int) -> None:
+        """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
+        code = f"Spread<{self._state('Moments', column)}, {operator.index(ddof)}, {power}>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means from the sums and counts of partials."""
+        total = self._state("FloatSum", sums)
+        code = f"Mean<{total}, {self._state('IntegerSum', counts)}, true>"
+        self._add(code, "f64", FLOAT64, True)
+
+    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means of decimals, in the type of the sums and rounded towards zero."""
+        ctype = ctype_of(sums)
+        count = self._state("IntegerSum", counts)
+        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}, true>"
+        self._add(code, ctype, sums.type(), True)
+
+    def merged_limb_mean(
+        self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
+    ) -> None:
+        """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
+        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
+        code = f"LimbMean<{', '.join(states)}, i64>"
+        self._add(code, "i64", dtype, True)
+
+    def merged_spread(
+        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
+    ) -> None:
+        """Variance and its relatives (see ``spread``) from the moments of partials."""
+        code = (
+            f"Spread<{self._state('MergedMoments', n, mean, m2)}, {operator.index(ddof)}, {power}>"
+        )
+        self._add(code, "f64", FLOAT64, True)
+
+    def moments(self, column: plc.Column) -> None:
+        """Three outputs: count, mean, centred second moment."""
+        self._moments(self._state("Moments", column))
+
+    def merged_moments(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """Three outputs from the same three of partials."""
+        self._moments(self._state("MergedMoments", n, mean, m2))
+
+    def _moments(self, state: int) -> None:
+        self._add(f"MomentRows<{state}>", "i64", INT64, False)
+        self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
+        self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+
+    def loss(self, column: plc.Column) -> None:
+        """How many times larger the rounding errors of ``moments`` or ``spread`` are, float64."""
+        self._add(f"MomentLoss<{self._state('Moments', column)}>", "f64", FLOAT64, False)
+
+    def merged_loss(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
+        """The same of ``merged_moments`` or ``merged_spread``."""
+        state = self._state("MergedMoments", n, mean, m2)
+        self._add(f"MomentLoss<{state}>", "f64", FLOAT64, False)
+
+
+# Rows from which on kernels take less time to compile than libcudf takes to sort and join.
+_SORTED_AT_MOST = 20_000_000
+
+
+def waits() -> bool:
+    """Whether the running task waits for kernels that have to be compiled."""
+    return task_settings().compile == "wait"
+
+
+class How(NamedTuple):
+    """What a pass asks for beside its outputs; see ``cuda.aggregate.aggregate``."""
+
+    forced: str = "auto"
+    stopwatch: Stopwatch | None = None
+    encoded: bool = False
+    about: tuple[str, ...] = ()
+    least: int = 0
+    meanwhile: Callable[[], None] | None = None
+
+
+class Served(NamedTuple):
+    """What libcudf made: key columns, outputs as plain numbers, and the report."""
+
+    keys: list[plc.Column]
+    outputs: list[plc.Column]
+    run: Run
+
+
+def grouped(
+    query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How
+) -> Aggregated | Served:
+    """Group rows and reduce every group.
+
+    Parameters
+    ----------
+    query : Query
+    keys, inputs : sequence of pylibcudf.Column or Pieces
+        As the query describes them.
+    how : How
+
+    Returns
+    -------
+    Aggregated or Served
+
+    Notes
+    -----
+    Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
+    libcudf meanwhile. Its rows are too many for that where it would sort them, or where device
+    memory does not suffice for it: then the compiler is waited for.
+    """
+    measured = how.forced != "auto" or how.stopwatch is not None
+    compiling, why = False, ""
+    try:
+        with waiting(measured or waits()):
+            return _by_kernels(query, keys, inputs, how)
+    except KernelsCompiling as error:
+        compiling, why = True, str(error)
+    except KernelsUnavailable as error:
+        why = libcudf.cause_of(error)
+    # outside of the handlers, in which the error keeps the attempt's allocations alive
+    if compiling:
+        if keys[0].size() <= _SORTED_AT_MOST or libcudf.hashes(query):
+            served = _meanwhile(query, keys, inputs, why)
+            if served is not None:
+                return served
+        try:
+            return _by_kernels(query, keys, inputs, how)
+        except KernelsUnavailable as error:
+            why = libcudf.cause_of(error)
+    return _served(query, keys, inputs, why)
+
+
+def _meanwhile(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served | None:
+    """What libcudf makes while kernels compile; None where device memory does not suffice."""
+    compile_ahead(query, keys[0].size())
+    try:
+        served = _served(query, keys, inputs, why)
+    except MemoryError:
+        for column in (*keys, *inputs):
+            if isinstance(column, Pieces):
+                column.forget()
+        return None
+    compile_ahead(query, keys[0].size(), served.run.groups)
+    return served
+
+
+def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:
+    together = [whole(c) for c in keys], [whole(c) for c in inputs]
+    return Served(*libcudf.aggregate(query, *together, why))
+
+
+def _by_kernels(query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How) -> Aggregated:
+    pieces = [c.columns if isinstance(c, Pieces) else (c,) for c in (*keys, *inputs)]
+    parts = []
+    for own in zip(*pieces, strict=True):
+        views = list(map(view_of, own))
+        parts.append(Part(views[: len(keys)], views[len(keys) :], own[0].size()))
+    try:
+        return aggregate(query, parts, _get_stream(), *how)
+    except NeedsWholeColumns:
+        if len(parts) == 1:
+            raise
+    return _by_kernels(query, [whole(c) for c in keys], [whole(c) for c in inputs], how)
+
 
 # An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
@@ -166,27 +573,29 @@ class Aggregator(Asked):
         else:
             keys = self._key_columns(made, run.groups)
             pairs = zip(places, self._outputs, strict=True)
-            plain = [column_of(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs]
+            plain = [
+                kernel_column(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs
+            ]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)
-            outputs.append(output if of is None else gather([whole(of)], output)[0])
+            outputs.append(output if of is None else gather_columns([whole(of)], output)[0])
         if self._encoded and isinstance(made, Aggregated):
             # codes that the pass made already follow the order of the keys
             order = sorted_order(keys) if self._in_order and made.codes is None else None
             codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
             self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
             if order is not None:
-                keys, outputs = gather(keys, order), gather(outputs, order)
+                keys, outputs = gather_columns(keys, order), gather_columns(outputs, order)
         return keys, outputs, run
 
     def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
         if made.gathered:
-            rows = column_of(made.keys[0], INT32, groups)
-            return gather(list(map(whole, self.keys)), rows, all_there=True)
+            rows = kernel_column(made.keys[0], INT32, groups)
+            return gather_columns(list(map(whole, self.keys)), rows, all_there=True)
         # what was compiled for nulls makes a mask for every column
         pairs = [
             (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
             for m, k in zip(made.keys, self.keys, strict=True)
         ]
-        return [column_of(m, dtype, groups) for m, dtype in pairs]
+        return [kernel_column(m, dtype, groups) for m, dtype in pairs]

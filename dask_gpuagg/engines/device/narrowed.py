@@ -23,13 +23,26 @@ from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.background import waiting
-from dask_gpuagg.engines.device import layout
-from dask_gpuagg.engines.device.columns import column_of, like, plain, table, view
-from dask_gpuagg.engines.device.groups import Numbering, counts_of, matches
-from dask_gpuagg.engines.device.outputs import numbered
-from dask_gpuagg.engines.device.passes import keys_of
-from dask_gpuagg.engines.device.stacking import aligned, cast, stack
-from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
+from dask_gpuagg.engines.device.columns import (
+    FLOAT64,
+    column_of,
+    gather_columns,
+    keys_of,
+    like,
+    plain,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device.groups import (
+    Numbering,
+    can_sort,
+    column_struct,
+    counts_of,
+    matches,
+    sortable,
+)
+from dask_gpuagg.engines.device.library import numbered
+from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
 
@@ -88,7 +101,7 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
         if rows not in places:
             places[rows] = _places(rows, stride)
         columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
-        sampled.append(layout.gather(list(map(view, columns)), places[rows]))
+        sampled.append(gather_columns(list(map(view, columns)), places[rows]))
     made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
     pairs = zip(names, made, first, strict=True)
     return table({name: like(column, known.dtype) for name, column, known in pairs})
@@ -273,7 +286,7 @@ def picked(
             one = found[target_of(output)]
             data, mask, nulls = one.selector.made(interpolation_of(output))
             size = len(together.groups)
-            column = plc.Column(layout.FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
+            column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
             outputs[f"o{i}"] = plain(column)
     return table(keys | outputs)
 

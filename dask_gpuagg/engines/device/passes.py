@@ -7,30 +7,182 @@ from functools import cache
 from typing import Any
 
 import pylibcudf as plc
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import DataType, TypeId
 
-from dask_gpuagg.engines.device import exact, library_states
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.columns import column_at, is_own, names_of, view, view_at
-from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.moments import (
+from dask_gpuagg.engines.device.columns import column_at, is_own, keys_of, view, view_at
+from dask_gpuagg.engines.device.digits import (
+    add_exact_sum,
     is_lost,
     loss_label,
     losses_of,
+    merge_exact_sum,
     repaired_partials,
     repaired_rows,
+    settled_partials,
+    settled_rows,
+    with_sums,
     without_losses,
 )
-from dask_gpuagg.engines.device.states import (
-    finish,
-    is_binned,
-    is_watched,
-    keeps_values,
-    merge,
-    update,
-)
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
+from dask_gpuagg.engines.device.library import state_of_partials, state_of_rows
 from dask_gpuagg.engines.device.support import in_kernels
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
+
+# Fields of partials that are integers of every group; those that merge by themselves are summed.
+NEVER_NULL = ("n", "hi", "lo")
+_DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
+
+
+def keeps_values(name: str) -> bool:
+    """Whether a state or an aggregation is one of the values, in their own dtype."""
+    return name in REGISTRY and REGISTRY[name].result == "same"
+
+
+def _numbers(column: plc.Column) -> plc.Column:
+    """Decimals in float64, as moments are made of them; all else as it is."""
+    if column.type().id() not in _DECIMALS:
+        return column
+    return plc.unary.cast(column, DataType(TypeId.FLOAT64))
+
+
+def _truths(column: plc.Column) -> plc.Column:
+    """Which strings are not empty; all else as it is."""
+    if column.type().id() is not TypeId.STRING:
+        return column
+    return plc.binaryop.binary_operation(
+        plc.strings.attributes.count_bytes(column),
+        plc.Scalar.from_py(0, DataType(TypeId.INT32)),
+        plc.binaryop.BinaryOperator.GREATER,
+        DataType(TypeId.BOOL8),
+    )
+
+
+def _is_exact(output: Output, plan: Plan) -> bool:
+    """Whether a mean is made in the unit of the values."""
+    assert output.column is not None
+    cls = dtype_class(plan.columns[output.column].dtype)
+    return cls in ("datetime", "timedelta", "decimal")
+
+
+def is_watched(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of what a pass may lose digits of: moments, or exact sums."""
+    return _power(output) is not None or is_binned(output, plan)
+
+
+def is_binned(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of an exact sum."""
+    return any(STATES[plan.states[i].state].binned for i in output.states)
+
+
+def _power(output: Output) -> int | None:
+    return None if output.custom else REGISTRY[output.aggregation].power
+
+
+def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
+    """One state of rows: the outputs are its fields, and for moments then their loss."""
+    if use.state == "size":
+        aggregator.size()
+        return
+    (column,) = columns
+    match use.state:
+        case "osum" if column.type().id() is TypeId.DECIMAL64:
+            aggregator.wide_sum(column)
+        case "isum" | "osum":
+            aggregator.sum(column)
+        case "fsum":
+            aggregator.float_sum(column)
+        case "iprod" | "fprod":
+            aggregator.prod(column)
+        case "any" | "all":
+            getattr(aggregator, use.state)(_truths(column))
+        case "moments":
+            numbers = _numbers(column)
+            aggregator.moments(numbers)
+            aggregator.loss(numbers)
+        case "count" | "min" | "max" | "first" | "last" | "limbs":
+            getattr(aggregator, use.state)(column)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
+    """One state of partials: the outputs are its fields again, and the loss of moments."""
+    record = STATES[use.state]
+    fields = [view_at(table, prefix + name) for name in record.fields]
+    if use.state == "moments":
+        aggregator.merged_moments(*fields)
+        aggregator.merged_loss(*fields)
+        return
+    assert record.kernels, f"the planner let {use.state!r} through to the kernels"
+    for name, field in zip(record.fields, fields, strict=True):
+        getattr(aggregator, "total" if name in NEVER_NULL else record.merge)(field)
+
+
+def finish(
+    aggregator: Aggregator, output: Output, plan: Plan, table: Any, watched: bool = False
+) -> None:
+    """One output from the states of partials; of moments their loss too if they are watched."""
+    if output.aggregation == "mean":
+        fields = {f: view_at(table, f"s{i}.{f}") for i in output.states for f in _fields(plan, i)}
+        if "hi" in fields:
+            assert output.column is not None
+            dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
+            aggregator.merged_limb_mean(fields["hi"], fields["lo"], fields["n"], dtype)
+        elif _is_exact(output, plan):
+            aggregator.merged_exact_mean(fields["sum"], fields["n"])
+        else:
+            aggregator.merged_mean(fields["sum"], fields["n"])
+    elif (power := _power(output)) is not None:
+        (i,) = output.states
+        n, mean, m2 = (view_at(table, f"s{i}.{f}") for f in ("n", "mean", "m2"))
+        ddof = dict(output.parameters).get("ddof", 1)
+        aggregator.merged_spread(n, mean, m2, ddof, power)
+        if watched:
+            aggregator.merged_loss(n, mean, m2)
+    else:
+        (i,) = output.states
+        merge(aggregator, plan.states[i], table, f"s{i}.")
+
+
+def _fields(plan: Plan, state: int) -> tuple[str, ...]:
+    return STATES[plan.states[state].state].fields
+
+
+def finish_rows(
+    aggregator: Aggregator,
+    output: Output,
+    plan: Plan,
+    column: plc.Column | None,
+    watched: bool = False,
+) -> None:
+    """One output from whole rows; of moments and exact sums their loss too if they are watched."""
+    if column is None:
+        aggregator.size()
+    elif is_binned(output, plan):
+        if output.aggregation == "mean":
+            aggregator.exact_total_mean(column)
+        else:
+            aggregator.exact_total(column)
+        if watched:
+            aggregator.exact_loss(column)
+    elif output.aggregation == "mean" and _is_exact(output, plan):
+        aggregator.exact_mean(column)
+    elif output.aggregation == "mean":
+        aggregator.mean(column)
+    elif (power := _power(output)) is not None:
+        ddof = dict(output.parameters).get("ddof", 1)
+        numbers = _numbers(column)
+        aggregator.spread(numbers, ddof, power)
+        if watched:
+            aggregator.loss(numbers)
+    else:
+        (i,) = output.states
+        update(aggregator, plan.states[i], [column])
 
 
 def states_of_rows(
@@ -54,7 +206,7 @@ def states_of_rows(
         if not in_kernels(use, plan):
             continue
         if STATES[use.state].binned:
-            names = exact.update(grouping, seen(use.columns[0]), i in unusual)
+            names = add_exact_sum(grouping, seen(use.columns[0]), i in unusual)
             labels += [f"s{i}.{name}" for name in names]
             continue
         update(grouping.aggregator, use, [seen(c) for c in use.columns])
@@ -64,7 +216,7 @@ def states_of_rows(
             labels.append(loss_label(i))
         if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
             dtypes[fields[0]] = columns[use.columns[0]].dtype
-    groups, found = exact.settled_rows(grouping.table(labels, dtypes), plan)
+    groups, found = settled_rows(grouping.table(labels, dtypes), plan)
     if found:
         again = unusual | found
         return states_of_rows(keys, columns, index, plan, keep_nulls, again)
@@ -73,7 +225,7 @@ def states_of_rows(
     if uses:
         numbering = Numbering.of_keys(keys, keys_of(groups))
         for i, use in uses:
-            made = library_states.update(numbering, use, [columns[c] for c in use.columns], index)
+            made = state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
             for name, values in made.items():
                 groups[f"s{i}.{name}"] = values
     return groups
@@ -91,7 +243,7 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
         if not in_kernels(use, plan):
             continue
         if STATES[use.state].binned:
-            labels += exact.merge(grouping, stacked, f"s{i}.")
+            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
             continue
         merge(grouping.aggregator, use, stacked, f"s{i}.")
         labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
@@ -99,7 +251,7 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
             labels.append(loss_label(i))
     kept = [n for n in labels if keeps_values(n.partition(".")[2])]
     dtypes = {n: column_at(stacked, n).dtype for n in kept}
-    groups = exact.settled_partials(grouping.table(labels, dtypes), plan)
+    groups = settled_partials(grouping.table(labels, dtypes), plan)
     groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
     return _with_library_states(groups, stacked, plan)
 
@@ -136,8 +288,8 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
             dtypes[f"o{i}"] = column_at(stacked, state).dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
-            labels += exact.merge(grouping, stacked, f"s{i}.")
-    groups = exact.with_sums(grouping.table(labels, dtypes), plan)
+            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
+    groups = with_sums(grouping.table(labels, dtypes), plan)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan, least), plan, merges=False)
@@ -192,7 +344,7 @@ def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
     if uses:
         numbering = Numbering.of_keys(keys_of(stacked), keys_of(groups))
         for i, use in uses:
-            for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
+            for name, values in state_of_partials(numbering, use, stacked, f"s{i}.").items():
                 groups[f"s{i}.{name}"] = values
     return groups
 
@@ -202,8 +354,3 @@ def _fields_of(stacked: Any, plan: Plan) -> Iterator[plc.Column]:
     for i, use in enumerate(plan.states):
         if in_kernels(use, plan) and not STATES[use.state].binned:
             yield from (view_at(stacked, f"s{i}.{f}") for f in STATES[use.state].fields)
-
-
-def keys_of(groups: Any) -> list[Any]:
-    """The key columns of a table."""
-    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

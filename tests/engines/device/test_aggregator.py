@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-_PACKAGE = "dask_gpuagg.engines.device"
-_NAMES = (
-    "layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls", "asked", "aggregator",
-)  # fmt: skip
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with stand-ins for what it imports of RAPIDS."""
-    others = ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", f"{_PACKAGE}.exact_bins")
-    for name in others:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in _NAMES:
-        monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}", raising=False)
-    made = importlib.import_module(f"{_PACKAGE}.aggregator")
-    asked, layout = sys.modules[f"{_PACKAGE}.asked"], sys.modules[f"{_PACKAGE}.layout"]
-    monkeypatch.setattr(asked, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
-    monkeypatch.setattr(asked, "identity", lambda column: (column.name,))
-    monkeypatch.setattr(asked, "wide", lambda ctype, dtype: ("i64", dtype))
-    for of in (asked, layout):
-        monkeypatch.setattr(of, "ctype_of", lambda column: column.kind)
-        monkeypatch.setattr(of, "masked", lambda column: column.nulls)
-    monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
-    monkeypatch.setattr(made, "grouped", _grouped(made))
-    yield made
-    for name in _NAMES:  # they hold on to the stand-ins
-        sys.modules.pop(f"{_PACKAGE}.{name}", None)
+    with without_rapids():
+        made, columns = stand_ins.module("aggregator"), stand_ins.module("columns")
+        monkeypatch.setattr(made, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
+        monkeypatch.setattr(made, "identity", lambda column: (column.name,))
+        monkeypatch.setattr(made, "wide", lambda ctype, dtype: ("i64", dtype))
+        for of in (made, columns):
+            monkeypatch.setattr(of, "ctype_of", lambda column: column.kind)
+            monkeypatch.setattr(of, "masked", lambda column: column.nulls)
+        monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
+        monkeypatch.setattr(made, "grouped", _grouped(made))
+        yield made
 
 
 def _grouped(module: ModuleType) -> Any:
@@ -196,7 +184,7 @@ def test_key_columns_without_nulls_have_no_mask(
 
     keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
     made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)
-    monkeypatch.setattr(module, "column_of", lambda made, *_: made.mask)
+    monkeypatch.setattr(module, "kernel_column", lambda made, *_: made.mask)
     aggregator = module.Aggregator(keys, True)
     assert all(part.masked for part in aggregator.query.keys)
     assert aggregator._key_columns(made, 7) == ["mask", None, "mask"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import dask
 import pytest
@@ -16,23 +13,17 @@ from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.runtime.compiler import CompileError
 from tests.cuda.specialisations import TABLE
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
 QUERY = TABLE["5 aggregations by int64"]
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def calls() -> Iterator[ModuleType]:
     """The module, with stand-ins for what it imports of RAPIDS."""
-    package = "dask_gpuagg.engines.device"
-    names = ("layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls")
-    others = ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", f"{package}.exact_bins")
-    for name in others:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in names:
-        monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
-    yield importlib.import_module(f"{package}.calls")
-    for name in names:
-        sys.modules.pop(f"{package}.{name}", None)
+    with without_rapids():
+        yield stand_ins.module("aggregator")
 
 
 @pytest.fixture

@@ -1,40 +1,59 @@
-"""States that libcudf makes on the device, one row per group; fields as in the host engine.
+"""States and outputs of numbered rows: sorted by our kernels, or by libcudf and CuPy.
 
-These need more than the kernels' atomics: strings, decimal128 to be compared, labels of rows,
-pairs of columns, and the functions of users, which get cuDF's group-bys.
+These need more than the atomics of a pass: strings, decimal128 to be compared, labels of rows,
+pairs of columns, distinct values and whole groups, and the functions of users, which get cuDF's
+group-bys. Fields of states are those of the host engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cudf
 import cupy as cp
 import pylibcudf as plc
 
+from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
     NOWHERE,
     array_of,
+    column_at,
     column_of,
     floats_of,
     gather,
+    keys_of,
     like,
+    names_of,
+    nans_to_nulls,
     plain,
     present,
+    table,
     view,
 )
-from dask_gpuagg.engines.device.groups import Numbering
-from dask_gpuagg.engines.device.operations import nans_to_nulls
-from dask_gpuagg.engines.device.stacking import of_categories
-from dask_gpuagg.plan import CustomFunctions, StateUse
+from dask_gpuagg.engines.device.groups import (
+    Grouping,
+    Numbering,
+    by_kernels,
+    counts,
+    counts_of,
+    is_chrono,
+    serves,
+    values_of,
+)
+from dask_gpuagg.engines.device.results import index_of
+from dask_gpuagg.engines.device.tables import of_categories
+from dask_gpuagg.plan import CustomFunctions, Output, Plan, Sketched, StateUse
 from dask_gpuagg.states import STATES
 
 Fields = dict[str, Any]
 
 
-def update(numbering: Numbering, use: StateUse, columns: Sequence[Any], index: Any) -> Fields:
+def state_of_rows(
+    numbering: Numbering, use: StateUse, columns: Sequence[Any], index: Any
+) -> Fields:
     """One state of rows.
 
     Parameters
@@ -68,7 +87,7 @@ def update(numbering: Numbering, use: StateUse, columns: Sequence[Any], index: A
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-def merge(numbering: Numbering, use: StateUse, stacked: Any, prefix: str) -> Fields:
+def state_of_partials(numbering: Numbering, use: StateUse, stacked: Any, prefix: str) -> Fields:
     """One state of partials, whose fields are the columns of a table with this prefix."""
     if use.custom is not None:
         return _agg(numbering, use.custom, stacked, prefix)
@@ -191,7 +210,7 @@ def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
     return fields
 
 
-def finish(output: Any, fields: Fields, index: Any) -> Any:
+def finished_state(output: Any, fields: Fields, index: Any) -> Any:
     """One output from a state of libcudf's, one row per group.
 
     Parameters
@@ -225,7 +244,7 @@ def _label(output: Any, fields: Fields) -> Any:
     return fields["label"]
 
 
-def whole(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
+def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from distinct pairs or from whole rows.
 
     Parameters
@@ -333,3 +352,154 @@ def _chrono_quantile(
             raise ValueError(f"unknown interpolation {other!r}")
     made = plc.unary.bit_cast(column_of(low + step), taken.type())
     return like(some.spread(filled, made), dtype)
+
+
+def sketch_entries(groups: Any, numbering: Numbering, values: Any, kept: Sketched) -> Any:
+    """The best values of rows.
+
+    Parameters
+    ----------
+    groups : DataFrame
+        The keys ``k0``, … of the groups.
+    numbering : Numbering
+        Of the rows.
+    values : Series
+        Of all rows.
+    kept : Sketched
+
+    Returns
+    -------
+    DataFrame
+        The keys and ``v``, at least one row for each group.
+    """
+    codes, found = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
+    missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
+    rows = cp.concatenate([codes, missing]).astype(cp.int32)
+    made = {n: like(gather(view(groups[n]), rows), groups[n].dtype) for n in names_of(groups)}
+    if len(codes) == 0:
+        column = plc.Column.all_null_like(view(values), len(rows))
+    else:
+        nowhere = cp.full(len(missing), NOWHERE, dtype=cp.int32)
+        places = cp.concatenate([cp.arange(len(codes), dtype=cp.int32), nowhere])
+        column = gather(column_of(found), places)
+    return table(made | {"v": like(column, values.dtype)})
+
+
+def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
+    """A list of each group's best values, of no value an empty one."""
+    codes, found = _best(numbering, values, output.aggregation, **dict(output.parameters))
+    ends = cp.cumsum(counts_of(codes, numbering.n))
+    offsets = cp.zeros(numbering.n + 1, dtype=cp.int32)
+    offsets[1:] = ends
+    children = [column_of(offsets), column_of(found)]
+    kind = plc.DataType(plc.TypeId.LIST)
+    made = plc.Column(kind, numbering.n, None, None, 0, 0, children)
+    return like(made, cudf.ListDtype(values.dtype))
+
+
+def _best(
+    numbering: Numbering, values: Any, aggregation: str, n: int = 5
+) -> tuple[cp.ndarray, cp.ndarray]:
+    """Group numbers, ascending, and values, of each group the best one first."""
+    column, rows = nans_to_nulls(view(values)), len(values)
+    made = None
+    if rows <= sgb.ROWS_AT_MOST:
+        made = by_kernels(lambda: numbering.sorted(rows).ascending(column))
+    ascending, starts = made or _by_library(numbering, column)
+    starts = starts.astype(cp.int64)
+    kept = cp.minimum(cp.diff(starts), min(n, NOWHERE))
+    ends = cp.cumsum(kept)
+    total = int(ends[-1]) if len(ends) else 0
+    codes = cp.searchsorted(ends, cp.arange(total), side="right")
+    place = cp.arange(total) - (ends - kept)[codes]
+    largest = aggregation == "nlargest"
+    at = starts[codes + 1] - 1 - place if largest else starts[codes] + place
+    taken = ascending[at]
+    dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
+    return codes, taken if made is None else values_of(taken, dtype)
+
+
+def _by_library(numbering: Numbering, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
+    """The values of each group in ascending order, and where each begins; nulls are left out."""
+    taken = gather(column, numbering.rows)
+    kept = present(taken)
+    some, found = numbering.where(kept), array_of(taken, 0)[kept]
+    order = cp.argsort(found)
+    order = order[cp.argsort(some.codes[order], kind="stable")]
+    starts = cp.zeros(numbering.n + 1, dtype=cp.int64)
+    starts[1:] = cp.cumsum(some.size)
+    return found[order], starts
+
+
+def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering | None]:
+    """The groups of some rows, and the rows' numbers if the kernels made them."""
+    grouping = Grouping(keys, keep_nulls)
+    grouping.aggregator.encode()
+    groups = grouping.table([])
+    codes = grouping.aggregator.codes
+    return groups, None if codes is None else Numbering(len(groups), of_rows=codes)
+
+
+def with_outputs(
+    groups: Any,
+    tables: Mapping[str, Any],
+    plan: Plan,
+    names: Sequence[Any],
+    numberings: dict[str, Numbering],
+) -> Any:
+    """The groups with every output, those that no row has included.
+
+    ``names`` are those of the keys; ``numberings`` of the rows of some tables are known already.
+    """
+    keys, labels = keys_of(groups), names_of(groups)
+    made = {f"k{i}": key for i, key in enumerate(keys)}
+    for i, output in enumerate(plan.outputs):
+        label = f"o{i}"
+        if label in labels:
+            values = column_at(groups, label)
+        elif output.kind is Kind.MERGEABLE:
+            prefix = f"s{output.states[0]}."
+            fields = {n.removeprefix(prefix): groups[n] for n in labels if n.startswith(prefix)}
+            values = finished_state(output, fields, index_of(keys, names))
+        else:
+            name = plan.table_of(output)
+            paired = name in tables and name != "rows"
+            name = name if paired else "rows"
+            if name not in numberings:
+                numberings[name] = Numbering.of_keys(keys_of(tables[name]), keys)
+            if plan.narrowed and output.kind is Kind.WHOLE:
+                numbering = numberings[name]
+                column = numbering.take(tables[name][label])
+                values = plain(numbering.spread(numbering.codes, column))
+            elif output.kind is Kind.SKETCH:
+                values = _best_lists(output, numberings[name], tables[name]["v"])
+            else:
+                column = tables[name]["v" if paired else f"v{output.column}"]
+                values = _of_rows(output, numberings[name], column, paired)
+        empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
+        if empty is not None and view(values).null_count():
+            values = values.fillna(empty)
+        made[label] = values
+    return table(made)
+
+
+def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
+    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
+    counted = output.aggregation == "nunique"
+    rows = len(column)
+    sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
+    made = by_kernels(lambda: _sorted(output, numbering, column)) if sorts else None
+    if made is None:
+        return _output_by_libcudf(output, numbering, column, paired)
+    if counted:
+        return plain(made)
+    if output.aggregation == "list":
+        return like(made, cudf.ListDtype(column.dtype))
+    return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
+
+
+def _sorted(output: Output, numbering: Numbering, column: Any) -> plc.Column:
+    rows = numbering.sorted(len(column))
+    if output.aggregation == "nunique":
+        return rows.nunique(view(column))
+    return rows.output(output, view(column))

@@ -1,13 +1,19 @@
-"""Exact sums on the device, in the bins of ``exact_sums.py``.
+"""States that may lose digits in the kernels, made again: exact sums and second moments.
 
-The bins of a slot of the kernels are enough for a group whose values differ by a factor of 2**44 at
-least. Where a group needs more, or has values that are not finite, the rows are read again: their
-values are divided into columns that need no more.
+**Exact sums**, in the bins of ``exact_sums.py``: those of a slot of the kernels are enough for a
+group whose values differ by a factor of 2**44 at least. Where a group needs more, or has
+values that are not finite, the rows are read again: their values are divided into columns that
+need no more.
+
+**Second moments**: the kernels sum distances from a pivot, the first value of a group that they
+meet. Of ``n`` rows near each other and a pivot at a distance ``d``, the sum of squares is near
+``n * d * d`` and the second moment that remains of it near ``d * d``: log10(n) digits are lost.
+Distances from the mean that the first pass gave lose none: that mean is nearer than the spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cupy as cp
@@ -15,12 +21,25 @@ import pylibcudf as plc
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
-from dask_gpuagg.engines.device.columns import array_of, column_of, plain, table, view
-from dask_gpuagg.engines.device.exact_bins import decoded
-from dask_gpuagg.engines.device.groups import Grouping
-from dask_gpuagg.engines.device.layout import FLOAT64
-from dask_gpuagg.engines.device.operations import is_positive, keep_where
-from dask_gpuagg.engines.device.pieces import whole
+from dask_gpuagg.engines.device.columns import (
+    FLOAT64,
+    array_of,
+    column_of,
+    floats_of,
+    gather,
+    is_positive,
+    keep_where,
+    like,
+    names_of,
+    plain,
+    present,
+    table,
+    view,
+    view_at,
+    whole,
+)
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
+from dask_gpuagg.engines.device.libcudf import decoded
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 
@@ -46,7 +65,7 @@ def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
     return found
 
 
-def update(grouping: Grouping, column: plc.Column, unusual: bool) -> list[str]:
+def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list[str]:
     """Add the state ``xsum`` of a column of rows to a pass; the names of its outputs."""
     grouping.aggregator.count(column)
     if not unusual:
@@ -136,7 +155,7 @@ def _labelled(digits: exact_sums.Digits) -> Fields:
     return {exact_sums.label(j): digits[j] for j in sorted(digits)}
 
 
-def merge(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
+def merge_exact_sum(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
     """Add an exact sum of partials to passes: it may have 70 fields. Their labels."""
     labels = [name for name in stacked.columns if name.startswith(prefix)]
     for i, name in enumerate(labels):
@@ -184,3 +203,151 @@ def _replaced(groups: Any, state: int, fields: Fields) -> Any:
     columns = {n: groups[n] for n in groups.columns if not n.startswith(prefix)}
     made = {prefix + name: plain(column_of(values)) for name, values in fields.items()}
     return table(columns | made)
+
+
+# Losses of more than four of sixteen digits are repaired.
+LOSS_AT_MOST = 1e4
+
+
+def centred(
+    xp: Any, codes: Any, groups: int, weights: Any, means: Any, m2: Any, near: Any
+) -> tuple[Any, Any]:
+    """Means and second moments of groups from parts, which may be single values.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or CuPy.
+    codes : array of int
+        The group of every part.
+    groups : int
+    weights, means, m2 : array of float64
+        Of every part: number of values, mean, sum of squared distances from it.
+    near : array of float64
+        A value near the mean of each group.
+
+    Returns
+    -------
+    means, m2 : array of float64
+        NaN for groups without parts.
+    """
+
+    def sums(values: Any) -> Any:
+        if len(codes) == 0:
+            return xp.zeros(groups)
+        return xp.bincount(codes, weights=values, minlength=groups)
+
+    off = means - near[codes]
+    total = sums(weights)
+    filled = total > 0
+    total = xp.where(filled, total, xp.nan)
+    shift = sums(weights * off) / total
+    squares = sums(m2 + weights * off * off)
+    return near + shift, xp.maximum(squares - total * shift * shift, 0.0)
+
+
+# rows or partials of the groups, and their counts, means and second moments
+Parts = tuple[Numbering, list[cp.ndarray]]
+
+# labels of the columns of losses are ``l<number of the state>``
+_LOSS = "l"
+
+
+def loss_label(state: int) -> str:
+    """Label of the column that says how many digits a state lost."""
+    return f"{_LOSS}{state}"
+
+
+def is_lost(losses: Sequence[plc.Column]) -> bool:
+    """Whether any group lost more digits than may be."""
+    if not losses or losses[0].size() == 0:
+        return False
+    worst = array_of(losses[0])
+    for loss in losses[1:]:
+        worst = cp.fmax(worst, array_of(loss))
+    return bool((worst > LOSS_AT_MOST).any())
+
+
+def losses_of(groups: Any) -> list[plc.Column]:
+    """The columns of losses."""
+    return [view_at(groups, name) for name in names_of(groups) if name.startswith(_LOSS)]
+
+
+def without_losses(groups: Any) -> Any:
+    """The table without them."""
+    names = names_of(groups)
+    kept = [name for name in names if not name.startswith(_LOSS)]
+    return groups if len(kept) == len(names) else groups[kept]
+
+
+def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], plan: Plan) -> Any:
+    """The states of rows, the moments that lost digits made again."""
+
+    def parts(state: int, numbering: Numbering) -> Parts:
+        (c,) = plan.states[state].columns
+        column = like(whole(view(columns[c])), columns[c].dtype)
+        some = numbering.where(present(numbering.take(column)))
+        values = floats_of(some.take(column))
+        return some, [cp.ones(len(values)), values, cp.zeros(len(values))]
+
+    return _repaired(groups, keys, plan, parts)
+
+
+def repaired_partials(groups: Any, stacked: Any, keys: Sequence[Any], plan: Plan) -> Any:
+    """The states of partials, the moments that lost digits made again."""
+
+    def parts(state: int, numbering: Numbering) -> Parts:
+        counts = floats_of(numbering.take(stacked[f"s{state}.n"]))
+        some = numbering.where(counts > 0)
+        return some, [floats_of(some.take(stacked[f"s{state}.{f}"])) for f in ("n", "mean", "m2")]
+
+    return _repaired(groups, keys, plan, parts)
+
+
+def _repaired(
+    groups: Any, keys: Sequence[Any], plan: Plan, parts: Callable[[int, Numbering], Parts]
+) -> Any:
+    found = _lost_groups(groups, plan)
+    if len(found):
+        keys = [like(whole(view(key)), key.dtype) for key in keys]
+        own = [groups[f"k{i}"] for i in range(len(keys))]
+        lost = [like(gather(view(key), found), key.dtype) for key in own]
+        numbering = Numbering.of_keys(keys, lost)
+        for i in _moments(groups, plan):
+            some, values = parts(i, numbering)
+            _repair(groups, i, found, some, *values)
+    return without_losses(groups)
+
+
+def _moments(groups: Any, plan: Plan) -> list[int]:
+    names = names_of(groups)
+    return [i for i in range(len(plan.states)) if loss_label(i) in names]
+
+
+def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
+    losses = [array_of(view_at(groups, loss_label(i))) for i in _moments(groups, plan)]
+    if not losses:
+        return cp.empty(0, dtype=cp.int32)
+    worst = losses[0]
+    for loss in losses[1:]:
+        worst = cp.fmax(worst, loss)
+    return cp.flatnonzero(worst > LOSS_AT_MOST).astype(cp.int32)
+
+
+def _repair(
+    groups: Any,
+    state: int,
+    found: cp.ndarray,
+    some: Numbering,
+    counts: cp.ndarray,
+    means: cp.ndarray,
+    m2: cp.ndarray,
+) -> None:
+    """Write one state of the groups that lost digits of it; others keep theirs."""
+    lost = array_of(view(groups[loss_label(state)]))[found] > LOSS_AT_MOST
+    every = {f: array_of(view(groups[f"s{state}.{f}"])).copy() for f in ("mean", "m2")}
+    near = every["mean"][found]
+    made = centred(cp, some.codes, some.n, counts, means, m2, near)
+    for (field, values), new in zip(every.items(), made, strict=True):
+        values[found] = cp.where(lost, new, values[found])
+        groups[f"s{state}.{field}"] = plain(column_of(values))
