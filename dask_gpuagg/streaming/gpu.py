@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pylibcudf as plc
 import rmm
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import TypeId
 from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
-from dask_gpuagg.cuda.runtime.driver import current_device, use_device
+from dask_gpuagg.cuda.runtime.driver import (
+    DriverError,
+    bindings,
+    checked,
+    current_device,
+    use_device,
+)
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
+    CTYPES,
     INT64,
     Bare,
     binary,
     column_at,
     keep_where,
     like,
+    masked,
     names_of,
     nans_to_nulls,
     reinterpreted,
@@ -42,22 +52,174 @@ from dask_gpuagg.engines.device.passes import merged, states_of_rows
 from dask_gpuagg.engines.device.tables import bytes_of, hash_partitioned, ordered, stack
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
-from dask_gpuagg.streaming.batches import Batch, Sizes
-from dask_gpuagg.streaming.columns import (
+from dask_gpuagg.streaming.batches import (
     CODES,
     FLOAT,
     NAT,
     PLAIN,
     TEXT,
     TICKS,
+    Batch,
     Image,
+    Sizes,
     image_of,
     restored,
     restored_text,
 )
-from dask_gpuagg.streaming.download import Fetch, Places, fetched, on_host, text_on_host
-from dask_gpuagg.streaming.pool import pooled
-from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
+from dask_gpuagg.streaming.copies import Copy, Pinned, wait_for
+
+
+class _Pool(NamedTuple):
+    """The driver's handle, and RMM's resource of it."""
+
+    handle: Any
+    resource: Any
+
+
+# by the number of the device; None where the driver has no pools, as on some virtual GPUs
+_pools: dict[int, _Pool | None] = {}
+
+
+@contextmanager
+def pooled(ordinal: int) -> Iterator[None]:
+    """Allocate from a pool, for one caller at a time.
+
+    Parameters
+    ----------
+    ordinal : int
+        Of the current device.
+    """
+    before = rmm.mr.get_current_device_resource()
+    pool = _pool_of(ordinal) if type(before) is rmm.mr.CudaMemoryResource else None
+    if pool is None:
+        yield
+        return
+    rmm.mr.set_current_device_resource(pool.resource)
+    try:
+        yield
+    finally:
+        # another thread may have set one meanwhile
+        if rmm.mr.get_current_device_resource() is pool.resource:
+            rmm.mr.set_current_device_resource(before)
+        driver = bindings()
+        checked(driver.cuCtxSynchronize())
+        checked(driver.cuMemPoolTrimTo(pool.handle, 0))
+
+
+def _pool_of(ordinal: int) -> _Pool | None:
+    if ordinal not in _pools:
+        try:
+            handle = _created(ordinal)
+        except DriverError:
+            _pools[ordinal] = None
+        else:
+            _pools[ordinal] = _Pool(handle, rmm.mr.CudaAsyncViewMemoryResource(handle))
+    return _pools[ordinal]
+
+
+def _created(ordinal: int) -> Any:
+    """A pool that gives nothing back by itself."""
+    driver = bindings()
+    asked = driver.CUmemPoolProps()
+    asked.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    asked.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    asked.location.id = ordinal
+    handle = checked(driver.cuMemPoolCreate(asked))
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    checked(driver.cuMemPoolSetAttribute(handle, threshold, driver.cuuint64_t(2**64 - 1)))
+    return handle
+
+
+# Addresses of the device, and bytes at each, to one array.
+Places = Sequence[tuple[int, int]]
+Fetch = Callable[[Places], npt.NDArray[np.uint8]]
+
+# NumPy's names of the values that the kernels read.
+_NUMBERS = {
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+
+
+def on_host(
+    columns: Sequence[plc.Column], fetch: Fetch
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Values of fixed width, and which are not null; None where all are.
+
+    Parameters
+    ----------
+    columns : sequence of pylibcudf.Column
+        Of one type, one behind the other. Times are returned as ticks.
+    fetch : callable
+        Copies bytes from places of the device.
+
+    Returns
+    -------
+    values : ndarray
+    valid : ndarray of bool, optional
+    """
+    kind = columns[0].type().id()
+    dtype = np.dtype("bool" if kind is TypeId.BOOL8 else _NUMBERS[CTYPES[kind]])
+    values = fetch([_values(column, dtype.itemsize) for column in columns]).view(dtype)
+    if not any(map(masked, columns)):
+        return values, None
+    return values, np.concatenate([_valid(column, fetch) for column in columns])
+
+
+def _values(column: plc.Column, width: int) -> tuple[int, int]:
+    rows, data = column.size(), column.data()
+    address = data.ptr + column.offset() * width if data is not None and rows else 0
+    return address, rows * width
+
+
+def _valid(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.bool_]:
+    rows, offset = column.size(), column.offset()
+    if not masked(column):
+        return np.ones(rows, bool)
+    bits = np.unpackbits(_mask(column, fetch), bitorder="little")
+    return bits[offset : offset + rows].astype(bool)
+
+
+def text_on_host(columns: Sequence[plc.Column], fetch: Fetch) -> pa.ChunkedArray:
+    """Columns of text, one behind the other, as Arrow has them."""
+    texts = [_text(column, fetch).cast(pa.large_string()) for column in columns]
+    return pa.chunked_array(texts)
+
+
+def _text(column: plc.Column, fetch: Fetch) -> pa.Array:
+    rows, offset = column.size(), column.offset()
+    if not rows or not column.num_children():
+        return pa.nulls(rows, pa.string()) if rows else pa.array([], pa.string())
+    child = column.child(0)
+    large = child.type().id() is TypeId.INT64
+    width = 8 if large else 4
+    ends = fetch([(child.data().ptr, (offset + rows + 1) * width)])
+    size = int(ends.view(np.int64 if large else np.int32)[-1])
+    data = column.data()
+    characters = fetch([(data.ptr if data is not None and size else 0, size)])
+    mask = pa.py_buffer(_mask(column, fetch)) if masked(column) else None
+    buffers = [mask, pa.py_buffer(ends), pa.py_buffer(characters)]
+    kind = pa.large_string() if large else pa.string()
+    return pa.Array.from_buffers(kind, rows, buffers, -1, offset)
+
+
+def _mask(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.uint8]:
+    """The validity bits, those of the rows before a slice included."""
+    return fetch([(column.null_mask().ptr, (column.offset() + column.size() + 7) // 8)])
+
+
+def fetched(places: Places) -> npt.NDArray[np.uint8]:
+    """Bytes of the device, in a copy for each place."""
+    made = np.empty(sum(size for _, size in places), np.uint8)
+    driver, stream = bindings(), _get_stream().__cuda_stream__()[1]
+    at = made.ctypes.data
+    for address, size in places:
+        if size:
+            checked(driver.cuMemcpyDtoHAsync(at, address, size, stream))
+        at += size
+    checked(driver.cuStreamSynchronize(stream))
+    return made
+
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
 # small a part of the device's memory.

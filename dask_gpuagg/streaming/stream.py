@@ -7,8 +7,9 @@ what is then still too large is grouped by the host engine: its partials have th
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,8 +20,133 @@ from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
-from dask_gpuagg.streaming.parts import loads, parts_of
-from dask_gpuagg.streaming.tables import MOST_GROUPS, PARTS, Tables
+
+# Of some part exceeding the capacity.
+_RISK = 1e-6
+_MOST_PARTS = 256
+
+
+def parts_of(groups: int, capacity: int, risk: float = _RISK) -> int:
+    """How many parts make it unlikely that any of them has more groups than fit.
+
+    Parameters
+    ----------
+    groups : int
+        Balls ``n``.
+    capacity : int
+        Groups that fit, ``k``.
+    risk : float
+        The probability ``p`` that some part exceeds it.
+
+    Returns
+    -------
+    int
+        At most ``_MOST_PARTS``.
+
+    Notes
+    -----
+    Some of ``m`` bins has ``k`` balls with a probability of at most ``m (n e / (k m))**k``. That is
+    ``p`` for ``m = exp((k ln(n e / k) - ln p) / (k - 1))``. Of large ``k`` that is ``e n / k``.
+    """
+    if groups <= capacity:
+        return 1
+    k = max(capacity, 2)
+    wanted = math.exp(min((k * math.log(groups * math.e / k) - math.log(risk)) / (k - 1), 99.0))
+    return min(math.ceil(wanted), _MOST_PARTS)
+
+
+def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
+    """Parts in loads, greedily: as many as fit together, a larger one alone.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        Of each part; those without any are in no load.
+    capacity : int
+
+    Returns
+    -------
+    list of list of int
+        Numbers of parts.
+    """
+    found: list[list[int]] = []
+    size = 0
+    for part, n in enumerate(rows):
+        if not n:
+            continue
+        if not found or size + n > capacity:
+            found.append([])
+            size = 0
+        found[-1].append(part)
+        size += n
+    return found
+
+
+# Parts of divided tables: a power of two, which libcudf divides by with a mask. With more of them
+# the calls of the kernels take longer than they save.
+PARTS = 16
+# Groups of an undivided table: beyond them a part has enough for a pass of the kernels.
+MOST_GROUPS = 1 << 27
+
+
+@dataclass
+class Tables:
+    """Tables that the device holds.
+
+    Attributes
+    ----------
+    parts : list of list
+        The tables of each part, in the order of their rows. No two parts share a group. One part
+        until they are divided.
+    merged_rows : int
+        Groups after the last merge.
+    """
+
+    parts: list[list[Any]] = field(default_factory=lambda: [[]])
+    merged_rows: int = 0
+
+    def __iter__(self) -> Any:
+        return (table for part in self.parts for table in part)
+
+    def __bool__(self) -> bool:
+        return any(self.parts)
+
+    @property
+    def number(self) -> int:
+        """How many parts there are."""
+        return len(self.parts)
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether some part has several tables."""
+        return any(len(part) > 1 for part in self.parts)
+
+    def add(self, made: Sequence[Any]) -> None:
+        """Add a table to each part."""
+        if not self:
+            self.parts = [[] for _ in made]
+        for part, table in zip(self.parts, made, strict=True):
+            part.append(table)
+
+    def merge(self, merged: Callable[[list[Any]], Any], rows: Callable[[Any], int]) -> None:
+        """Make one table of each part; those merged before memory lacks stay so."""
+        for part in self.parts:
+            if len(part) > 1:
+                part[:] = [merged(part)]
+        self.merged_rows = sum(map(rows, self))
+
+    def divide(self, divided: Callable[[Any], list[Any]]) -> None:
+        """Divide the only table."""
+        (part,) = self.parts
+        (table,) = part
+        self.parts = [[piece] for piece in divided(table)]
+
+    def take(self) -> list[Any]:
+        """All tables, of which none stays; undivided ones follow."""
+        tables = list(self)
+        self.parts, self.merged_rows = [[]], 0
+        return tables
+
 
 # Of groups that are merged at the end only.
 _FEW_ROWS = 1 << 22
