@@ -26,17 +26,11 @@ _UNITS = ("s", "ms", "us", "ns")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A column as it is copied.
+    """A column as it is copied, one-dimensional.
 
-    Attributes
-    ----------
-    kind : str
-        ``plain`` values without nulls; ``float``, of which NaN is null; ``ticks`` of times, of
-        which ``NAT`` is null; ``codes`` of categories, of which -1 is null; or ``text``.
-    values : ndarray or pyarrow.ChunkedArray
-        One-dimensional; an Arrow array of text.
-    dtype : dtype
-        Of the values on the device, in NumPy's terms.
+    ``kind`` is ``plain`` values without nulls; ``float``, of which NaN is null; ``ticks`` of times,
+    of which ``NAT`` is null; ``codes`` of categories, of which -1 is null; or ``text``, an Arrow
+    array. ``dtype`` is of the values on the device, in NumPy's terms.
     """
 
     kind: str
@@ -56,11 +50,7 @@ class Image:
 def is_exact(dtype: Any, key: bool) -> bool:
     """Whether columns of a dtype are the same on a GPU and after the way back.
 
-    Parameters
-    ----------
-    dtype : dtype
-    key : bool
-        Whether it is grouped by; its values are only compared then.
+    Values of a ``key`` are only compared there.
     """
     if isinstance(dtype, pd.DatetimeTZDtype):
         return True
@@ -94,21 +84,7 @@ def image_of(column: pd.Series) -> Image:
 
 
 def restored(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None, dtype: Any) -> Any:
-    """Values of groups in a host dtype.
-
-    Parameters
-    ----------
-    values : ndarray
-        As ``Image.values`` holds them.
-    valid : ndarray of bool, optional
-        Which of them are not null; all by default.
-    dtype : dtype
-        Of the host column.
-
-    Returns
-    -------
-    ndarray or ExtensionArray
-    """
+    """Values of groups, as ``Image.values`` holds them, in a host dtype; ``valid`` are not null."""
     if isinstance(dtype, pd.CategoricalDtype):
         codes = values if valid is None else np.where(valid, values, values.dtype.type(-1))
         return pd.Categorical.from_codes(codes, dtype=dtype)
@@ -163,18 +139,10 @@ Batch = Sequence[Slice]
 
 @dataclass
 class Sizes:
-    """How large the next batch is.
+    """Bytes of the next batch, and of any batch at ``most``.
 
-    Attributes
-    ----------
-    nbytes : int
-        Of the next batch.
-    most : int
-        Of any batch.
-    usual : int
-        To which batches grow, whatever their groups.
-    kept : int
-        Of groups that stay on the device where they are more than those of a batch; 0: none.
+    Batches grow to ``usual`` bytes whatever their groups. ``kept`` bytes of groups stay on the
+    device where they are more than those of a batch; 0: none.
     """
 
     nbytes: int
@@ -210,18 +178,10 @@ class Sizes:
 def batches(
     parts: Iterator[Any], sizes: Sizes, bytes_of: Callable[[Any], int], alike: Callable[..., bool]
 ) -> Iterator[list[Slice]]:
-    """Divide partitions into batches, in their order.
+    """Divide partitions into batches, in their order; one is cut where it is larger than a batch.
 
-    Parameters
-    ----------
-    parts : iterator of sized
-        A partition is cut where it is larger than a batch.
-    sizes : Sizes
-        Asked for each batch: it may change meanwhile.
-    bytes_of : callable
-        Of a partition.
-    alike : callable
-        Whether two partitions may be in one batch.
+    ``sizes`` is asked for each batch: it may change meanwhile. ``alike`` says whether two
+    partitions may be in one batch.
     """
     batch: list[Slice] = []
     size = rows = 0

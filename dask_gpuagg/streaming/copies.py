@@ -31,15 +31,7 @@ _u64, _status = types.uint64, types.int32
 
 
 class Function(types.WrapperAddressProtocol):
-    """A function of C that compiled loops call.
-
-    Parameters
-    ----------
-    function : ctypes function
-    arguments : int
-        How many it has; each is an address, a handle or a size.
-    returns : numba type
-    """
+    """A function of C that compiled loops call; each argument is an address, handle or size."""
 
     def __init__(self, function: Any, arguments: int, returns: Any = _status) -> None:
         self._function = function
@@ -82,19 +74,10 @@ def calls() -> Calls:
 
 @compiled
 def upload(calls: Calls, pieces: Pieces, buffers: Buffers, stream: int) -> int:
-    """Start the copies of pieces to the device; the driver's status.
+    """Start the copies of pieces to the device; the driver's status. The host memory is read then.
 
-    When this returns, the host memory is read.
-
-    Parameters
-    ----------
-    calls : Calls
-    pieces : ndarray of uint64
-        Of shape (n, 3): addresses on the host and on the device, and bytes, at most a buffer's.
-    buffers : ndarray of uint64
-        Of shape (m, 2): addresses, and events behind their last copies.
-    stream : int
-        Handle of the stream of the copies.
+    ``pieces`` has rows of host address, device address, and bytes, at most a buffer's; ``buffers``
+    rows of addresses, and events behind their last copies.
     """
     handle = np.uint64(stream)
     for i in range(len(pieces)):
@@ -159,22 +142,11 @@ def pieces_of(copies: Sequence[Copy], size: int) -> Pieces:
 
 
 class Pinned:
-    """Pinned buffers, and threads that copy through them.
+    """Pinned buffers, and threads that copy through them; each thread calls ``begin`` once.
 
     Several threads may call it: copies that are asked for next begin as soon as a thread has
-    nothing left to do of those before.
-
-    Parameters
-    ----------
-    stream : int
-        Handle of the stream of the copies.
-    begin : callable
-        Called once by each thread.
-
-    Raises
-    ------
-    MemoryError
-        If the host has no pinned memory for one buffer; a few suffice.
+    nothing left to do of those before. A few buffers suffice; MemoryError if the host has no memory
+    for one.
     """
 
     def __init__(self, stream: int, begin: Callable[[], None]) -> None:

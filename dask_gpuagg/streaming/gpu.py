@@ -82,13 +82,7 @@ _pools: dict[int, _Pool | None] = {}
 
 @contextmanager
 def pooled(ordinal: int) -> Iterator[None]:
-    """Allocate from a pool, for one caller at a time.
-
-    Parameters
-    ----------
-    ordinal : int
-        Of the current device.
-    """
+    """Allocate from a pool of the current device, for one caller at a time."""
     before = rmm.mr.get_current_device_resource()
     pool = _pool_of(ordinal) if type(before) is rmm.mr.CudaMemoryResource else None
     if pool is None:
@@ -144,19 +138,9 @@ _NUMBERS = {
 def on_host(
     columns: Sequence[plc.Column], fetch: Fetch
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Values of fixed width, and which are not null; None where all are.
+    """Values of columns of one type and fixed width, and which are not null; None where all are.
 
-    Parameters
-    ----------
-    columns : sequence of pylibcudf.Column
-        Of one type, one behind the other. Times are returned as ticks.
-    fetch : callable
-        Copies bytes from places of the device.
-
-    Returns
-    -------
-    values : ndarray
-    valid : ndarray of bool, optional
+    Times are returned as ticks. ``fetch`` copies bytes from places of the device.
     """
     kind = columns[0].type().id()
     dtype = np.dtype("bool" if kind is TypeId.BOOL8 else _NUMBERS[CTYPES[kind]])
@@ -262,10 +246,7 @@ class Gpu:
     def load(self, batch: Batch) -> Loaded:
         """Start the copies of a batch; the images of each column, and its buffer.
 
-        Returns
-        -------
-        images, buffers : list
-            A column of text has no buffer: it is copied when the columns are made.
+        A column of text has no buffer: it is copied when the columns are made.
         """
         part = batch[0].part
         columns = range(len(part.keys) + len(part.columns))

@@ -27,26 +27,11 @@ _MOST_PARTS = 256
 
 
 def parts_of(groups: int, capacity: int, risk: float = _RISK) -> int:
-    """How many parts make it unlikely that any of them has more groups than fit.
+    """How many parts make it unlikely that any has more groups than fit, at most ``_MOST_PARTS``.
 
-    Parameters
-    ----------
-    groups : int
-        Balls ``n``.
-    capacity : int
-        Groups that fit, ``k``.
-    risk : float
-        The probability ``p`` that some part exceeds it.
-
-    Returns
-    -------
-    int
-        At most ``_MOST_PARTS``.
-
-    Notes
-    -----
-    Some of ``m`` bins has ``k`` balls with a probability of at most ``m (n e / (k m))**k``. That is
-    ``p`` for ``m = exp((k ln(n e / k) - ln p) / (k - 1))``. Of large ``k`` that is ``e n / k``.
+    Some of ``m`` bins has ``k`` of ``n`` balls with a probability of at most ``m (n e / (k
+    m))**k``. That is ``p`` for ``m = exp((k ln(n e / k) - ln p) / (k - 1))``. Of large ``k`` that
+    is ``e n / k``.
     """
     if groups <= capacity:
         return 1
@@ -56,19 +41,7 @@ def parts_of(groups: int, capacity: int, risk: float = _RISK) -> int:
 
 
 def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
-    """Parts in loads, greedily: as many as fit together, a larger one alone.
-
-    Parameters
-    ----------
-    rows : sequence of int
-        Of each part; those without any are in no load.
-    capacity : int
-
-    Returns
-    -------
-    list of list of int
-        Numbers of parts.
-    """
+    """Parts in loads, greedily: as many as fit together, a larger one alone, empty ones in none."""
     found: list[list[int]] = []
     size = 0
     for part, n in enumerate(rows):
@@ -91,15 +64,10 @@ MOST_GROUPS = 1 << 27
 
 @dataclass
 class Tables:
-    """Tables that the device holds.
+    """Tables that the device holds, by part and in the order of their rows.
 
-    Attributes
-    ----------
-    parts : list of list
-        The tables of each part, in the order of their rows. No two parts share a group. One part
-        until they are divided.
-    merged_rows : int
-        Groups after the last merge.
+    No two parts share a group; there is one until they are divided. ``merged_rows`` are the groups
+    after the last merge.
     """
 
     parts: list[list[Any]] = field(default_factory=lambda: [[]])
@@ -207,16 +175,7 @@ class Device(Protocol):
 
 @dataclass
 class Stream:
-    """The groups of the batches until now.
-
-    Attributes
-    ----------
-    plan : Plan
-    device : Device
-    sizes : Sizes
-    by_host : int
-        Rows that the host engine grouped.
-    """
+    """The groups of the batches until now; the host engine grouped ``by_host`` of their rows."""
 
     plan: Plan
     device: Device

@@ -52,15 +52,10 @@ from dask_gpuagg.settings import task_settings
 
 
 class Asked:
-    """Collects outputs, and the states and inputs that they are made of.
+    """Collects outputs, and the states and inputs that they are made of, each of them once.
 
-    Inputs are read once and states kept once, however many outputs need them.
-
-    Attributes
-    ----------
-    nulls : bool
-        Whether outputs are made as if every column had nulls, because one has some: which one it
-        is makes no other kernels then.
+    ``nulls`` says whether outputs are made as if every column had nulls, because one has some:
+    which one it is makes no other kernels then.
     """
 
     def __init__(self) -> None:
@@ -360,24 +355,11 @@ class Served(NamedTuple):
 def grouped(
     query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How
 ) -> Aggregated | Served:
-    """Group rows and reduce every group.
+    """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
 
-    Parameters
-    ----------
-    query : Query
-    keys, inputs : sequence of pylibcudf.Column or Pieces
-        As the query describes them.
-    how : How
-
-    Returns
-    -------
-    Aggregated or Served
-
-    Notes
-    -----
     Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
-    libcudf meanwhile. Its rows are too many for that where it would sort them, or where device
-    memory does not suffice for it: then the compiler is waited for.
+    libcudf meanwhile, unless it would have to sort too many rows, or device memory does not suffice
+    for it: then the compiler is waited for.
     """
     measured = how.forced != "auto" or how.stopwatch is not None
     compiling, why = False, ""
@@ -439,15 +421,9 @@ _query = lru_cache(1024)(Query)
 
 
 class Template(NamedTuple):
-    """What a pass computes of columns by their positions.
+    """A pass over columns by their positions.
 
-    Attributes
-    ----------
-    shape : Canonical
-    inputs : tuple of (int, bool)
-        Positions of the columns, and whether only the validity of one is read.
-    outputs : tuple of (KernelOutput, DataType, int or None)
-        As they were asked for; of those that are gathered the position of the column.
+    Inputs say whether only the validity is read; outputs that are gathered, of which column.
     """
 
     shape: Canonical
@@ -456,15 +432,10 @@ class Template(NamedTuple):
 
 
 class Aggregator(Asked):
-    """What is asked of one pass over some columns, and the pass.
+    """One pass over some columns, and what is asked of it.
 
-    Parameters
-    ----------
-    keys : sequence of pylibcudf.Column or of Pieces
-    keep_nulls : bool
-        Whether null keys (NaN is one) form groups.
-    least : int
-        How many groups there are at least.
+    ``keys`` are columns or ``Pieces``; with ``keep_nulls`` null keys (NaN is one) form groups;
+    there are at least ``least`` groups.
     """
 
     def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool, least: int = 0) -> None:
@@ -481,11 +452,7 @@ class Aggregator(Asked):
     def encode(self, in_order: bool = False) -> None:
         """Let the pass make ``codes``, unless libcudf runs it.
 
-        Parameters
-        ----------
-        in_order : bool
-            Whether groups come out in the order of their keys, nulls last; codes then sort as the
-            keys do.
+        With ``in_order`` groups come out in the order of their keys, nulls last, and so do codes.
         """
         self._encoded, self._in_order = True, in_order
 
@@ -508,13 +475,7 @@ class Aggregator(Asked):
         return canonical(asked)
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """What the pass computes, for other columns of the same types; None if it cannot be told.
-
-        Parameters
-        ----------
-        columns : sequence of pylibcudf.Column
-            Of which all inputs are to be.
-        """
+        """The pass for other columns of these types; None if an input is none of the columns."""
         places = {id(column): i for i, column in enumerate(columns)}
         inputs = [(places.get(id(column)), present) for column, present in self._inputs]
         outputs = [

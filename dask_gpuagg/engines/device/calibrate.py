@@ -25,14 +25,8 @@ _REPEATS = 3
 class Experiment:
     """A group-by of synthetic columns by one kernel.
 
-    Attributes
-    ----------
-    kernel : str
-    groups : int
-    dense : bool
-        Keys from 0 to ``groups``, or as many of 64 random bits.
-    five : bool
-        Sum, count, least, greatest of float64 and mean of float32; else the sum alone.
+    Keys are ``dense``, from 0 to ``groups``, or as many of 64 random bits. ``five`` are sum, count,
+    least and greatest of float64 and the mean of float32; else there is the sum alone.
     """
 
     kernel: str

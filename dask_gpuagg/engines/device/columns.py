@@ -93,13 +93,7 @@ def masked(column: plc.Column) -> bool:
 
 
 def ctype_of(column: plc.Column) -> str:
-    """CUDA C++ name of the column's values.
-
-    Raises
-    ------
-    UnsupportedType
-        For strings, lists, structs and dictionaries.
-    """
+    """CUDA C++ name of the column's values; UnsupportedType for strings and nested columns."""
     ctype = CTYPES.get(column.type().id())
     if ctype is None:
         raise UnsupportedType(f"values of type {column.type().id().name}")
@@ -292,15 +286,7 @@ _ROWS_OF_A_PIECE = 6 << 20
 
 
 class Pieces:
-    """A column in several pieces, of one type; an ``Aggregator`` takes it as one column.
-
-    Parameters
-    ----------
-    columns : sequence of pylibcudf.Column
-        Of fixed width.
-    dtype : dtype
-        Of the Series that they belong to.
-    """
+    """A column of fixed width in pieces of one type; an ``Aggregator`` takes it as one column."""
 
     def __init__(self, columns: Sequence[plc.Column], dtype: Any) -> None:
         self.columns = tuple(columns)
@@ -352,13 +338,7 @@ def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
 
 
 def concatenated(columns: Sequence[Sequence[plc.Column]]) -> list[plc.Column]:
-    """Columns whose pieces have equal types.
-
-    Parameters
-    ----------
-    columns : sequence of sequence of pylibcudf.Column
-        The pieces of each.
-    """
+    """Columns whose pieces have equal types, by their pieces."""
     made = {i: _copied(pieces) for i, pieces in enumerate(columns) if _are_plain(pieces)}
     rest = [i for i in range(len(columns)) if i not in made]
     if rest:
@@ -408,12 +388,7 @@ _DTYPES[TypeId.STRING] = _STRINGS
 
 
 class Bare:
-    """A column of a frame in the place of a Series, for what reads its values and dtype only.
-
-    Parameters
-    ----------
-    column : ColumnBase
-    """
+    """A column of a frame in the place of a Series, for what reads its values and dtype only."""
 
     __slots__ = ("_column", "dtype")
 

@@ -108,18 +108,9 @@ def _parts(values: cp.ndarray) -> list[tuple[int, cp.ndarray]]:
 
 
 def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
-    """The table of a pass over rows with the fields of exact sums, or the states that were unusual.
+    """The table of a pass over rows with the fields of exact sums.
 
-    Parameters
-    ----------
-    groups : DataFrame
-    plan : Plan
-
-    Returns
-    -------
-    groups : DataFrame
-    unusual : frozenset of int
-        Numbers of the states whose rows have to be read again.
+    Also the numbers of the states that were unusual, whose rows have to be read again.
     """
     unusual = []
     for i in _binned(plan):
@@ -212,24 +203,10 @@ LOSS_AT_MOST = 1e4
 def centred(
     xp: Any, codes: Any, groups: int, weights: Any, means: Any, m2: Any, near: Any
 ) -> tuple[Any, Any]:
-    """Means and second moments of groups from parts, which may be single values.
+    """Means and second moments of groups from parts; NaN for groups without parts.
 
-    Parameters
-    ----------
-    xp : module
-        NumPy or CuPy.
-    codes : array of int
-        The group of every part.
-    groups : int
-    weights, means, m2 : array of float64
-        Of every part: number of values, mean, sum of squared distances from it.
-    near : array of float64
-        A value near the mean of each group.
-
-    Returns
-    -------
-    means, m2 : array of float64
-        NaN for groups without parts.
+    Parts have the number of their group, their number of values, their mean and the sum of squared
+    distances from it; ``near`` is a value near the mean of each group. ``xp`` is NumPy or CuPy.
     """
 
     def sums(values: Any) -> Any:

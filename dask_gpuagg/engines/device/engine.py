@@ -185,16 +185,9 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
 
 
 class _Prepared(NamedTuple):
-    """What ``direct`` finds out about a plan.
+    """A plan's shape as promised and as the plan has it.
 
-    Attributes
-    ----------
-    promised : Shape
-        With which the plan came.
-    shape : Shape
-        As the plan has it.
-    by_table : bool
-        Whether the result is sorted, or has a dtype that libcudf does not know.
+    Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
     """
 
     promised: Shape

@@ -76,19 +76,7 @@ def is_chrono(dtype: Any) -> bool:
 
 
 def serves(output: Output, dtype: Any, rows: int) -> bool:
-    """Whether an output of whole rows is made here; the others are cuDF's.
-
-    Parameters
-    ----------
-    output : Output
-    dtype : numpy dtype or pandas extension dtype
-        Of the values.
-    rows : int
-
-    Returns
-    -------
-    bool
-    """
+    """Whether an output of whole rows of a dtype is made here; the others are cuDF's."""
     if rows > sgb.ROWS_AT_MOST:
         return False
     if output.aggregation == "list":
@@ -142,16 +130,9 @@ def by_kernels(make: Callable[[], _Made]) -> _Made | None:
 class SortedRows:
     """Rows of numbered groups, sorted where an output needs it, once for each column.
 
-    Parameters
-    ----------
-    codes : pylibcudf.Column
-        The number of every row's group, int32, -1 for rows of no group.
-    groups : int
-    stopwatch : Stopwatch, optional
-        Takes the device time of every kernel.
-    how : str
-        Of ``HOW``: whether quantiles and distinct values of unsorted rows are read from sorted
-        ones, or selected and counted without a sort where that can be.
+    ``codes`` are the numbers of all rows' groups, int32, -1 for none. ``how`` is one of ``HOW``:
+    quantiles and distinct values of unsorted rows are read from sorted ones, or selected and
+    counted without a sort where that can be. A stopwatch takes the device time of every kernel.
     """
 
     def __init__(
@@ -171,19 +152,7 @@ class SortedRows:
     def quantile(self, column: plc.Column, q: float, interpolation: str) -> plc.Column:
         """One quantile of each group, null for groups without values.
 
-        Parameters
-        ----------
-        column : pylibcudf.Column
-            Of a type that ``serves`` admits.
-        q : float
-            From 0 to 1.
-        interpolation : str
-            ``linear``, ``lower``, ``higher``, ``midpoint`` or ``nearest``, as libcudf has them.
-
-        Returns
-        -------
-        pylibcudf.Column
-            float64, or of the column's type for datetimes and durations: whole ticks.
+        It is float64, or of the column's type for datetimes and durations: whole ticks.
         """
         ticks = column.type().id() in _TICKS
         made, width = None, TYPE_BYTES[sortable(column)]
@@ -219,19 +188,9 @@ class SortedRows:
         return plc.Column(DataType(TypeId.LIST), self._groups, None, None, 0, 0, [offsets, child])
 
     def ascending(self, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
-        """The values of each group in ascending order, as words; nulls take no part.
+        """The values of each group in ascending order, as words of ``values_of``, without nulls.
 
-        Parameters
-        ----------
-        column : pylibcudf.Column
-            Of numbers.
-
-        Returns
-        -------
-        words : ndarray of uint32 or uint64, shape (rows,)
-            Of ``values_of``, group by group.
-        starts : ndarray of uint32, shape (groups + 1,)
-            Where each group begins.
+        Also where each group begins, uint32 of shape (groups + 1,).
         """
         segments = self._values(column)
         width = segments.words.width
@@ -311,18 +270,9 @@ _FULL = OUTPUTS_AT_MOST - 6
 class Grouping:
     """The kernels over some rows, with the keys as users know them.
 
-    Parameters
-    ----------
-    keys : sequence of Series
-    keep_nulls : bool
-        Whether null keys form groups.
-    least : int
-        How many groups there are at least: of partials the rows of the largest one.
-
-    Notes
-    -----
-    One pass writes ``OUTPUTS_AT_MOST`` outputs. More are made by several passes over the same
-    keys; the groups of the first one are the result's, and those of the others are found by key.
+    One pass writes ``OUTPUTS_AT_MOST`` outputs. More are made by several passes over the same keys;
+    the groups of the first one are the result's, and those of the others are found by key. There
+    are at least ``least`` groups: of partials the rows of the largest one.
     """
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool, least: int = 0) -> None:
@@ -375,11 +325,7 @@ class Grouping:
     def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
         """The groups: key columns ``k0``, …, then the outputs by label.
 
-        Parameters
-        ----------
-        labels : sequence of str
-        dtypes : mapping of str to dtype, optional
-            Of the outputs whose dtype libcudf does not know.
+        ``dtypes`` are of the outputs whose dtype libcudf does not know.
         """
         keys, outputs = self.run()
         if self._keep_nulls:  # a NaN key is a null one
@@ -406,16 +352,9 @@ def _run(
 
 
 class Numbering:
-    """The rows that belong to groups, in their order, and the numbers of their groups.
+    """The rows that belong to groups, in their order, and the numbers of their ``n`` groups.
 
-    Parameters
-    ----------
-    n : int
-        Number of groups.
-    pairs : tuple of arrays, optional
-        The rows and the numbers of their groups.
-    of_rows : pylibcudf.Column, optional
-        In their place: the numbers of all rows' groups, int32, -1 for rows of none.
+    They come as ``pairs``, or ``of_rows``: the numbers of all rows' groups, int32, -1 for none.
     """
 
     def __init__(
@@ -480,12 +419,9 @@ class Numbering:
         return gather(view(column), self.rows)
 
     def reduce(self, values: plc.Column, aggregation: Any) -> plc.Column:
-        """One aggregation of libcudf; ``values`` are of the rows that belong to groups.
+        """One aggregation of libcudf, null for groups without rows.
 
-        Returns
-        -------
-        pylibcudf.Column
-            One row per group, null for groups without rows.
+        ``values`` are of the rows that belong to groups.
         """
         by = plc.groupby.GroupBy(plc.Table([column_of(self.codes)]))
         keys, made = by.aggregate([plc.groupby.GroupByRequest(values, [aggregation])])

@@ -65,11 +65,7 @@ Reduce = Callable[[plc.Column, Any], plc.Column]
 def decoded(used: cp.ndarray, bins: Sequence[cp.ndarray]) -> exact_sums.Digits | None:
     """The bins of all groups by their places; None where those of a group are too far apart.
 
-    Parameters
-    ----------
-    used : array of int64
-        Of each group, the bits of the bins between which its values lie.
-    bins : sequence of arrays of int64
+    ``used`` has the bits of the bins between which a group's values lie.
     """
     lowest = used & -used
     if bool(((used < 0) | (used // cp.maximum(lowest, 1) >= 1 << EXACT_BINS)).any()):
@@ -89,14 +85,9 @@ def decoded(used: cp.ndarray, bins: Sequence[cp.ndarray]) -> exact_sums.Digits |
 
 
 def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
-    """The fields of the kernels' ``ExactSum``: which bins are used, and the bins.
+    """The fields of the kernels' ``ExactSum`` of rows: which bins are used, and the bins.
 
-    Parameters
-    ----------
-    reduced : callable
-        Reduces a column to one row for each group.
-    column : pylibcudf.Column
-        Numbers of rows.
+    ``reduced`` reduces a column to one row for each group.
     """
     values = array_of(fill_nulls(column, 0))
     floats = values.dtype.kind == "f"
@@ -471,21 +462,9 @@ def aggregate(
     inputs: Sequence[plc.Column],
     why: str,
 ) -> tuple[list[plc.Column], list[plc.Column], Run]:
-    """Group rows and reduce every group; see ``dask_gpuagg.cuda.aggregate.aggregate``.
+    """Group rows and reduce every group; outputs are the plain numbers that kernels would write.
 
-    Parameters
-    ----------
-    query : Query
-    keys, inputs : sequence of pylibcudf.Column
-        As the query describes them.
-    why : str
-        Why the kernels do not do it.
-
-    Returns
-    -------
-    keys, outputs : list of pylibcudf.Column
-        Outputs as the plain numbers that the kernels would write.
-    run : Run
+    ``why`` says why the kernels do not do it; see ``dask_gpuagg.cuda.aggregate.aggregate``.
     """
     started = time.perf_counter()
     groups = (Hashed if hashes(query) else InOrder)(query, keys, inputs)

@@ -54,21 +54,10 @@ Fields = dict[str, Any]
 def state_of_rows(
     numbering: Numbering, use: StateUse, columns: Sequence[Any], index: Any
 ) -> Fields:
-    """One state of rows.
+    """One state of rows: its fields, one row per group.
 
-    Parameters
-    ----------
-    numbering : Numbering
-    use : StateUse
-    columns : sequence of Series
-        The state's inputs, of all rows.
-    index : Index or None
-        The labels of all rows, for ``idxmin`` and ``idxmax``.
-
-    Returns
-    -------
-    dict of str to Series
-        One entry per field of the state, one row per group.
+    ``columns`` are the state's inputs and ``index`` the labels, for ``idxmin`` and ``idxmax``, of
+    all rows.
     """
     if use.custom is not None:
         return _chunk(numbering, use.custom, columns[0])
@@ -211,15 +200,7 @@ def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
 
 
 def finished_state(output: Any, fields: Fields, index: Any) -> Any:
-    """One output from a state of libcudf's, one row per group.
-
-    Parameters
-    ----------
-    output : Output
-    fields : dict of str to Series
-    index : Index
-        The keys of the groups, for the functions of users.
-    """
+    """One output from a state of libcudf's; ``index`` has the keys, for the functions of users."""
     if output.custom is not None:
         columns = []
         for values in fields.values():
@@ -245,18 +226,7 @@ def _label(output: Any, fields: Fields) -> Any:
 
 
 def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
-    """One output from distinct pairs or from whole rows.
-
-    Parameters
-    ----------
-    output : Output
-    numbering : Numbering
-        Of the pairs or rows.
-    values : Series
-        Of all pairs or rows.
-    paired : bool
-        Whether they are pairs.
-    """
+    """One output from the values of all distinct pairs, or of whole rows."""
     everything = plc.types.NullPolicy.INCLUDE
     match output.aggregation:
         case "nunique":
@@ -355,23 +325,7 @@ def _chrono_quantile(
 
 
 def sketch_entries(groups: Any, numbering: Numbering, values: Any, kept: Sketched) -> Any:
-    """The best values of rows.
-
-    Parameters
-    ----------
-    groups : DataFrame
-        The keys ``k0``, … of the groups.
-    numbering : Numbering
-        Of the rows.
-    values : Series
-        Of all rows.
-    kept : Sketched
-
-    Returns
-    -------
-    DataFrame
-        The keys and ``v``, at least one row for each group.
-    """
+    """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
     codes, found = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)

@@ -61,16 +61,9 @@ Counted = dict[str, Any]
 class Brackets:
     """For each target the two words between which a group's order statistics are looked for.
 
-    Attributes
-    ----------
-    keys : DataFrame
-        Of the groups that have brackets.
-    ends : list of arrays of shape (groups, 2)
-        For each target the low and the high ends.
-    others : bool
-        Whether the brackets of all other groups are open, or closed.
-    inside : float
-        The share of all rows that is expected between, by the sample.
+    ``keys`` are of the groups that have brackets, ``ends`` of shape (groups, 2) for each target.
+    The brackets of all ``others`` are open, or closed. ``inside`` is the share of all rows that is
+    expected between, by the sample.
     """
 
     keys: Any

@@ -259,15 +259,8 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
 def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> Any:
     """Outputs that the kernels finish, and the merged states of all others.
 
-    Parameters
-    ----------
-    stacked : DataFrame
-        The rows of partials.
-    plan : Plan
-    least : int
-        Rows of the largest of the partials, each of a group of its own.
-    merges : bool
-        Whether partials are merged first where moments lost digits.
+    ``least`` is the rows of the largest partial. Where moments lost digits, partials are merged
+    first if ``merges`` says so.
     """
     grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
     if plan.shape == "values":
@@ -302,21 +295,9 @@ def add_outputs(
     chosen: Iterable[int],
     add: Callable[[Aggregator, Output, bool], None],
 ) -> list[str]:
-    """Add outputs to the passes over some rows, and what a state loses once.
+    """Add outputs to the passes over some rows, and what a state loses once; their labels.
 
-    Parameters
-    ----------
-    grouping : Grouping
-    plan : Plan
-    chosen : iterable of int
-        Numbers of the outputs.
-    add : callable
-        Adds an output to an aggregator, followed by its loss if the last argument is true.
-
-    Returns
-    -------
-    list of str
-        Labels of what the passes make.
+    ``add`` adds an output to an aggregator, followed by its loss if the last argument is true.
     """
     labels: list[str] = []
     watched: set[tuple[Aggregator, tuple[int, ...]]] = set()

@@ -48,15 +48,8 @@ _OWN_MEANS = ("datetime", "timedelta", "decimal")
 class Shape:
     """What the metadata promises of a result, read once when the query is planned.
 
-    Attributes
-    ----------
-    index : tuple
-        Names of the index levels.
-    labels : pandas.Index or hashable
-        Column labels, or the name of a Series.
-    dtypes : tuple of dtypes
-        Of the columns.
-    series : bool
+    ``index`` has the names of the index levels; ``labels`` the column labels, or the name of a
+    Series; ``dtypes`` are of the columns.
     """
 
     index: tuple[Any, ...]
@@ -158,14 +151,7 @@ class Result:
     """One row per group, of which cuDF's objects are made before the values are there.
 
     They take longer than most kernels, and need neither values nor the number of groups: they are
-    made while kernels run.
-
-    Parameters
-    ----------
-    shape : Shape
-        Of dtypes that are libcudf's own.
-    keys : sequence of dtypes
-        Categories and times in a zone are what libcudf stores them as.
+    made while kernels run. The shape has dtypes of libcudf's own, ``keys`` may have others.
     """
 
     def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
@@ -182,14 +168,7 @@ class Result:
             self._made = columns, types, self._frame(columns)
 
     def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
-        """The DataFrame or Series, which shares the memory of the columns.
-
-        Parameters
-        ----------
-        keys : sequence of pylibcudf.Column
-            Without NaN.
-        outputs : sequence of pylibcudf.Column
-        """
+        """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
         self.prepare()
         assert self._made is not None
         columns, types, made = self._made
@@ -359,18 +338,8 @@ _MATRIX = {"cov": _cov, "corr": _corr}
 def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
     """Append the groups that no row has, with null for all that is not a key.
 
-    Parameters
-    ----------
-    groups : DataFrame
-        One row per group that has rows; its keys are the columns ``k0``, ….
-    keys : sequence of Series
-        Of all rows, those with null keys included.
-    dropna : bool
-        Whether null is no level of a key.
-
-    Returns
-    -------
-    DataFrame
+    ``groups`` has one row per group that has rows, ``keys`` are of all rows, those with null keys
+    included. With ``dropna`` null is no level of a key.
     """
     categorical = [dtype_class(k.dtype) == "category" for k in keys]
     if not any(categorical):

@@ -50,17 +50,7 @@ _NUMBERS = frozenset((*NUMERIC, "decimal"))
 
 
 def stack(tables: Sequence[Any]) -> Any:
-    """Concatenate tables in order of the partitions; categories are united.
-
-    Parameters
-    ----------
-    tables : sequence of DataFrame
-        With the same columns.
-
-    Returns
-    -------
-    DataFrame
-    """
+    """Concatenate tables of the same columns in order of the partitions; categories are united."""
     tables = list(tables)
     if len(tables) > 1:
         tables = [t for t in tables if len(t)] or tables[:1]
@@ -99,17 +89,7 @@ def _is_one_column(dtype: Any) -> bool:
 
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
-    """Divide partitions of equal dtypes into those that are stacked for one call of the kernels.
-
-    Parameters
-    ----------
-    run : sequence of parts
-        With ``keys`` and ``columns``.
-
-    Returns
-    -------
-    list of sequence
-    """
+    """Divide partitions of equal dtypes into those that are stacked for one call of the kernels."""
     most = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
     pieces: list[list[Any]] = []
     rows = size = 0
@@ -151,16 +131,7 @@ def _bytes_of(column: plc.Column) -> int:
 def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[Any]:
     """Concatenate the columns of several partitions, of equal dtypes by position.
 
-    Parameters
-    ----------
-    parts : sequence of sequence of Series
-        The columns of each partition.
-    plan : Plan, optional
-        What they are for.
-
-    Returns
-    -------
-    list of Series, or of Pieces where the plan's kernels take large columns as they lie
+    Columns stay ``Pieces`` where the plan's kernels take large columns as they lie.
     """
     columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
     dtypes = [known.dtype for known in parts[0]]
@@ -205,24 +176,11 @@ def _is_null(column: Any) -> bool:
 
 
 def common_dtype(dtypes: Sequence[Any]) -> Any:
-    """The dtype of a concatenation of columns of these dtypes.
+    """The dtype of a concatenation of columns of these dtypes, which are not all null.
 
-    Parameters
-    ----------
-    dtypes : sequence of dtypes
-        Of columns of cuDF that are not all null.
-
-    Returns
-    -------
-    dtype
-        cuDF's common dtype for numbers, decimals, and times of several units; strings for
-        strings with categories of strings, and so on for categories of other values; for nothing
-        but categories the first, which stands for all: they are united when columns are.
-
-    Raises
-    ------
-    TypeError
-        For what cuDF does not concatenate either: numbers with strings, say.
+    cuDF's common dtype for numbers, decimals, and times of several units; the values' dtype for
+    values with categories of them; for nothing but categories the first, as they are united when
+    columns are. TypeError for what cuDF does not concatenate either: numbers with strings, say.
     """
     distinct = [d for i, d in enumerate(dtypes) if not any(d == e for e in dtypes[:i])]
     if _are_alike(distinct):
@@ -263,19 +221,8 @@ def cast(column: Any, dtype: Any) -> Any:
 def compatible(values: Any, promised: Any) -> tuple[Any, Any]:
     """A column that has another dtype than the promised one, as its partial takes it.
 
-    Parameters
-    ----------
-    values : Series
-        Not of categories, unless it has no rows.
-    promised : dtype
-
-    Returns
-    -------
-    values : Series
-        In the promised dtype where no value depends on it: a column without rows or without
-        values.
-    dtype : dtype
-        The promised one where the values can be merged with those of that dtype.
+    In the promised dtype where no value depends on it: a column without rows or without values.
+    Also the dtype: the promised one where the values can be merged with those of that dtype.
     """
     if {dtype_class(values.dtype), dtype_class(promised)} <= _TEXT:
         return values, promised  # one to libcudf, whatever their missing value
