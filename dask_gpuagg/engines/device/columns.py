@@ -23,32 +23,32 @@ from dask_gpuagg.cuda.query.types import PRESENT, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import copy
 from dask_gpuagg.engines.device.memory import on_device
 
-CTYPES: dict[TypeId, str] = {
-    TypeId.INT8: "i8",
-    TypeId.INT16: "i16",
-    TypeId.INT32: "i32",
-    TypeId.INT64: "i64",
-    TypeId.UINT8: "u8",
-    TypeId.UINT16: "u16",
-    TypeId.UINT32: "u32",
-    TypeId.UINT64: "u64",
-    TypeId.FLOAT32: "f32",
-    TypeId.FLOAT64: "f64",
-    TypeId.BOOL8: "u8",
-    TypeId.TIMESTAMP_DAYS: "i32",
-    TypeId.TIMESTAMP_SECONDS: "i64",
-    TypeId.TIMESTAMP_MILLISECONDS: "i64",
-    TypeId.TIMESTAMP_MICROSECONDS: "i64",
-    TypeId.TIMESTAMP_NANOSECONDS: "i64",
-    TypeId.DURATION_DAYS: "i32",
-    TypeId.DURATION_SECONDS: "i64",
-    TypeId.DURATION_MILLISECONDS: "i64",
-    TypeId.DURATION_MICROSECONDS: "i64",
-    TypeId.DURATION_NANOSECONDS: "i64",
-    TypeId.DECIMAL32: "i32",
-    TypeId.DECIMAL64: "i64",
-    TypeId.DECIMAL128: "i128",
+# Types of fixed width: what the kernels call their values, and which dtype cuDF has for them.
+_TYPES = {
+    **{f"INT{bits}": (f"i{bits}", f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (f"u{bits}", f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "FLOAT32": ("f32", "float32"),
+    "FLOAT64": ("f64", "float64"),
+    "BOOL8": ("u8", "bool"),
+    "TIMESTAMP_DAYS": ("i32", None),
+    "TIMESTAMP_SECONDS": ("i64", "datetime64[s]"),
+    "TIMESTAMP_MILLISECONDS": ("i64", "datetime64[ms]"),
+    "TIMESTAMP_MICROSECONDS": ("i64", "datetime64[us]"),
+    "TIMESTAMP_NANOSECONDS": ("i64", "datetime64[ns]"),
+    "DURATION_DAYS": ("i32", None),
+    "DURATION_SECONDS": ("i64", "timedelta64[s]"),
+    "DURATION_MILLISECONDS": ("i64", "timedelta64[ms]"),
+    "DURATION_MICROSECONDS": ("i64", "timedelta64[us]"),
+    "DURATION_NANOSECONDS": ("i64", "timedelta64[ns]"),
+    "DECIMAL32": ("i32", None),
+    "DECIMAL64": ("i64", None),
+    "DECIMAL128": ("i128", None),
 }
+CTYPES: dict[TypeId, str] = {getattr(TypeId, name): ctype for name, (ctype, _) in _TYPES.items()}
+_STRINGS = pd.StringDtype(na_value=np.nan)
+_DTYPES: dict[TypeId, Any] = {
+    getattr(TypeId, name): np.dtype(dtype) for name, (_, dtype) in _TYPES.items() if dtype
+} | {TypeId.STRING: _STRINGS}
 FLOATS = ("f32", "f64")
 
 INT32 = DataType(TypeId.INT32)
@@ -374,17 +374,6 @@ def _copied(pieces: Sequence[plc.Column]) -> plc.Column:
 
 # the number of a row that no table has: a gather makes a null of it
 NOWHERE = 0x7FFFFFFF
-
-# libcudf's types with cuDF's dtypes of them.
-_BITS = (8, 16, 32, 64)
-_NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
-_NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
-_UNITS = {"SECONDS": "s", "MILLISECONDS": "ms", "MICROSECONDS": "us", "NANOSECONDS": "ns"}
-_NAMES |= {f"TIMESTAMP_{name}": f"datetime64[{unit}]" for name, unit in _UNITS.items()}
-_NAMES |= {f"DURATION_{name}": f"timedelta64[{unit}]" for name, unit in _UNITS.items()}
-_STRINGS = pd.StringDtype(na_value=np.nan)
-_DTYPES: dict[TypeId, Any] = {getattr(TypeId, name): np.dtype(d) for name, d in _NAMES.items()}
-_DTYPES[TypeId.STRING] = _STRINGS
 
 
 class Bare:

@@ -246,12 +246,7 @@ __all__ = [
 Partial = dict[str, Any]
 
 
-def partial(
-    keys: Sequence[Any],
-    columns: Sequence[Any],
-    index: Any,
-    plan: Plan,
-) -> Partial:
+def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is

@@ -136,11 +136,7 @@ class SortedRows:
     """
 
     def __init__(
-        self,
-        codes: plc.Column,
-        groups: int,
-        stopwatch: Stopwatch | None = None,
-        how: str = "auto",
+        self, codes: plc.Column, groups: int, stopwatch: Stopwatch | None = None, how: str = "auto"
     ) -> None:
         self._codes = codes
         self._groups = groups

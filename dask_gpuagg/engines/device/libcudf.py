@@ -56,7 +56,7 @@ from dask_gpuagg.settings import task_settings
 
 # What a bit says is used, from the lowest one on; the last bit is that of unusual values.
 _LOWEST, _HIGHEST = 3, 65
-# More than ``centred.LOSS_AT_MOST``.
+# More than ``digits.LOSS_AT_MOST``.
 _LOSS = 1e300
 
 Reduce = Callable[[plc.Column, Any], plc.Column]
@@ -95,7 +95,9 @@ def exact_sum(reduced: Reduce, column: plc.Column) -> tuple[plc.Column, ...]:
         values = values.astype(cp.float64)
         place, slices = exact_sums.sliced(values, cp)
     else:
-        digits = exact_sums.of_integers(_exact_wide(values))
+        digits = exact_sums.of_integers(
+            values.astype(cp.uint64 if values.dtype.kind == "u" else cp.int64)
+        )
         place, slices = cp.full(len(values), min(digits), dtype=cp.int64), list(digits.values())
     some = cp.zeros(len(values), dtype=bool)
     first, last = cp.full_like(place, _HIGHEST), cp.full_like(place, _LOWEST)
@@ -137,10 +139,6 @@ def exact_loss(fields: Sequence[plc.Column]) -> plc.Column:
     return column_of(cp.full(len(used), _LOSS if decoded(used, bins) is None else 0.0))
 
 
-def _exact_wide(values: cp.ndarray) -> cp.ndarray:
-    return values.astype(cp.uint64 if values.dtype.kind == "u" else cp.int64)
-
-
 KERNEL = "libcudf"
 
 # the type of plain numbers for each ctype: the first of those that share it
@@ -149,13 +147,21 @@ _NO_ROW = 0x7FFFFFFF
 _DECIMAL128 = DataType(TypeId.DECIMAL128, 0)
 
 
-# States that are one reduction of one column, which libcudf makes without sorting rows.
-REDUCED = frozenset(
-    (
-        *("Size", "Count", "IntegerSum", "FloatSum", "IntegerProduct", "FloatProduct"),
-        *("Min", "Max", "Any", "All", "FirstRow", "LastRow"),
-    )
-)
+# States that are one reduction of one column: who gives it, and the reduction.
+_REDUCTIONS = {
+    "IntegerSum": ("_integers", "sum"),
+    "FloatSum": ("_floats", "sum"),
+    "IntegerProduct": ("_integers", "product"),
+    "FloatProduct": ("_floats", "product"),
+    "Min": ("_comparable", "min"),
+    "Max": ("_comparable", "max"),
+    "Any": ("_truths", "max"),
+    "All": ("_truths", "min"),
+    "FirstRow": ("_row_numbers", "min"),
+    "LastRow": ("_row_numbers", "max"),
+}
+# Of those and of counts rows need not be sorted.
+_HASHED = frozenset(("Size", "Count", *_REDUCTIONS))
 
 
 def _cast(column: plc.Column, dtype: DataType) -> plc.Column:
@@ -184,12 +190,18 @@ class _Groups:
     def __init__(self, query: Query, inputs: Sequence[plc.Column]) -> None:
         self._query = query
         self._inputs = list(inputs)
+        self._columns: dict[int, plc.Column] = {}
         self._states: dict[int, tuple[plc.Column, ...]] = {}
 
     # ---- columns in the order in which they are reduced --------------------------------------
 
+    def _in_order(self, column: plc.Column) -> plc.Column:
+        return column
+
     def _ordered(self, i: int) -> plc.Column:
-        raise NotImplementedError
+        if i not in self._columns:
+            self._columns[i] = self._in_order(self._inputs[i])
+        return self._columns[i]
 
     def _reduced(self, column: plc.Column, how: plc.aggregation.Aggregation) -> plc.Column:
         raise NotImplementedError
@@ -210,6 +222,9 @@ class _Groups:
             return reinterpreted(self._ordered(i), _DECIMAL128)
         return plc.unary.cast(self._plain(i), _DECIMAL128)
 
+    def _comparable(self, i: int) -> plc.Column:
+        return nans_to_nulls(self._plain(i))
+
     def _truths(self, i: int) -> plc.Column:
         return reinterpreted(plc.unary.cast(self._plain(i), BOOL8), DataType(TypeId.UINT8))
 
@@ -218,9 +233,7 @@ class _Groups:
         column = self._inputs[i]
         if not column.null_count():
             return self._rows
-        return keep_where(
-            self._rows, gather_rows(plc.unary.is_valid(column), self._rows, all_there=True)
-        )
+        return keep_where(self._rows, self._in_order(plc.unary.is_valid(column)))
 
     def _sum(self, column: plc.Column) -> plc.Column:
         return self._reduced(column, plc.aggregation.sum())
@@ -232,11 +245,8 @@ class _Groups:
             self._states[i] = self._made(self._query.states[i])
         return self._states[i]
 
-    def _count(self, column: plc.Column) -> plc.Column:
-        return _cast(self._reduced(column, plc.aggregation.count(NullPolicy.EXCLUDE)), INT64)
-
     def _made(self, state: KernelState) -> tuple[plc.Column, ...]:
-        if state.policy in REDUCED:
+        if state.policy in _HASHED:
             return (_finished(state, self._reduced(*self._request(state))),)
         match state.policy:
             case "WideSum":
@@ -250,37 +260,17 @@ class _Groups:
         raise NotImplementedError(f"{KERNEL} does not make {state.policy}")
 
     def _request(self, state: KernelState) -> tuple[plc.Column, plc.aggregation.Aggregation]:
-        """The column and the reduction that make a state of ``REDUCED``."""
-        of, agg = state.inputs, plc.aggregation
-        match state.policy:
-            case "Size":
-                return self._numbers, agg.count(NullPolicy.INCLUDE)
-            case "Count":
-                return self._row_numbers(*of), agg.count(NullPolicy.EXCLUDE)
-            case "IntegerSum":
-                return self._integers(*of), agg.sum()
-            case "FloatSum":
-                return self._floats(*of), agg.sum()
-            case "IntegerProduct":
-                return self._integers(*of), agg.product()
-            case "FloatProduct":
-                return self._floats(*of), agg.product()
-            case "Min":
-                return nans_to_nulls(self._plain(*of)), agg.min()
-            case "Max":
-                return nans_to_nulls(self._plain(*of)), agg.max()
-            case "Any":
-                return self._truths(*of), agg.max()
-            case "All":
-                return self._truths(*of), agg.min()
-            case "FirstRow":
-                return self._row_numbers(*of), agg.min()
-            case _:
-                return self._row_numbers(*of), agg.max()
+        """The column and the reduction that make a state of ``_HASHED``."""
+        if state.policy == "Size":
+            return self._numbers, plc.aggregation.count(NullPolicy.INCLUDE)
+        if state.policy == "Count":
+            return self._row_numbers(*state.inputs), plc.aggregation.count(NullPolicy.EXCLUDE)
+        column, reduction = _REDUCTIONS[state.policy]
+        return getattr(self, column)(*state.inputs), getattr(plc.aggregation, reduction)()
 
     def _moments(self, i: int) -> tuple[plc.Column, ...]:
         values = self._floats(i)
-        n = self._count(values)
+        n = _cast(self._reduced(values, plc.aggregation.count(NullPolicy.EXCLUDE)), INT64)
         mean = binary("TRUE_DIV", self._sum(values), n)
         off = binary("SUB", values, gather_rows(mean, self._numbers, all_there=True))
         return n, mean, self._sum(binary("MUL", off, off))
@@ -318,7 +308,7 @@ class _Groups:
         policy, arguments = output.policy, output.arguments
         state = self._state(int(arguments[0]))
         match policy:
-            case "Field" | "FieldOf" | "WideField" | "WideFieldOf":
+            case "Field" | "FieldOf" | "WideField" | "WideFieldOf" | "ExactUsed" | "MomentRows":
                 return state[0]
             case "Extreme":
                 return self._extreme(state[0], arguments[2])
@@ -333,16 +323,12 @@ class _Groups:
             case "LimbMean":
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
                 return limb_mean(upper, lower, n)
-            case "ExactUsed":
-                return state[0]
             case "ExactBin":
                 return state[1 + int(arguments[1])]
             case "ExactLoss":
                 return exact_loss(state)
             case "ExactTotal" | "ExactMean":
                 return self._exact_total(exact_total(state), policy, arguments[1])
-            case "MomentRows":
-                return state[0]
             case "MomentMean":
                 return fill_nulls(state[1], float("nan"))
             case "MomentM2":
@@ -400,15 +386,6 @@ class Hashed(_Groups):
         first, step = (plc.Scalar.from_py(n, DataType(TypeId.INT32)) for n in (0, 1))
         return plc.filling.sequence(self._numbers.size(), first, step)
 
-    def _ordered(self, i: int) -> plc.Column:
-        return self._inputs[i]
-
-    def _row_numbers(self, i: int) -> plc.Column:
-        column = self._inputs[i]
-        if not column.null_count():
-            return self._rows
-        return keep_where(self._rows, plc.unary.is_valid(column))
-
 
 class InOrder(_Groups):
     """By rows in the order of their groups.
@@ -421,7 +398,6 @@ class InOrder(_Groups):
         self, query: Query, keys: Sequence[plc.Column], inputs: Sequence[plc.Column]
     ) -> None:
         super().__init__(query, inputs)
-        self._columns: dict[int, plc.Column] = {}
         table = plc.Table([as_key(key) for key in keys])
         every = list(range(len(keys)))
         kept = table
@@ -436,19 +412,14 @@ class InOrder(_Groups):
         )
         rows, numbers = plc.join.inner_join(table, self.keys, NullEquality.EQUAL)
         self._rows, self._numbers = plc.sorting.sort_by_key(
-            plc.Table([rows, numbers]),
-            plc.Table([numbers]),
-            [Order.ASCENDING],
-            [NullOrder.AFTER],
+            plc.Table([rows, numbers]), plc.Table([numbers]), [Order.ASCENDING], [NullOrder.AFTER]
         ).columns()
         self._groupby = plc.groupby.GroupBy(
             plc.Table([self._numbers]), NullPolicy.EXCLUDE, Sorted.YES
         )
 
-    def _ordered(self, i: int) -> plc.Column:
-        if i not in self._columns:
-            self._columns[i] = gather_rows(self._inputs[i], self._rows, all_there=True)
-        return self._columns[i]
+    def _in_order(self, column: plc.Column) -> plc.Column:
+        return gather_rows(column, self._rows, all_there=True)
 
     def _reduced(self, column: plc.Column, how: plc.aggregation.Aggregation) -> plc.Column:
         requests = [plc.groupby.GroupByRequest(column, [how])]
@@ -457,10 +428,7 @@ class InOrder(_Groups):
 
 
 def aggregate(
-    query: Query,
-    keys: Sequence[plc.Column],
-    inputs: Sequence[plc.Column],
-    why: str,
+    query: Query, keys: Sequence[plc.Column], inputs: Sequence[plc.Column], why: str
 ) -> tuple[list[plc.Column], list[plc.Column], Run]:
     """Group rows and reduce every group; outputs are the plain numbers that kernels would write.
 
@@ -482,7 +450,7 @@ def aggregate(
 
 def hashes(query: Query) -> bool:
     """Whether one group-by of libcudf makes all states; for the others rows are sorted first."""
-    return all(state.policy in REDUCED for state in query.states)
+    return all(state.policy in _HASHED for state in query.states)
 
 
 def cause_of(error: KernelsUnavailable) -> str:

@@ -121,10 +121,7 @@ def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: 
     aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
     best = gather(some.reduce(comparable, aggregation), some.codes)
     is_best = plc.binaryop.binary_operation(
-        comparable,
-        best,
-        plc.binaryop.BinaryOperator.NULL_EQUALS,
-        plc.DataType(plc.TypeId.BOOL8),
+        comparable, best, plc.binaryop.BinaryOperator.NULL_EQUALS, plc.DataType(plc.TypeId.BOOL8)
     )
     hits = some.where(array_of(is_best))
     rows = array_of(hits.reduce(column_of(hits.rows), plc.aggregation.min()), NOWHERE)

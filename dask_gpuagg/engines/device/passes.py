@@ -115,8 +115,8 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
     record = STATES[use.state]
     fields = [view_at(table, prefix + name) for name in record.fields]
     if use.state == "moments":
-        aggregator.merged_moments(*fields)
-        aggregator.merged_loss(*fields)
+        aggregator.moments(*fields)
+        aggregator.loss(*fields)
         return
     assert record.kernels, f"the planner let {use.state!r} through to the kernels"
     for name, field in zip(record.fields, fields, strict=True):
@@ -143,7 +143,7 @@ def finish(
         ddof = dict(output.parameters).get("ddof", 1)
         aggregator.merged_spread(n, mean, m2, ddof, power)
         if watched:
-            aggregator.merged_loss(n, mean, m2)
+            aggregator.loss(n, mean, m2)
     else:
         (i,) = output.states
         merge(aggregator, plan.states[i], table, f"s{i}.")
