@@ -50,49 +50,60 @@ def test_loads(rows: list[int], capacity: int) -> None:
         assert size + rows[following[0]] > capacity
 
 
-def united(tables: list[Any]) -> Any:
-    return sorted(set().union(*tables))
+class Sets:
+    """A device whose tables are lists of numbers."""
+
+    def __init__(self, refused: int | None = None) -> None:
+        self.refused = refused
+        self.rows = len
+
+    def merged(self, tables: list[Any], plan: Any) -> Any:
+        if [self.refused] in tables:
+            raise MemoryError
+        return sorted(set().union(*tables))
+
+    def divided(self, table: Any, plan: Any, parts: int) -> list[Any]:
+        assert parts == stream.PARTS
+        return [[k for k in table if k % 2 == p] for p in (0, 1)]
+
+
+def tables_of(device: Any) -> Tables:
+    return Tables(device, plan_of(frame(1, 1)))
 
 
 def test_tables_of_parts_merge_part_by_part() -> None:
-    tables = Tables()
+    tables = tables_of(Sets())
     assert not tables
     tables.add([[1, 2, 3]])
     assert not tables.can_merge
     tables.add([[2, 4]])
-    tables.merge(united, len)
+    assert tables.merge() == 4
     assert list(tables) == [[1, 2, 3, 4]]
     assert tables.merged_rows == 4
-    tables.divide(lambda table: [[k for k in table if k % 2 == p] for p in (0, 1)])
-    assert tables.number == 2
+    tables.divide()
+    assert len(tables.parts) == 2
     assert not tables.can_merge
     tables.add([[2, 6], [7]])
-    tables.merge(united, len)
+    tables.merge()
     assert tables.parts == [[[2, 4, 6]], [[1, 3, 7]]]
     assert tables.merged_rows == 6
     assert tables.take() == [[2, 4, 6], [1, 3, 7]]
-    assert tables.number == 1
+    assert len(tables.parts) == 1
     assert not tables
 
 
 def test_parts_that_have_merged_stay_so_where_memory_lacks() -> None:
-    tables = Tables()
+    tables = tables_of(Sets(refused=2))
     tables.add([[1], [2]])
     tables.add([[3], [4]])
-
-    def refused(part: list[Any]) -> Any:
-        if [2] in part:
-            raise MemoryError
-        return united(part)
-
     with pytest.raises(MemoryError):
-        tables.merge(refused, len)
+        tables.merge()
     assert tables.parts == [[[1, 3]], [[2], [4]]]
     assert tables.can_merge
 
 
 def test_tables_of_other_parts_follow_only_where_none_is_held() -> None:
-    tables = Tables()
+    tables = tables_of(Sets())
     tables.add([[1], [2]])
     with pytest.raises(ValueError, match="zip"):
         tables.add([[3]])
