@@ -102,8 +102,17 @@ def pooled(ordinal: int) -> Iterator[None]:
 
 def _pool_of(ordinal: int) -> _Pool | None:
     if ordinal not in _pools:
+        driver = bindings()
+        properties = driver.CUmemPoolProps()
+        properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = ordinal
+        # it gives nothing back by itself
+        threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        most = driver.cuuint64_t(2**64 - 1)
         try:
-            handle = _created(ordinal)
+            handle = checked(driver.cuMemPoolCreate(properties))
+            checked(driver.cuMemPoolSetAttribute(handle, threshold, most))
         except DriverError:
             _pools[ordinal] = None
         else:
@@ -111,28 +120,9 @@ def _pool_of(ordinal: int) -> _Pool | None:
     return _pools[ordinal]
 
 
-def _created(ordinal: int) -> Any:
-    """A pool that gives nothing back by itself."""
-    driver = bindings()
-    asked = driver.CUmemPoolProps()
-    asked.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    asked.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    asked.location.id = ordinal
-    handle = checked(driver.cuMemPoolCreate(asked))
-    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    checked(driver.cuMemPoolSetAttribute(handle, threshold, driver.cuuint64_t(2**64 - 1)))
-    return handle
-
-
 # Addresses of the device, and bytes at each, to one array.
 Places = Sequence[tuple[int, int]]
 Fetch = Callable[[Places], npt.NDArray[np.uint8]]
-
-# NumPy's names of the values that the kernels read.
-_NUMBERS = {
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8",
-    "u16": "uint16", "u32": "uint32", "u64": "uint64", "f32": "float32", "f64": "float64",
-}  # fmt: skip
 
 
 def on_host(
@@ -143,17 +133,18 @@ def on_host(
     Times are returned as ticks. ``fetch`` copies bytes from places of the device.
     """
     kind = columns[0].type().id()
-    dtype = np.dtype("bool" if kind is TypeId.BOOL8 else _NUMBERS[CTYPES[kind]])
-    values = fetch([_values(column, dtype.itemsize) for column in columns]).view(dtype)
+    ctype = CTYPES[kind]
+    # f64 of the kernels is f8 of NumPy
+    dtype = np.dtype("bool" if kind is TypeId.BOOL8 else f"{ctype[0]}{int(ctype[1:]) // 8}")
+    places = []
+    for column in columns:
+        rows, data = column.size(), column.data()
+        start = column.offset() * dtype.itemsize
+        places.append((data.ptr + start if data is not None and rows else 0, rows * dtype.itemsize))
+    values = fetch(places).view(dtype)
     if not any(map(masked, columns)):
         return values, None
     return values, np.concatenate([_valid(column, fetch) for column in columns])
-
-
-def _values(column: plc.Column, width: int) -> tuple[int, int]:
-    rows, data = column.size(), column.data()
-    address = data.ptr + column.offset() * width if data is not None and rows else 0
-    return address, rows * width
 
 
 def _valid(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.bool_]:
@@ -219,7 +210,6 @@ _busy = Lock()
 # by the number of the device
 _gpus: dict[int, Gpu] = {}
 
-
 # The images of each column, and its buffer in device memory.
 Loaded = tuple[list[list[Image]], list[Any]]
 
@@ -248,13 +238,14 @@ class Gpu:
 
         A column of text has no buffer: it is copied when the columns are made.
         """
-        part = batch[0].part
-        columns = range(len(part.keys) + len(part.columns))
-        images = [
-            [_image((*each.part.keys, *each.part.columns)[c], each) for each in batch]
-            for c in columns
+        rows = [
+            [
+                image_of(column).rows(each.start, each.stop)
+                for column in (*each.part.keys, *each.part.columns)
+            ]
+            for each in batch
         ]
-        return self._started(images, self._copying)
+        return self._started([list(pieces) for pieces in zip(*rows, strict=True)], self._copying)
 
     def _started(self, images: list[list[Image]], owner: Any) -> Loaded:
         """The images of columns, whose copies have begun, and their buffers, of a stream."""
@@ -301,7 +292,9 @@ class Gpu:
             buffers.clear()
             return [
                 grouped(columns[: len(plan.keys)], columns[len(plan.keys) :])
-                for columns in map(_columns_of, pieces)
+                for columns in (
+                    [column_at(rows, name) for name in names_of(rows)] for rows in pieces
+                )
             ]
         finally:
             # the buffers return to the copying stream, which must not fill them before
@@ -334,7 +327,10 @@ class Gpu:
         found: dict[str, Any] = {}
         for i, known in enumerate(part.keys):
             keys = [view_at(each, f"k{i}") for each in tables]
-            found[f"k{i}"] = _to_host(keys, known.dtype, self._fetch)
+            if isinstance(known.dtype, pd.StringDtype):
+                found[f"k{i}"] = restored_text(text_on_host(keys, self._fetch), known.dtype)
+            else:
+                found[f"k{i}"] = restored(*on_host(keys, self._fetch), known.dtype)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
             # bins of exact sums are 0 of no rows, as their number is
@@ -410,17 +406,14 @@ def exclusive() -> Iterator[Gpu | None]:
             yield _gpus.get(ordinal)
 
 
-def _image(column: Any, rows: Any) -> Image:
-    return image_of(column).rows(rows.start, rows.stop)
-
-
 def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     """A Series of what was copied."""
     kind, dtype = pieces[0].kind, pieces[0].dtype
     if kind == TEXT:
         chunks = [chunk for piece in pieces for chunk in piece.values.chunks]
         text = pa.chunked_array(chunks, pieces[0].values.type).combine_chunks()
-        return cudf.Series.from_arrow(text.cast(_text_type(text)))
+        kind = pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
+        return cudf.Series.from_arrow(text.cast(kind))
     rows = sum(map(len, pieces))
     if kind == TICKS:
         ticks = plc.Column(INT64, rows, buffer, None, 0, 0, [])
@@ -432,22 +425,6 @@ def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     elif kind == CODES:
         column = keep_where(column, binary("NOT_EQUAL", column, scalar(-1, column), BOOL8))
     return like(column, dtype)
-
-
-def _columns_of(rows: Any) -> list[Any]:
-    """The columns of a table."""
-    return [column_at(rows, name) for name in names_of(rows)]
-
-
-def _text_type(text: pa.Array) -> pa.DataType:
-    return pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
-
-
-def _to_host(columns: list[plc.Column], dtype: Any, fetch: Fetch) -> Any:
-    """Columns of groups, one behind the other, in a host dtype."""
-    if isinstance(dtype, pd.StringDtype):
-        return restored_text(text_on_host(columns, fetch), dtype)
-    return restored(*on_host(columns, fetch), dtype)
 
 
 def _field(columns: list[plc.Column], state: str, empty: Any, of: Any, fetch: Fetch) -> Any:
