@@ -14,6 +14,7 @@ Distances from the mean that the first pass gave lose none: that mean is nearer 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import cupy as cp
@@ -73,7 +74,10 @@ def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list
         return [exact_sums.COUNT, _USED, *(f"{_BIN}{k}" for k in range(EXACT_BINS))]
     labels = [exact_sums.COUNT]
     values = array_of(plc.unary.cast(whole(column), FLOAT64), 0.0)
-    for name, rows in zip(exact_sums.SPECIAL, _not_finite(values), strict=True):
+    for name, is_special in zip(
+        exact_sums.SPECIAL, (cp.isnan, cp.isposinf, cp.isneginf), strict=True
+    ):
+        rows = is_special(values)
         if bool(rows.any()):
             ones = plc.unary.cast(column_of(rows), plc.DataType(plc.TypeId.INT8))
             grouping.aggregator.total(ones)
@@ -82,10 +86,6 @@ def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list
         grouping.another().exact_sum(column_of(part))
         labels += [f"{first}{_USED}", *(f"{first}{_BIN}{k}" for k in range(EXACT_BINS))]
     return labels
-
-
-def _not_finite(values: cp.ndarray) -> list[cp.ndarray]:
-    return [cp.isnan(values), cp.isposinf(values), cp.isneginf(values)]
 
 
 def _parts(values: cp.ndarray) -> list[tuple[int, cp.ndarray]]:
@@ -239,10 +239,7 @@ def is_lost(losses: Sequence[plc.Column]) -> bool:
     """Whether any group lost more digits than may be."""
     if not losses or losses[0].size() == 0:
         return False
-    worst = array_of(losses[0])
-    for loss in losses[1:]:
-        worst = cp.fmax(worst, array_of(loss))
-    return bool((worst > LOSS_AT_MOST).any())
+    return bool((reduce(cp.fmax, map(array_of, losses)) > LOSS_AT_MOST).any())
 
 
 def losses_of(groups: Any) -> list[plc.Column]:
@@ -284,47 +281,27 @@ def repaired_partials(groups: Any, stacked: Any, keys: Sequence[Any], plan: Plan
 def _repaired(
     groups: Any, keys: Sequence[Any], plan: Plan, parts: Callable[[int, Numbering], Parts]
 ) -> Any:
-    found = _lost_groups(groups, plan)
-    if len(found):
+    labels = {i: loss_label(i) for i in range(len(plan.states))}
+    losses = {
+        i: array_of(view_at(groups, label))
+        for i, label in labels.items()
+        if label in names_of(groups)
+    }
+    if not losses:
+        return groups
+    rows = cp.flatnonzero(reduce(cp.fmax, losses.values()) > LOSS_AT_MOST).astype(cp.int32)
+    if len(rows):
         keys = [like(whole(view(key)), key.dtype) for key in keys]
         own = [groups[f"k{i}"] for i in range(len(keys))]
-        lost = [like(gather(view(key), found), key.dtype) for key in own]
-        numbering = Numbering.of_keys(keys, lost)
-        for i in _moments(groups, plan):
-            some, values = parts(i, numbering)
-            _repair(groups, i, found, some, *values)
+        numbering = Numbering.of_keys(
+            keys, [like(gather(view(key), rows), key.dtype) for key in own]
+        )
+        for i, loss in losses.items():
+            some, (counts, means, m2) = parts(i, numbering)
+            fields = {f: array_of(view(groups[f"s{i}.{f}"])).copy() for f in ("mean", "m2")}
+            repaired = centred(cp, some.codes, some.n, counts, means, m2, fields["mean"][rows])
+            for (field, old), new in zip(fields.items(), repaired, strict=True):
+                # groups that lost no digits of this state keep theirs
+                old[rows] = cp.where(loss[rows] > LOSS_AT_MOST, new, old[rows])
+                groups[f"s{i}.{field}"] = plain(column_of(old))
     return without_losses(groups)
-
-
-def _moments(groups: Any, plan: Plan) -> list[int]:
-    names = names_of(groups)
-    return [i for i in range(len(plan.states)) if loss_label(i) in names]
-
-
-def _lost_groups(groups: Any, plan: Plan) -> cp.ndarray:
-    losses = [array_of(view_at(groups, loss_label(i))) for i in _moments(groups, plan)]
-    if not losses:
-        return cp.empty(0, dtype=cp.int32)
-    worst = losses[0]
-    for loss in losses[1:]:
-        worst = cp.fmax(worst, loss)
-    return cp.flatnonzero(worst > LOSS_AT_MOST).astype(cp.int32)
-
-
-def _repair(
-    groups: Any,
-    state: int,
-    found: cp.ndarray,
-    some: Numbering,
-    counts: cp.ndarray,
-    means: cp.ndarray,
-    m2: cp.ndarray,
-) -> None:
-    """Write one state of the groups that lost digits of it; others keep theirs."""
-    lost = array_of(view(groups[loss_label(state)]))[found] > LOSS_AT_MOST
-    every = {f: array_of(view(groups[f"s{state}.{f}"])).copy() for f in ("mean", "m2")}
-    near = every["mean"][found]
-    made = centred(cp, some.codes, some.n, counts, means, m2, near)
-    for (field, values), new in zip(every.items(), made, strict=True):
-        values[found] = cp.where(lost, new, values[found])
-        groups[f"s{state}.{field}"] = plain(column_of(values))

@@ -7,7 +7,9 @@ tables of a result, sorts and casts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
+from operator import iand
 from typing import Any, NamedTuple
 
 import cudf
@@ -18,7 +20,7 @@ import pylibcudf as plc
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.aggregator import Aggregator, Template
+from dask_gpuagg.engines.device.aggregator import Template
 from dask_gpuagg.engines.device.columns import (
     Bare,
     is_own,
@@ -47,7 +49,6 @@ from dask_gpuagg.engines.device.results import (
     Shape,
     complete,
     matrix_of,
-    occurring,
     of_plan,
     shape_of,
     shaped,
@@ -63,14 +64,21 @@ from dask_gpuagg.engines.device.tables import (
     divided,
     divided_outputs,
     of_categories,
+    rows_where,
     split,
     stack,
     stacked,
 )
-from dask_gpuagg.plan import Output, Plan, Sketched
+from dask_gpuagg.plan import Plan
 
 # Kinds of columns of which a plan's pass is remembered: with nulls and without them.
 _KINDS = 16
+
+# Of the plans used last: whether nothing but values and dtypes is read, ...
+_bare: OfObjects[bool] = OfObjects(8)
+# ... the shape of the result, and what a pass computes of columns of one kind.
+_prepared: OfObjects[_Prepared] = OfObjects(8)
+_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
 
 
 def direct_of_frame(
@@ -94,7 +102,15 @@ def direct_of_frame(
         DataFrame or Series, and the bytes of the columns. None where ``direct`` does not serve or
         device memory does not suffice for it, or where the frame has other columns.
     """
-    if not _takes_bare(plan) or not isinstance(frame, cudf.DataFrame):
+    # what loses digits is made again by other ways
+    bare = _bare.of(
+        plan,
+        lambda: (
+            of_rows(plan)
+            or (one_pass(plan) and not any(is_watched(output, plan) for output in plan.outputs))
+        ),
+    )
+    if not bare or not isinstance(frame, cudf.DataFrame):
         return None
     keys = _bare_columns(frame, by)
     columns = _bare_columns(frame, [c.label for c in plan.columns])
@@ -110,21 +126,6 @@ def direct_of_frame(
         # the caller has other steps to find memory
         return None
     return made, bytes_of((*keys, *columns))
-
-
-# Of the plans used last.
-_bare: OfObjects[bool] = OfObjects(8)
-
-
-def _takes_bare(plan: Plan) -> bool:
-    """Whether nothing but values and dtypes is read for a plan."""
-
-    def decide() -> bool:
-        # what loses digits is made again by other ways
-        lossless = not any(is_watched(output, plan) for output in plan.outputs)
-        return of_rows(plan) or (one_pass(plan) and lossless)
-
-    return _bare.of(plan, decide)
 
 
 def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
@@ -200,11 +201,6 @@ def _prepare(plan: Plan, promised: Shape) -> _Prepared:
     return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
 
 
-# Of the plans used last; and for each what a pass computes of columns of one kind.
-_prepared: OfObjects[_Prepared] = OfObjects(8)
-_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
-
-
 def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
     """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
     views = list(map(view, columns))
@@ -215,11 +211,7 @@ def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str
         grouping.aggregator.repeat(template, views)
         return labels
     grouping.read(views)
-
-    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
-        column = None if output.column is None else views[output.column]
-        finish_rows(aggregator, output, plan, column, watched)
-
+    add = functools.partial(finish_rows, plan=plan, columns=views)
     labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
     made = grouping.template(views)
     if kind is not None and made is not None and len(known) < _KINDS:
@@ -232,8 +224,7 @@ def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, sha
     whole = {f"k{i}": k for i, k in enumerate(keys)}
     rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
     groups, numbering = numbered(keys_of(rows), not plan.dropna)
-    numberings = {} if numbering is None else {"rows": numbering}
-    made = with_outputs(groups, {"rows": rows}, plan, shape.index, numberings)
+    made = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
     return shaped(made, plan, of_plan(shape, plan))
 
 
@@ -255,10 +246,8 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
         wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
         if wanted:
-            kept = present(nans_to_nulls(view(wanted[0])))
-            for another in wanted[1:]:
-                kept &= present(nans_to_nulls(view(another)))
-            keys = [_rows(k, kept) for k in keys]
+            kept = _all_present(nans_to_nulls(view(column)) for column in wanted)
+            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), kept))
     tables: Partial = {}
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     if plan.grouped:
@@ -266,7 +255,7 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
     for i, kept in enumerate(plan.sketches):
-        tables[f"sketch{i}"] = _entries(keys, columns[kept.column], kept, not dropna)
+        tables[f"sketch{i}"] = sketch_entries(keys, columns[kept.column], kept, not dropna)
     if plan.rows:
         whole = {f"k{i}": k for i, k in enumerate(keys)}
         rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
@@ -288,7 +277,7 @@ def combine(partials: Sequence[Partial], plan: Plan, least: int | None = None) -
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
         elif name.startswith("sketch"):
             kept = plan.sketches[int(name.removeprefix("sketch"))]
-            stacked = _entries(keys_of(stacked), stacked["v"], kept, True)
+            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept, True)
         tables[name] = stacked
     return tables
 
@@ -312,10 +301,8 @@ def finalize(
         columns = {c: rows[f"v{c}"] for c in plan.rows}
         stacked["groups"] = states_of_rows(keys_of(rows), columns, None, plan, True)
     for name in plan.tables:
-        if name.startswith("pairs"):
+        if name.startswith("pairs") and len(partials) > 1:  # those of one are distinct already
             pairs = stacked[name]
-            if len(partials) == 1:  # they are distinct already
-                continue
             stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = keys_of(next(iter(stacked.values())))
     least = _least(partials) if least is None else least
@@ -329,7 +316,7 @@ def finalize(
     else:
         name = next(iter(stacked))
         groups, numbering = numbered(keys_of(stacked[name]))
-        if numbering is not None and plan.observed:
+        if plan.observed:
             numberings[name] = numbering
     if plan.shape == "values":
         return values_of(groups, plan, meta)
@@ -347,18 +334,16 @@ def _least(partials: Sequence[Partial]) -> int:
     return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
-def _rows(column: Any, kept: cp.ndarray) -> Any:
-    """The rows of a Series for which a condition holds."""
-    mask = view(cudf.Series(kept))
-    made = plc.stream_compaction.apply_retention_mask(plc.Table([view(column)]), mask)
-    return like(made.columns()[0], column.dtype)
+def _all_present(columns: Iterable[plc.Column]) -> cp.ndarray:
+    """Which rows have a value in every column."""
+    return functools.reduce(iand, map(present, columns))
 
 
 def _without_null_keys(rows: Any) -> Any:
-    if not any(view(key).null_count() for key in keys_of(rows)):
+    keys = [view(key) for key in keys_of(rows)]
+    if not any(key.null_count() for key in keys):
         return rows
-    kept = occurring(keys_of(rows))
-    return table({name: _rows(rows[name], kept) for name in rows.columns})
+    return rows_where(rows, _all_present(keys))
 
 
 def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool) -> Any:
@@ -386,11 +371,3 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
-
-
-def _entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
-    """The rows that a sketch keeps of each group."""
-    groups, numbering = numbered(keys, keep_nulls)
-    if numbering is None:
-        numbering = Numbering.of_keys(keys, keys_of(groups))
-    return sketch_entries(groups, numbering, values, kept)

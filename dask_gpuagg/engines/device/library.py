@@ -321,8 +321,9 @@ def _chrono_quantile(
     return like(some.spread(filled, made), dtype)
 
 
-def sketch_entries(groups: Any, numbering: Numbering, values: Any, kept: Sketched) -> Any:
+def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
+    groups, numbering = numbered(keys, keep_nulls)
     codes, found = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
@@ -382,13 +383,15 @@ def _by_library(numbering: Numbering, column: plc.Column) -> tuple[cp.ndarray, c
     return found[order], starts
 
 
-def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering | None]:
-    """The groups of some rows, and the rows' numbers if the kernels made them."""
+def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
+    """The groups of some rows, and the rows' numbers."""
     grouping = Grouping(keys, keep_nulls)
     grouping.aggregator.encode()
     groups = grouping.table([])
     codes = grouping.aggregator.codes
-    return groups, None if codes is None else Numbering(len(groups), of_rows=codes)
+    if codes is None:  # libcudf has made the groups
+        return groups, Numbering.of_keys(keys, keys_of(groups))
+    return groups, Numbering(len(groups), of_rows=codes)
 
 
 def with_outputs(

@@ -34,7 +34,6 @@ from dask_gpuagg.engines.device.columns import (
     view,
 )
 from dask_gpuagg.engines.device.groups import (
-    Numbering,
     can_sort,
     column_struct,
     counts_of,
@@ -287,7 +286,6 @@ def picked(
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
     """The groups of some rows, and the number of each row's group, -1 for none."""
     groups, numbering = numbered(keys, keep_nulls)
-    numbering = numbering or Numbering.of_keys(keys, keys_of(groups))
     return groups, numbering.of_rows(len(keys[0]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pylibcudf as plc
@@ -123,12 +123,14 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
         getattr(aggregator, "total" if name in NEVER_NULL else record.merge)(field)
 
 
-def finish(
-    aggregator: Aggregator, output: Output, plan: Plan, table: Any, watched: bool = False
-) -> None:
+def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, table: Any) -> None:
     """One output from the states of partials; of moments their loss too if they are watched."""
     if output.aggregation == "mean":
-        fields = {f: view_at(table, f"s{i}.{f}") for i in output.states for f in _fields(plan, i)}
+        fields = {
+            f: view_at(table, f"s{i}.{f}")
+            for i in output.states
+            for f in STATES[plan.states[i].state].fields
+        }
         if "hi" in fields:
             assert output.column is not None
             dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
@@ -149,21 +151,19 @@ def finish(
         merge(aggregator, plan.states[i], table, f"s{i}.")
 
 
-def _fields(plan: Plan, state: int) -> tuple[str, ...]:
-    return STATES[plan.states[state].state].fields
-
-
 def finish_rows(
     aggregator: Aggregator,
     output: Output,
+    watched: bool,
     plan: Plan,
-    column: plc.Column | None,
-    watched: bool = False,
+    columns: Sequence[plc.Column],
 ) -> None:
     """One output from whole rows; of moments and exact sums their loss too if they are watched."""
-    if column is None:
+    if output.column is None:
         aggregator.size()
-    elif is_binned(output, plan):
+        return
+    column = columns[output.column]
+    if is_binned(output, plan):
         if output.aggregation == "mean":
             aggregator.exact_total_mean(column)
         else:
@@ -198,37 +198,51 @@ def states_of_rows(
     Of ``unusual`` states, exact sums, the values do not fit the bins of one slot.
     """
     grouping = Grouping(keys, keep_nulls)
-    labels, dtypes = [], {}
     # several states read the same column
     seen = cache(lambda c: view(columns[c]))
     grouping.read(seen(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
-    for i, use in enumerate(plan.states):
-        if not in_kernels(use, plan):
-            continue
-        if STATES[use.state].binned:
-            names = add_exact_sum(grouping, seen(use.columns[0]), i in unusual)
-            labels += [f"s{i}.{name}" for name in names]
-            continue
+
+    def add_binned(i: int, use: StateUse) -> list[str]:
+        names = add_exact_sum(grouping, seen(use.columns[0]), i in unusual)
+        return [f"s{i}.{name}" for name in names]
+
+    def add(i: int, use: StateUse) -> None:
         update(grouping.aggregator, use, [seen(c) for c in use.columns])
-        fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
-        labels += fields
-        if use.state == "moments":
-            labels.append(loss_label(i))
-        if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
-            dtypes[fields[0]] = columns[use.columns[0]].dtype
+
+    labels = _add_states(plan, add, add_binned)
+    kept = [(i, use) for i, use in enumerate(plan.states) if keeps_values(use.state)]
+    dtypes = {f"s{i}.{use.state}": columns[use.columns[0]].dtype for i, use in kept}
+    dtypes = {label: dtype for label, dtype in dtypes.items() if not is_own(dtype)}
     groups, found = settled_rows(grouping.table(labels, dtypes), plan)
     if found:
         again = unusual | found
         return states_of_rows(keys, columns, index, plan, keep_nulls, again)
     groups = repaired_rows(groups, keys, columns, plan)
-    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
-    if uses:
-        numbering = Numbering.of_keys(keys, keys_of(groups))
-        for i, use in uses:
-            made = state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
-            for name, values in made.items():
-                groups[f"s{i}.{name}"] = values
-    return groups
+
+    def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
+        return state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
+
+    return _with_library_states(groups, keys, plan, by_library)
+
+
+def _add_states(
+    plan: Plan,
+    add: Callable[[int, StateUse], None],
+    add_binned: Callable[[int, StateUse], list[str]],
+) -> list[str]:
+    """Add the states that the kernels make to passes, and what moments lose; their labels."""
+    labels: list[str] = []
+    for i, use in enumerate(plan.states):
+        if not in_kernels(use, plan):
+            continue
+        if STATES[use.state].binned:
+            labels += add_binned(i, use)
+            continue
+        add(i, use)
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
+        if use.state == "moments":
+            labels.append(loss_label(i))
+    return labels
 
 
 def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
@@ -236,24 +250,19 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
 
     ``least`` is the rows of the largest of them.
     """
-    grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
+    keys = keys_of(stacked)
+    grouping = Grouping(keys, keep_nulls=True, least=least)
     grouping.read(_fields_of(stacked, plan))
-    labels: list[str] = []
-    for i, use in enumerate(plan.states):
-        if not in_kernels(use, plan):
-            continue
-        if STATES[use.state].binned:
-            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
-            continue
-        merge(grouping.aggregator, use, stacked, f"s{i}.")
-        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
-        if use.state == "moments":
-            labels.append(loss_label(i))
+    labels = _add_states(
+        plan,
+        lambda i, use: merge(grouping.aggregator, use, stacked, f"s{i}."),
+        lambda i, use: merge_exact_sum(grouping, stacked, f"s{i}."),
+    )
     kept = [n for n in labels if keeps_values(n.partition(".")[2])]
     dtypes = {n: column_at(stacked, n).dtype for n in kept}
     groups = settled_partials(grouping.table(labels, dtypes), plan)
-    groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
-    return _with_library_states(groups, stacked, plan)
+    groups = repaired_partials(groups, stacked, keys, plan)
+    return _with_merged_states(groups, stacked, plan)
 
 
 def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> Any:
@@ -268,11 +277,7 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
         return grouping.table(["n"])
     grouping.read(_fields_of(stacked, plan))
     chosen = [i for i, o in enumerate(plan.outputs) if _finished_in_kernels(o, plan)]
-
-    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
-        finish(aggregator, output, plan, stacked, watched)
-
-    labels = add_outputs(grouping, plan, chosen, add)
+    labels = add_outputs(grouping, plan, chosen, partial(finish, plan=plan, table=stacked))
     dtypes = {}
     for i in chosen:
         output = plan.outputs[i]
@@ -286,7 +291,7 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan, least), plan, merges=False)
-    return _with_library_states(without_losses(groups), stacked, plan)
+    return _with_merged_states(without_losses(groups), stacked, plan)
 
 
 def add_outputs(
@@ -320,12 +325,25 @@ def _finished_in_kernels(output: Output, plan: Plan) -> bool:
     return all(in_kernels(plan.states[i], plan) for i in output.states)
 
 
-def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+def _with_merged_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+    def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
+        return state_of_partials(numbering, use, stacked, f"s{i}.")
+
+    return _with_library_states(groups, keys_of(stacked), plan, by_library)
+
+
+def _with_library_states(
+    groups: Any,
+    keys: Sequence[Any],
+    plan: Plan,
+    make: Callable[[Numbering, int, StateUse], dict[str, Any]],
+) -> Any:
+    """The groups with the states that the kernels do not make."""
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
-        numbering = Numbering.of_keys(keys_of(stacked), keys_of(groups))
+        numbering = Numbering.of_keys(keys, keys_of(groups))
         for i, use in uses:
-            for name, values in state_of_partials(numbering, use, stacked, f"s{i}.").items():
+            for name, values in make(numbering, i, use).items():
                 groups[f"s{i}.{name}"] = values
     return groups
 

@@ -31,7 +31,6 @@ from dask_gpuagg.engines.device.columns import (
     gather,
     like,
     plain,
-    present,
     series_of,
     table,
     view,
@@ -410,11 +409,3 @@ def _levels(key: Any, dropna: bool) -> plc.Column:
         return every
     rows = cp.append(cp.arange(size, dtype=cp.int32), cp.int32(NOWHERE))
     return gather(every, rows)
-
-
-def occurring(keys: Sequence[Any]) -> cp.ndarray:
-    """Which rows have a value for every key."""
-    kept = present(view(keys[0]))
-    for key in keys[1:]:
-        kept &= present(view(key))
-    return kept

@@ -6,7 +6,7 @@ concatenates numbers of several dtypes, and refuses all other mixtures: these ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import cudf
@@ -302,19 +302,12 @@ def _hash_columns(key: Any) -> list[Any]:
 
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
-    return divided_tables(tables, lambda whole: _buckets_of(whole, plan, buckets, second), buckets)
-
-
-def divided_tables(
-    tables: Partial, place_of: Callable[[Any], cp.ndarray], buckets: int
-) -> list[Partial]:
-    """Divide a partial into one per output, by the output of each row of a table."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, whole in tables.items():
-        of_row = place_of(whole)
+        of_row = _buckets_of(whole, plan, buckets, second)
         if buckets <= _FEW_BUCKETS:
             for j, part in enumerate(parts):
-                part[name] = _where(whole, of_row == j)
+                part[name] = rows_where(whole, of_row == j)
             continue
         order, ends = _order_of(of_row, buckets)
         for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
@@ -355,7 +348,7 @@ def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarra
     return _buckets(keys, buckets, second)
 
 
-def _where(whole: Any, rows: cp.ndarray) -> Any:
+def rows_where(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table for which a condition holds, in their order."""
     names = names_of(whole)
     columns = plc.Table([view_at(whole, name) for name in names])
