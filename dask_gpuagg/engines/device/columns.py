@@ -46,7 +46,7 @@ _TYPES = {
 }
 CTYPES: dict[TypeId, str] = {getattr(TypeId, name): ctype for name, (ctype, _) in _TYPES.items()}
 _STRINGS = pd.StringDtype(na_value=np.nan)
-_DTYPES: dict[TypeId, Any] = {
+DTYPES: dict[TypeId, Any] = {
     getattr(TypeId, name): np.dtype(dtype) for name, (_, dtype) in _TYPES.items() if dtype
 } | {TypeId.STRING: _STRINGS}
 FLOATS = ("f32", "f64")
@@ -449,7 +449,7 @@ def buffered(column: plc.Column) -> plc.Column:
 
 def wrapped(column: plc.Column) -> ColumnBase:
     """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = _DTYPES.get(column.type().id())
+    dtype = DTYPES.get(column.type().id())
     # days become seconds, which cuDF has
     if dtype is None:
         return plain(column)._column

@@ -29,6 +29,7 @@ from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.aggregator import Aggregator, Template, waits
 from dask_gpuagg.engines.device.columns import (
+    DTYPES,
     FLOAT64,
     INT32,
     INT64,
@@ -40,6 +41,7 @@ from dask_gpuagg.engines.device.columns import (
     ctype_of,
     frame_of,
     gather,
+    gather_rows,
     masked,
     nans_to_nulls,
     view,
@@ -53,19 +55,14 @@ from dask_gpuagg.settings import task_settings
 # The types of which whole groups are reduced here; the others are cuDF's.
 _SORTED = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
 # Of which quantiles are whole ticks.
-_TICKS = (
-    *(TypeId.TIMESTAMP_SECONDS, TypeId.TIMESTAMP_MILLISECONDS),
-    *(TypeId.TIMESTAMP_MICROSECONDS, TypeId.TIMESTAMP_NANOSECONDS),
-    *(TypeId.DURATION_SECONDS, TypeId.DURATION_MILLISECONDS),
-    *(TypeId.DURATION_MICROSECONDS, TypeId.DURATION_NANOSECONDS),
-)
+_TICKS = tuple(kind for kind, dtype in DTYPES.items() if dtype.kind in "mM")
 HOW = ("auto", "sort", "select")
 
 _Made = TypeVar("_Made")
 
 
-def _parameters(output: Output, ticks: bool = False) -> dict[str, Any]:
-    # for ticks the exact midpoint; for numbers what cuDF's own median is
+def parameters_of(output: Output, ticks: bool = False) -> dict[str, Any]:
+    """Quantile and interpolation; for ticks the exact midpoint, else what cuDF's own median is."""
     between = "midpoint" if ticks and output.aggregation == "median" else "linear"
     return {"q": 0.5, "interpolation": between} | dict(output.parameters)
 
@@ -82,7 +79,7 @@ def serves(output: Output, dtype: Any, rows: int) -> bool:
     if output.aggregation == "list":
         # libcudf has no lists of categories, nor of times in a zone
         return isinstance(dtype, np.dtype | pd.StringDtype)
-    parameters = _parameters(output)
+    parameters = parameters_of(output)
     q = parameters.pop("q")
     between = parameters.pop("interpolation")
     return (
@@ -178,9 +175,7 @@ class SortedRows:
         offsets = plc.Column(INT32, self._groups + 1, segments.starts, None, 0, 0, [])
         kept = sgb.rows_of_groups(self._on, segments)
         numbers = plc.Column(INT32, kept, segments.words.buffer, None, 0, 0, [])
-        (child,) = plc.copying.gather(
-            plc.Table([column]), numbers, plc.copying.OutOfBoundsPolicy.DONT_CHECK
-        ).columns()
+        child = gather_rows(column, numbers, all_there=True)
         return plc.Column(DataType(TypeId.LIST), self._groups, None, None, 0, 0, [offsets, child])
 
     def ascending(self, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
@@ -197,7 +192,7 @@ class SortedRows:
         """An output that ``serves`` admits."""
         if output.aggregation == "list":
             return self.list(column)
-        parameters = _parameters(output, column.type().id() in _TICKS)
+        parameters = parameters_of(output, column.type().id() in _TICKS)
         return self.quantile(column, parameters["q"], parameters["interpolation"])
 
     def _unsorted(self, column: plc.Column, pays: bool) -> bool:

@@ -18,8 +18,11 @@ from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    INT64,
     NOWHERE,
     array_of,
+    binary,
     column_at,
     column_of,
     floats_of,
@@ -40,6 +43,7 @@ from dask_gpuagg.engines.device.groups import (
     counts,
     counts_of,
     is_chrono,
+    parameters_of,
     serves,
     values_of,
 )
@@ -120,9 +124,7 @@ def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: 
     comparable = nans_to_nulls(some.take(values))
     aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
     best = gather(some.reduce(comparable, aggregation), some.codes)
-    is_best = plc.binaryop.binary_operation(
-        comparable, best, plc.binaryop.BinaryOperator.NULL_EQUALS, plc.DataType(plc.TypeId.BOOL8)
-    )
+    is_best = binary("NULL_EQUALS", comparable, best, BOOL8)
     hits = some.where(array_of(is_best))
     rows = array_of(hits.reduce(column_of(hits.rows), plc.aggregation.min()), NOWHERE)
     return {
@@ -207,42 +209,32 @@ def finished_state(output: Any, fields: Fields, index: Any) -> Any:
         if output.custom.finalize is None:
             return columns[0]
         return output.custom.finalize(*columns)
-    if output.aggregation in ("idxmin", "idxmax"):
-        return _label(output, fields)
+    name = output.aggregation
+    if name in ("idxmin", "idxmax"):
+        skipna = dict(output.parameters).get("skipna", True)
+        if skipna and view(fields["value"]).null_count():
+            raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+        if not skipna and (array_of(view(fields["nulls"]), 0) > 0).any():
+            raise ValueError(f"{name} with skipna=False encountered an NA value.")
+        return fields["label"]
     (values,) = fields.values()
-    return values.fillna("") if output.aggregation == "sum" else values
-
-
-def _label(output: Any, fields: Fields) -> Any:
-    name, skipna = output.aggregation, dict(output.parameters).get("skipna", True)
-    if skipna and view(fields["value"]).null_count():
-        raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
-    if not skipna and (array_of(view(fields["nulls"]), 0) > 0).any():
-        raise ValueError(f"{name} with skipna=False encountered an NA value.")
-    return fields["label"]
+    return values.fillna("") if name == "sum" else values
 
 
 def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from the values of all distinct pairs, or of whole rows."""
-    everything = plc.types.NullPolicy.INCLUDE
     match output.aggregation:
         case "nunique":
             return _distinct_values(numbering, values, paired)
         case "list" | "unique":
             if dtype_class(values.dtype) == "category":
                 values = of_categories(values)
-            lists = numbering.reduce(
-                numbering.take(values), plc.aggregation.collect_list(everything)
-            )
+            collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
+            lists = numbering.reduce(numbering.take(values), collect)
             return like(lists, cudf.ListDtype(values.dtype))
-        case "median":
-            # for ticks the exact midpoint; for numbers what cuDF's own median is
-            chrono = dtype_class(values.dtype) in ("datetime", "timedelta")
-            return _quantile(numbering, values, 0.5, "midpoint" if chrono else "linear")
-        case "quantile":
-            given = dict(output.parameters)
-            interpolation = given.get("interpolation", "linear")
-            return _quantile(numbering, values, given.get("q", 0.5), interpolation)
+        case "median" | "quantile":
+            parameters = parameters_of(output, is_chrono(values.dtype))
+            return _quantile(numbering, values, parameters["q"], parameters["interpolation"])
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
@@ -277,10 +269,9 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
             " sorted. Repartition the collection into smaller partitions"
         )
-    cls = dtype_class(values.dtype)
-    if cls in ("datetime", "timedelta"):
+    if is_chrono(values.dtype):
         return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
-    if cls == "bool":
+    if dtype_class(values.dtype) == "bool":
         taken = plc.unary.cast(taken, plc.DataType(plc.TypeId.INT8))
     kind = plc.types.Interpolation[interpolation.upper()]
     return plain(numbering.reduce(taken, plc.aggregation.quantile([q], kind)))
@@ -290,18 +281,13 @@ def _chrono_quantile(
     numbering: Numbering, taken: plc.Column, dtype: Any, q: float, interpolation: str
 ) -> Any:
     """Quantiles of 64-bit ticks, of which float64 would lose the last digits."""
-    some = numbering.where(present(taken))
-    ticks = array_of(plc.unary.bit_cast(taken, plc.DataType(plc.TypeId.INT64)), 0)
-    ticks = ticks[present(taken)]
-    by_value = cp.argsort(ticks)
-    order = by_value[cp.argsort(some.codes[by_value], kind="stable")]
-    ticks, sizes = ticks[order], some.size
+    ticks, starts = _ascending(numbering, plc.unary.bit_cast(taken, INT64))
+    sizes = cp.diff(starts)
     filled = cp.flatnonzero(sizes)
-    sizes = sizes[filled]
-    place = q * (sizes - 1)
+    place = q * (sizes[filled] - 1)
     lower = cp.floor(place).astype(cp.int64)
     share = place - lower
-    start = cp.cumsum(sizes) - sizes + lower
+    start = starts[filled] + lower
     low = ticks[start]
     gap = ticks[start + (share > 0)] - low
     match interpolation:
@@ -318,7 +304,7 @@ def _chrono_quantile(
         case other:
             raise ValueError(f"unknown interpolation {other!r}")
     made = plc.unary.bit_cast(column_of(low + step), taken.type())
-    return like(some.spread(filled, made), dtype)
+    return like(numbering.spread(filled, made), dtype)
 
 
 def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
@@ -357,7 +343,7 @@ def _best(
     made = None
     if rows <= sgb.ROWS_AT_MOST:
         made = by_kernels(lambda: numbering.sorted(rows).ascending(column))
-    ascending, starts = made or _by_library(numbering, column)
+    ascending, starts = made or _ascending(numbering, gather(column, numbering.rows))
     starts = starts.astype(cp.int64)
     kept = cp.minimum(cp.diff(starts), min(n, NOWHERE))
     ends = cp.cumsum(kept)
@@ -371,16 +357,15 @@ def _best(
     return codes, taken if made is None else values_of(taken, dtype)
 
 
-def _by_library(numbering: Numbering, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
+def _ascending(numbering: Numbering, taken: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
     """The values of each group in ascending order, and where each begins; nulls are left out."""
-    taken = gather(column, numbering.rows)
     kept = present(taken)
-    some, found = numbering.where(kept), array_of(taken, 0)[kept]
-    order = cp.argsort(found)
+    some, values = numbering.where(kept), array_of(taken, 0)[kept]
+    order = cp.argsort(values)
     order = order[cp.argsort(some.codes[order], kind="stable")]
     starts = cp.zeros(numbering.n + 1, dtype=cp.int64)
     starts[1:] = cp.cumsum(some.size)
-    return found[order], starts
+    return values[order], starts
 
 
 def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
@@ -439,21 +424,16 @@ def with_outputs(
 
 def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
     """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
-    counted = output.aggregation == "nunique"
-    rows = len(column)
+    counted, rows = output.aggregation == "nunique", len(column)
+
+    def by_sorting() -> plc.Column:
+        in_order = numbering.sorted(rows)
+        return in_order.nunique(view(column)) if counted else in_order.output(output, view(column))
+
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    made = by_kernels(lambda: _sorted(output, numbering, column)) if sorts else None
+    made = by_kernels(by_sorting) if sorts else None
     if made is None:
         return _output_by_libcudf(output, numbering, column, paired)
-    if counted:
-        return plain(made)
     if output.aggregation == "list":
         return like(made, cudf.ListDtype(column.dtype))
-    return like(made, column.dtype) if is_chrono(column.dtype) else plain(made)
-
-
-def _sorted(output: Output, numbering: Numbering, column: Any) -> plc.Column:
-    rows = numbering.sorted(len(column))
-    if output.aggregation == "nunique":
-        return rows.nunique(view(column))
-    return rows.output(output, view(column))
+    return plain(made) if counted or not is_chrono(column.dtype) else like(made, column.dtype)

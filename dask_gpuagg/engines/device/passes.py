@@ -8,12 +8,22 @@ from typing import Any
 
 import pylibcudf as plc
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
-from pylibcudf.types import DataType, TypeId
+from pylibcudf.types import TypeId
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.columns import column_at, is_own, keys_of, view, view_at
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    FLOAT64,
+    INT32,
+    binary,
+    column_at,
+    is_own,
+    keys_of,
+    view,
+    view_at,
+)
 from dask_gpuagg.engines.device.digits import (
     add_exact_sum,
     is_lost,
@@ -47,19 +57,15 @@ def _numbers(column: plc.Column) -> plc.Column:
     """Decimals in float64, as moments are made of them; all else as it is."""
     if column.type().id() not in _DECIMALS:
         return column
-    return plc.unary.cast(column, DataType(TypeId.FLOAT64))
+    return plc.unary.cast(column, FLOAT64)
 
 
 def _truths(column: plc.Column) -> plc.Column:
     """Which strings are not empty; all else as it is."""
     if column.type().id() is not TypeId.STRING:
         return column
-    return plc.binaryop.binary_operation(
-        plc.strings.attributes.count_bytes(column),
-        plc.Scalar.from_py(0, DataType(TypeId.INT32)),
-        plc.binaryop.BinaryOperator.GREATER,
-        DataType(TypeId.BOOL8),
-    )
+    nothing = plc.Scalar.from_py(0, INT32)
+    return binary("GREATER", plc.strings.attributes.count_bytes(column), nothing, BOOL8)
 
 
 def _is_exact(output: Output, plan: Plan) -> bool:

@@ -19,11 +19,13 @@ from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
+    BOOL8,
     NOWHERE,
     array_of,
     as_column,
     as_cudf_makes,
     as_it_comes,
+    binary,
     buffered,
     column_at,
     column_of,
@@ -132,18 +134,20 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
-    index = index_of([column_at(groups, n) for n in names], shape.index)
-    columns: list[Any] = []
+    columns = [groups._data[n] for n in names]
     for i, dtype in enumerate(shape.dtypes):
         column = column_at(groups, f"o{i}")
-        columns.append(column if column.dtype == dtype else _cast(column, dtype))
+        columns.append((column if column.dtype == dtype else _cast(column, dtype))._column)
+    return _framed(columns, shape)
+
+
+def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
+    """A DataFrame or Series of the keys' columns and then the outputs'."""
+    keys = len(columns) - len(shape.dtypes)
+    index = _index_of(columns[:keys], shape.index)
     if shape.series:
-        result = columns[0]
-        result.index = index
-        result.name = shape.labels
-        return result
-    data = _labelled(shape.labels, [column._column for column in columns])
-    return as_cudf_makes(cudf.DataFrame, data, index)
+        return series_of(columns[keys], shape.labels, index)
+    return as_cudf_makes(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
 
 
 class Result:
@@ -164,7 +168,7 @@ class Result:
             dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
             columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
             types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._made = columns, types, self._frame(columns)
+            self._made = columns, types, _framed(columns, self._shape)
 
     def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
         """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
@@ -179,14 +183,7 @@ class Result:
             return made
         # some are of a dtype that was not promised
         own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return self._frame([*own, *map(wrapped, values[len(keys) :])])
-
-    def _frame(self, columns: Sequence[ColumnBase]) -> Any:
-        keys, shape = len(self._keys), self._shape
-        index = _index_of(columns[:keys], shape.index)
-        if shape.series:
-            return series_of(columns[keys], shape.labels, index)
-        return as_cudf_makes(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
+        return _framed([*own, *map(wrapped, values[len(keys) :])], self._shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
@@ -250,12 +247,7 @@ def _decimals(column: Any, dtype: Any) -> Any:
     """Decimals in the promised type, or as they are where one of them does not fit it."""
     values = view(column)
     made = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
-    differs = plc.binaryop.binary_operation(
-        plc.unary.cast(made, values.type()),
-        values,
-        plc.binaryop.BinaryOperator.NOT_EQUAL,
-        plc.DataType(plc.TypeId.BOOL8),
-    )
+    differs = binary("NOT_EQUAL", plc.unary.cast(made, values.type()), values, BOOL8)
     return column if array_of(differs, False).any() else like(made, dtype)
 
 
@@ -301,7 +293,12 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
     cube, filled = cp.empty((n, m, m)), cp.empty((n, m, m), dtype=bool)
     for i, use in enumerate(plan.states):
         state = {f: floats_of(view(groups[f"s{i}.{f}"])) for f in ("n", "cxx", "cxy", "cyy")}
-        made, known = _MATRIX[output.aggregation](state, dict(output.parameters))
+        if output.aggregation == "cov":
+            freedom = state["n"] - dict(output.parameters).get("ddof", 1)
+            made, known = state["cxy"] / freedom, freedom > 0
+        else:
+            made = cp.clip(state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
+            known = state["n"] > 1
         a, b = use.columns
         cube[:, a, b] = cube[:, b, a] = made
         filled[:, a, b] = filled[:, b, a] = known
@@ -319,19 +316,6 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
     result.index = index_of(repeated, meta.index.names)
     result.columns = meta.columns.view()
     return result
-
-
-def _cov(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
-    freedom = state["n"] - parameters.get("ddof", 1)
-    return state["cxy"] / freedom, freedom > 0
-
-
-def _corr(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
-    corr = state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"])
-    return cp.clip(corr, -1.0, 1.0), state["n"] > 1
-
-
-_MATRIX = {"cov": _cov, "corr": _corr}
 
 
 def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
@@ -357,14 +341,13 @@ def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
     rows[: len(groups)] = cp.arange(len(groups), dtype=cp.int32)
     for name in groups.columns:
         if name not in columns:
-            columns[name] = _padded(groups[name], rows)
+            column = view(groups[name])
+            if len(groups):
+                column = gather(column, rows)
+            else:
+                column = plc.Column.all_null_like(column, len(rows))
+            columns[name] = like(column, groups[name].dtype)
     return table(columns)
-
-
-def _padded(column: Any, rows: cp.ndarray) -> Any:
-    if len(column) == 0:
-        return like(plc.Column.all_null_like(view(column), len(rows)), column.dtype)
-    return like(gather(view(column), rows), column.dtype)
 
 
 def _expected(keys: Sequence[Any], categorical: Sequence[bool], dropna: bool) -> list[Any]:

@@ -27,6 +27,7 @@ from dask_gpuagg.engines.device.columns import (
     column_of,
     concatenated,
     frame_of,
+    gather_columns,
     gather_rows,
     is_own,
     like,
@@ -331,7 +332,7 @@ def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
     names = names_of(whole)
     columns = plc.Table([view_at(whole, name) for name in names])
     made, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(whole, names, made)
+    ordered = _like(whole, names, made.columns())
     ends = [*starts[1:parts], len(ordered)]
     return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -353,23 +354,19 @@ def rows_where(whole: Any, rows: cp.ndarray) -> Any:
     names = names_of(whole)
     columns = plc.Table([view_at(whole, name) for name in names])
     made = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
-    return _like(whole, names, made)
+    return _like(whole, names, made.columns())
 
 
 def taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
     names = names_of(whole)
-    made = plc.copying.gather(
-        plc.Table([view_at(whole, name) for name in names]),
-        column_of(rows),
-        plc.copying.OutOfBoundsPolicy.DONT_CHECK,
-    )
-    return _like(whole, names, made)
+    columns = [view_at(whole, name) for name in names]
+    return _like(whole, names, gather_columns(columns, column_of(rows), all_there=True))
 
 
-def _like(whole: Any, names: Sequence[str], made: plc.Table) -> Any:
+def _like(whole: Any, names: Sequence[str], columns: Sequence[plc.Column]) -> Any:
     """A table of columns that libcudf has made of another's."""
-    pairs = zip(names, made.columns(), strict=True)
+    pairs = zip(names, columns, strict=True)
     return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
 
@@ -412,9 +409,8 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
 def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
-    of_row = _buckets(keys, outputs)
-    ordered = whole.take(cp.argsort(of_row, kind="stable"))
-    ends = cp.cumsum(counts_of(of_row, outputs)).get().tolist()
+    order, ends = _order_of(_buckets(keys, outputs), outputs)
+    ordered = whole.take(order)
     pairs = zip([0, *ends[:-1]], ends, strict=True)
     # copies: a slice would keep all of it in memory
     return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]
