@@ -115,9 +115,9 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         column = view(rows[f"v{target.column}"])
-        width = _width(sortable(column))
+        width = max(4, TYPE_BYTES[sortable(column)])
         if len(groups) == 0:
-            ends.append(cp.zeros((0, 2), _word(width)))
+            ends.append(cp.zeros((0, 2), f"u{width}"))
             continue
         with waiting(True):
             selector = _selector(sortable(column), len(groups), target)
@@ -184,8 +184,7 @@ class _Together:
 
     def like(self, groups: Any) -> _Together:
         """The same in the numbers of other groups, among which these are."""
-        mine, others = aligned([self.groups, groups])
-        rows, codes = matches(keys_of(mine), keys_of(others))
+        rows, codes = _matched(self.groups, groups)
         places = cp.empty(len(self.groups), cp.int32)
         places[rows] = codes
         return _Together(groups, [places[each] for each in self.codes], self.counted)
@@ -296,10 +295,14 @@ def _ends_of(groups: Any, brackets: Brackets, target: int) -> cp.ndarray:
     # open and closed as ``Pair`` of kernels/select/rows.cuh
     ends[:, 0] = 0 if brackets.others else 1
     ends[:, 1] = np.iinfo(known.dtype).max if brackets.others else 0
-    mine, others = aligned([groups, brackets.keys])
-    rows, codes = matches(keys_of(mine), keys_of(others))
+    rows, codes = _matched(groups, brackets.keys)
     ends[rows] = known[codes]
     return ends
+
+
+def _matched(groups: Any, others: Any) -> tuple[cp.ndarray, cp.ndarray]:
+    """Numbers of the groups that are among others, and their numbers there."""
+    return matches(*map(keys_of, aligned([groups, others])))
 
 
 def _selector(ctype: str, groups: int, target: Target) -> Selector:
@@ -310,14 +313,6 @@ def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> select.Chunk:
     return select.Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
 
 
-def _width(ctype: str) -> int:
-    return max(4, TYPE_BYTES[ctype])
-
-
-def _word(width: int) -> Any:
-    return cp.dtype(f"u{width}")
-
-
 def _bytes(buffer: Any) -> cp.ndarray:
     """A buffer of rmm as an array, not copied."""
     return cp.asarray(buffer).view(cp.uint8)
@@ -325,7 +320,7 @@ def _bytes(buffer: Any) -> cp.ndarray:
 
 def _array(words: Words, width: int) -> cp.ndarray:
     data = _bytes(words.buffer)  # one byte for no words
-    return data[: data.size // width * width].view(_word(width))
+    return data[: data.size // width * width].view(f"u{width}")
 
 
 def _words(array: cp.ndarray) -> Words:
