@@ -203,6 +203,7 @@ class SortedRows:
         return self._how == "select" or (pays and not there)
 
     def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
+        # by itself, so that what it has allocated is released before a sort
         stride = select.stride_of(self._rows, self._groups)
         room = select.room_of(self._rows, self._groups, stride)
         selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)

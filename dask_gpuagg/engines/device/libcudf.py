@@ -35,20 +35,15 @@ from dask_gpuagg.engines.device.columns import (
     FLOAT64,
     INT64,
     array_of,
-    as_key,
     binary,
     column_of,
     fill_nulls,
     gather_rows,
     is_positive,
     keep_where,
-    limb_mean,
-    lower_half,
     nans_to_nulls,
     reinterpreted,
     scalar,
-    spread_of,
-    upper_half,
 )
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.reporting.fallbacks import warn_user
@@ -145,6 +140,7 @@ KERNEL = "libcudf"
 _PLAIN: dict[str, TypeId] = {ctype: kind for kind, ctype in reversed(CTYPES.items())}
 _NO_ROW = 0x7FFFFFFF
 _DECIMAL128 = DataType(TypeId.DECIMAL128, 0)
+_LIMB = 1 << 32
 
 
 # States that are one reduction of one column: who gives it, and the reduction.
@@ -162,6 +158,51 @@ _REDUCTIONS = {
 }
 # Of those and of counts rows need not be sorted.
 _HASHED = frozenset(("Size", "Count", *_REDUCTIONS))
+
+
+def _as_key(column: plc.Column) -> plc.Column:
+    """A key of which NaN is null, and -0.0 is 0.0."""
+    if column.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
+        return column
+    return nans_to_nulls(plc.replace.normalize_nans_and_zeros(column))
+
+
+def _upper_half(column: plc.Column) -> plc.Column:
+    """The upper 32 bits of 64-bit integers, with their sign."""
+    return binary("SHIFT_RIGHT", column, scalar(32, column), INT64)
+
+
+def _lower_half(column: plc.Column) -> plc.Column:
+    """The lower 32 bits of 64-bit integers."""
+    return binary("BITWISE_AND", column, scalar(_LIMB - 1, column), INT64)
+
+
+def _limb_mean(upper: plc.Column, lower: plc.Column, n: plc.Column) -> plc.Column:
+    """Quotients rounded towards zero of sums in two halves, by long division."""
+    first, rest = binary("FLOOR_DIV", upper, n, INT64), binary("PYMOD", upper, n, INT64)
+    lower = binary("ADD", _shifted(rest), lower, INT64)
+    second, rest = binary("FLOOR_DIV", lower, n, INT64), binary("PYMOD", lower, n, INT64)
+    quotient = binary("ADD", _shifted(first), second, INT64)
+    negative = binary("LESS", quotient, scalar(0, quotient), BOOL8)
+    inexact = binary("NOT_EQUAL", rest, scalar(0, rest), BOOL8)
+    up = plc.unary.cast(binary("LOGICAL_AND", negative, inexact, BOOL8), INT64)
+    return keep_where(binary("ADD", quotient, up, INT64), is_positive(n))
+
+
+def _shifted(column: plc.Column) -> plc.Column:
+    return binary("MUL", column, scalar(_LIMB, column), INT64)
+
+
+def _spread_of(n: plc.Column, m2: plc.Column, ddof: int, power: int) -> plc.Column:
+    """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
+    free = binary("SUB", n, scalar(ddof, n))
+    made = binary("TRUE_DIV", m2, free)
+    if power:
+        made = plc.unary.unary_operation(made, plc.unary.UnaryOperator.SQRT)
+    if power == 2:
+        root = plc.unary.unary_operation(plc.unary.cast(n, FLOAT64), plc.unary.UnaryOperator.SQRT)
+        made = binary("TRUE_DIV", made, root)
+    return keep_where(made, is_positive(free))
 
 
 def _cast(column: plc.Column, dtype: DataType) -> plc.Column:
@@ -278,9 +319,9 @@ class _Groups:
     def _limbs(self, i: int) -> tuple[plc.Column, plc.Column]:
         """Sums of 64-bit integers in two halves."""
         values = self._integers(i)
-        low = self._sum(lower_half(values))
-        high = binary("ADD", self._sum(upper_half(values)), upper_half(low), INT64)
-        return fill_nulls(high, 0), fill_nulls(lower_half(low), 0)
+        low = self._sum(_lower_half(values))
+        high = binary("ADD", self._sum(_upper_half(values)), _upper_half(low), INT64)
+        return fill_nulls(high, 0), fill_nulls(_lower_half(low), 0)
 
     def _exact_mean(self, i: int, n: plc.Column) -> plc.Column:
         ctype = self._query.inputs[i].ctype
@@ -288,7 +329,7 @@ class _Groups:
             count = plc.unary.cast(n, _DECIMAL128)
             mean = binary("DIV", self._sum(self._wide(i)), count, _DECIMAL128)
             return keep_where(mean, is_positive(n))
-        return plc.unary.cast(limb_mean(*self._limbs(i), n), DataType(_PLAIN[ctype]))
+        return plc.unary.cast(_limb_mean(*self._limbs(i), n), DataType(_PLAIN[ctype]))
 
     def _merged_moments(self, n: int, mean: int, m2: int) -> tuple[plc.Column, ...]:
         weights = self._floats(n)
@@ -322,7 +363,7 @@ class _Groups:
                 return self._exact_mean(i, self._state(int(arguments[1]))[0])
             case "LimbMean":
                 upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
-                return limb_mean(upper, lower, n)
+                return _limb_mean(upper, lower, n)
             case "ExactBin":
                 return state[1 + int(arguments[1])]
             case "ExactLoss":
@@ -341,7 +382,7 @@ class _Groups:
                 return keep_where(binary("TRUE_DIV", state[0], n), is_positive(n))
             case "Spread":
                 n, _, m2 = state
-                return spread_of(n, m2, int(arguments[1]), int(arguments[2]))
+                return _spread_of(n, m2, int(arguments[1]), int(arguments[2]))
         raise NotImplementedError(f"{KERNEL} does not make {policy}")
 
     def _exact_total(self, sums: plc.Column, policy: str, count: str) -> plc.Column:
@@ -373,7 +414,7 @@ class Hashed(_Groups):
         # groups without states need a request too
         wanted = wanted or [(self._numbers, plc.aggregation.count(NullPolicy.INCLUDE))]
         by = plc.groupby.GroupBy(
-            plc.Table([as_key(key) for key in keys]),
+            plc.Table([_as_key(key) for key in keys]),
             NullPolicy.INCLUDE if query.keep_nulls else NullPolicy.EXCLUDE,
         )
         requests = [plc.groupby.GroupByRequest(column, [how]) for column, how in wanted]
@@ -398,7 +439,7 @@ class InOrder(_Groups):
         self, query: Query, keys: Sequence[plc.Column], inputs: Sequence[plc.Column]
     ) -> None:
         super().__init__(query, inputs)
-        table = plc.Table([as_key(key) for key in keys])
+        table = plc.Table([_as_key(key) for key in keys])
         every = list(range(len(keys)))
         kept = table
         if not query.keep_nulls:

@@ -282,7 +282,13 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
     grouping.read(_fields_of(stacked, plan))
-    chosen = [i for i, o in enumerate(plan.outputs) if _finished_in_kernels(o, plan)]
+    # the outputs of a matrix name no states
+    chosen = [
+        i
+        for i, output in enumerate(plan.outputs)
+        if output.states and not is_binned(output, plan)
+        if all(in_kernels(plan.states[state], plan) for state in output.states)
+    ]
     labels = add_outputs(grouping, plan, chosen, partial(finish, plan=plan, table=stacked))
     dtypes = {}
     for i in chosen:
@@ -322,13 +328,6 @@ def add_outputs(
             watched.add(moments)
             labels.append(loss_label(i))
     return labels
-
-
-def _finished_in_kernels(output: Output, plan: Plan) -> bool:
-    # the outputs of a matrix name no states
-    if not output.states or is_binned(output, plan):
-        return False
-    return all(in_kernels(plan.states[i], plan) for i in output.states)
 
 
 def _with_merged_states(groups: Any, stacked: Any, plan: Plan) -> Any:

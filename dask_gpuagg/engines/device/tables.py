@@ -65,7 +65,8 @@ def _concatenated(tables: list[Any]) -> Any:
     groups. cuDF itself forgets that categories are ordered.
     """
     dtypes = _dtypes_of(tables[0])
-    if all(map(_is_one_column, dtypes.values())):
+    # dtypes that say the same as the type of libcudf's column
+    if all(is_own(dtype) or isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes.values()):
         whole = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
         pairs = zip(dtypes.items(), whole, strict=True)
         return frame_of({name: as_column(column, dtype) for (name, dtype), column in pairs})
@@ -82,11 +83,6 @@ def _concatenated(tables: list[Any]) -> Any:
 def _dtypes_of(table: Any) -> dict[Any, Any]:
     # ``dtypes`` makes a pandas object of them
     return {name: column.dtype for name, column in table._data.items()}
-
-
-def _is_one_column(dtype: Any) -> bool:
-    """Whether a dtype says the same as the type of libcudf's column."""
-    return is_own(dtype) or isinstance(dtype, pd.DatetimeTZDtype)
 
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
