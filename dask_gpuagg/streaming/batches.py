@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
 
-# What a null is in the values of each kind of memory.
+# Kinds of memory, by how values say that they are null.
 PLAIN, FLOAT, TICKS, CODES, TEXT = "plain", "float", "ticks", "codes", "text"
 # NaT of pandas.
 NAT = np.iinfo(np.int64).min

@@ -50,7 +50,7 @@ class Function(types.WrapperAddressProtocol):
 
 
 class Calls(NamedTuple):
-    """What the loops call: the driver's functions, and the copy of host memory."""
+    """Functions that the loops call: the driver's, and the copy of host memory."""
 
     synchronize: Function
     record: Function
@@ -61,7 +61,7 @@ class Calls(NamedTuple):
 
 @cache
 def calls() -> Calls:
-    """Those of the CUDA driver and of the C library."""
+    """Look up the functions in the CUDA driver and the C library."""
     driver, c = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
     return Calls(
         Function(driver.cuEventSynchronize, 1),

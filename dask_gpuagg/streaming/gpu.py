@@ -225,7 +225,7 @@ class Gpu:
         self._pinned = Pinned(self._handle, self.begin)
 
     def sizes(self) -> Sizes:
-        """Of batches that fit the memory, or what a limit leaves of it."""
+        """Sizes of batches that fit the memory, or what a limit leaves of it."""
         total, limit = int(cp.cuda.Device().mem_info[1]), limit_of_resource(pools=False)
         return Sizes.of_memory(total if limit is None else min(total, limit), _SHARE_OF_A_BATCH)
 

@@ -31,10 +31,10 @@ from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
 PARTS = 16
 # Groups of an undivided table: beyond them a part has enough for a pass of the kernels.
 MOST_GROUPS = 1 << 27
-# Of some part exceeding the capacity.
+# Probability that some part exceeds the capacity.
 _RISK = 1e-6
 _MOST_PARTS = 256
-# Of groups that are merged at the end only.
+# Groups that are merged at the end only.
 _FEW_ROWS = 1 << 22
 # A batch of fewer rows is not halved any more.
 _LEAST_ROWS = 1 << 16
@@ -49,7 +49,7 @@ _LACKING = FellBack(
 
 
 def parts_of(groups: int, capacity: int) -> int:
-    """How many parts make it unlikely that any has more groups than fit, at most ``_MOST_PARTS``.
+    """Number of parts with which none is likely to have more groups than fit.
 
     Some of ``m`` bins has ``k`` of ``n`` balls with a probability of at most ``m (n e / (k
     m))**k``. That is ``p`` for ``m = exp((k ln(n e / k) - ln p) / (k - 1))``. Of large ``k`` that
@@ -78,10 +78,10 @@ def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 class Device(Protocol):
-    """What a stream asks of the device; tests have another one."""
+    """The device of a stream; tests have another one."""
 
     def sizes(self) -> Sizes:
-        """Of the batches that the device takes."""
+        """Sizes of the batches that the device takes."""
 
     def begin(self) -> None:
         """Called once by the thread that copies."""
@@ -361,7 +361,7 @@ class Stream:
 
 
 def _attempt(make: Callable[[], Any]) -> Any | None:
-    """What a call makes; None where device memory does not suffice."""
+    """Call ``make``; None where device memory does not suffice."""
     try:
         return make()
     except MemoryError:

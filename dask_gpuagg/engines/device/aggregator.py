@@ -54,7 +54,7 @@ def waits() -> bool:
 
 
 class How(NamedTuple):
-    """What a pass asks for beside its outputs; see ``cuda.aggregate.aggregate``."""
+    """Requests of a pass beside its outputs; see ``cuda.aggregate.aggregate``."""
 
     forced: str = "auto"
     stopwatch: Stopwatch | None = None
@@ -65,7 +65,7 @@ class How(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What libcudf made: key columns, outputs as plain numbers, and the report."""
+    """Groups by libcudf: key columns, outputs as plain numbers, and the report."""
 
     keys: list[plc.Column]
     outputs: list[plc.Column]
@@ -181,7 +181,7 @@ class Aggregator:
 
     @property
     def query(self) -> Query:
-        """What is compiled."""
+        """The query that is compiled."""
         return self._shape.query
 
     @property
@@ -286,7 +286,7 @@ class Aggregator:
 
     @property
     def outputs(self) -> int:
-        """How many columns are made beside the keys."""
+        """Number of columns beside the keys."""
         return len(self._outputs)
 
     # ---- inputs and states -------------------------------------------------------------------
@@ -522,7 +522,7 @@ class Aggregator:
         self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
 
     def loss(self, *columns: plc.Column) -> None:
-        """How many times larger the rounding errors of ``moments`` or ``spread`` are, float64."""
+        """Factor by which rounding errors of ``moments`` or ``spread`` are larger, float64."""
         self._add(f"MomentLoss<{self._moment_state(*columns)}>", "f64", FLOAT64, False)
 
     def _moment_state(self, *columns: plc.Column) -> int:

@@ -166,7 +166,7 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
 
 
 def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
-    """Of a sum, or of five aggregations, as ``Experiment`` has them.
+    """An aggregator of a sum, or of five aggregations, as ``Experiment`` has them.
 
     Parameters
     ----------

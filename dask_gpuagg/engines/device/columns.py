@@ -63,7 +63,7 @@ class UnsupportedType(Exception):
 
 
 def identity(column: Any) -> tuple[Any, ...]:
-    """What views of the same memory have in common: a Series gives a new view at each request."""
+    """Key that views of one memory share: a Series gives a new view at each request."""
     if not isinstance(column, plc.Column):  # in pieces
         return tuple(map(identity, column.columns))
     spans = (column.data(), column.null_mask())
@@ -74,7 +74,7 @@ def identity(column: Any) -> tuple[Any, ...]:
 
 
 def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
-    """What a query depends on of its columns: types, nulls, which are the same; None of pieces."""
+    """Key of columns of which a query is equal: types, nulls, repetitions; None for pieces."""
     found: list[Any] = []
     places: dict[tuple[Any, ...], int] = {}
     for i, column in enumerate(columns):
@@ -111,7 +111,7 @@ def wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
 
 
 def key_part(column: plc.Column) -> KeyPart:
-    """What of a key column is compiled in."""
+    """The part of a query that a key column determines."""
     if column.type().id() is TypeId.STRING:
         if column.num_children() == 0:  # no rows and no characters: libcudf leaves offsets out
             return KeyPart("i32", False, string=True)
@@ -121,7 +121,7 @@ def key_part(column: plc.Column) -> KeyPart:
 
 
 def value_part(column: plc.Column, present: bool) -> ValuePart:
-    """What of an input is compiled in; ``present`` if only its validity is read."""
+    """The part that an input determines; ``present`` if only its validity is read."""
     return ValuePart(PRESENT if present else ctype_of(column), masked(column))
 
 
@@ -176,7 +176,7 @@ def gather_columns(
 
 
 def reinterpreted(column: plc.Column, dtype: DataType) -> plc.Column:
-    """The same bits as values of another type of the same width."""
+    """A column's bits as values of another type of equal width."""
     if column.type() == dtype:
         return column
     return plc.Column(
@@ -216,7 +216,7 @@ def fill_nulls(column: plc.Column, value: float) -> plc.Column:
 
 
 def is_positive(column: plc.Column) -> plc.Column:
-    """Which values are greater than zero."""
+    """Whether values are greater than zero."""
     return binary("GREATER", column, scalar(0, column), BOOL8)
 
 
@@ -349,10 +349,10 @@ def column_at(frame: Any, label: Any) -> Any:
 
 def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
     """A Series of a column, with an index of as many rows."""
-    return as_cudf_makes(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
+    return unchecked(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
 
 
-def as_cudf_makes(cls: Any, data: ColumnAccessor, index: Any) -> Any:
+def unchecked(cls: Any, data: ColumnAccessor, index: Any) -> Any:
     """A DataFrame or Series with the fields that cuDF gives it.
 
     cuDF itself looks for each field among the labels before it is set.
@@ -458,7 +458,7 @@ def floats_of(column: plc.Column) -> cp.ndarray:
 
 
 def present(column: plc.Column) -> cp.ndarray:
-    """Which values are not null."""
+    """Whether values are not null."""
     return array_of(plc.unary.is_valid(column))
 
 

@@ -74,7 +74,7 @@ from dask_gpuagg.plan import Plan
 # Kinds of columns of which a plan's pass is remembered: with nulls and without them.
 _KINDS = 16
 
-# Of the plans used last: whether nothing but values and dtypes is read, ...
+# For the plans used last: whether only values and dtypes of columns are read, ...
 _bare: OfObjects[bool] = OfObjects(8)
 # ... the shape of the result, and what a pass computes of columns of one kind.
 _prepared: OfObjects[_Prepared] = OfObjects(8)
@@ -220,7 +220,7 @@ def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
-    """The same where all outputs are of whole groups."""
+    """Run ``direct`` for a plan whose outputs are all of whole groups."""
     whole = {f"k{i}": k for i, k in enumerate(keys)}
     rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
     groups, numbering = numbered(keys_of(rows), not plan.dropna)
@@ -330,12 +330,12 @@ def finalize(
 
 
 def _least(partials: Sequence[Partial]) -> int:
-    """How many groups several partials have together, at least."""
+    """Least number of groups that several partials have together."""
     return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
 def _all_present(columns: Iterable[plc.Column]) -> cp.ndarray:
-    """Which rows have a value in every column."""
+    """Whether rows have a value in every column."""
     return functools.reduce(iand, map(present, columns))
 
 

@@ -54,7 +54,7 @@ from dask_gpuagg.settings import task_settings
 
 # The types of which whole groups are reduced here; the others are cuDF's.
 _SORTED = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
-# Of which quantiles are whole ticks.
+# Types whose quantiles are whole ticks.
 _TICKS = tuple(kind for kind, dtype in DTYPES.items() if dtype.kind in "mM")
 HOW = ("auto", "sort", "select")
 
@@ -111,7 +111,7 @@ def can_sort() -> bool:
 
 
 def by_kernels(make: Callable[[], _Made]) -> _Made | None:
-    """What the kernels that sort and select make; None while, or where, they cannot run."""
+    """Call ``make`` with the kernels that sort; None while, or where, they cannot run."""
     with waiting(waits()):
         if not can_sort():
             return None
@@ -159,7 +159,7 @@ class SortedRows:
         return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
     def nunique(self, column: plc.Column) -> plc.Column:
-        """How many different values each group has, int64. Nulls are none, all NaN are one."""
+        """Number of distinct values of each group, int64. Nulls are none, all NaN are one."""
         ctype, counts = sortable(column), None
         width = TYPE_BYTES[ctype]
         pays = distinct.divides(self._rows, self._groups, width)
@@ -294,7 +294,7 @@ class Grouping:
         return self._passes[-1]
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """What is computed of these columns, where one pass does it."""
+        """The pass as a template for other columns; None where several passes are needed."""
         return self._passes[0].template(columns) if len(self._passes) == 1 else None
 
     def run(
@@ -403,7 +403,7 @@ class Numbering:
         return codes
 
     def where(self, kept: cp.ndarray) -> Numbering:
-        """The same groups, of some of the rows."""
+        """A numbering of some of the rows, with all groups."""
         return Numbering(self.n, (self.rows[kept], self.codes[kept]))
 
     def take(self, column: Any) -> plc.Column:
@@ -440,7 +440,7 @@ class Numbering:
 
 
 def counts_of(codes: cp.ndarray, n: int) -> cp.ndarray:
-    """How often each of ``n`` numbers occurs, int64; CuPy before 14.2 refuses to count nothing."""
+    """Occurrences of each of ``n`` numbers, int64; CuPy before 14.2 refuses to count nothing."""
     if len(codes) == 0:
         return cp.zeros(n, dtype=cp.int64)
     return cp.bincount(codes, minlength=n).astype(cp.int64)

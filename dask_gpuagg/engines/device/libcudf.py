@@ -49,7 +49,7 @@ from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.reporting.fallbacks import warn_user
 from dask_gpuagg.settings import task_settings
 
-# What a bit says is used, from the lowest one on; the last bit is that of unusual values.
+# The bins that the lowest bit and the last but one stand for; the last marks unusual values.
 _LOWEST, _HIGHEST = 3, 65
 # More than ``digits.LOSS_AT_MOST``.
 _LOSS = 1e300
@@ -156,7 +156,7 @@ _REDUCTIONS = {
     "FirstRow": ("_row_numbers", "min"),
     "LastRow": ("_row_numbers", "max"),
 }
-# Of those and of counts rows need not be sorted.
+# States for which rows need not be sorted.
 _HASHED = frozenset(("Size", "Count", *_REDUCTIONS))
 
 

@@ -245,7 +245,7 @@ _SORTED_ROWS = 1 << 30
 
 
 def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
-    """How many values other than null each group has."""
+    """Number of distinct values other than null of each group."""
     taken = numbering.take(values)
     how = plc.aggregation.nunique
     if paired:

@@ -129,7 +129,7 @@ def limit_of_resource(pools: bool = True) -> int | None:
 
 
 def spill_manager() -> Any | None:
-    """What moves cuDF's buffers to the host; None where its option ``spill`` is off."""
+    """CuDF's manager of spilled buffers; None where its option ``spill`` is off."""
     module = sys.modules.get("cudf.core.buffer.spill_manager")
     return None if module is None else module.get_global_manager()
 
@@ -185,7 +185,7 @@ class Spilled(Generic[T]):
 
     @classmethod
     def of(cls, tables: T) -> Spilled[T]:
-        """The same tables in host memory; those of the device are not released by it."""
+        """Copy tables to host memory; those of the device are not released by it."""
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(tables, protocol=5, buffer_callback=buffers.append)
         return cls(data, tuple(buffers))
@@ -197,7 +197,7 @@ class Spilled(Generic[T]):
 
 
 def after_free(step: Callable[[], T]) -> Callable[[], T]:
-    """The same step once cached memory is given back."""
+    """A step that first gives cached memory back."""
 
     def again() -> T:
         free_cached()

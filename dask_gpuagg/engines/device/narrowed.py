@@ -45,7 +45,7 @@ from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
 
-# Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
+# Room for rows inside of brackets: one in so many of a chunk's rows, before a second attempt.
 _ROOM = 8
 _ROOM_AT_LEAST = 1 << 16
 
@@ -78,7 +78,7 @@ def is_ready() -> bool:
 
 
 def kept_rows(counted: Counted) -> int:
-    """How many rows were kept."""
+    """Number of rows that were kept."""
     return sum(len(t) for name, t in counted.items() if name.startswith("kept"))
 
 
@@ -183,7 +183,7 @@ class _Together:
         return cls(groups, cp.split(codes, ends.tolist()), counted)
 
     def like(self, groups: Any) -> _Together:
-        """The same in the numbers of other groups, among which these are."""
+        """Renumber the groups by other groups, among which they are."""
         rows, codes = _matched(self.groups, groups)
         places = cp.empty(len(self.groups), cp.int32)
         places[rows] = codes
@@ -229,7 +229,7 @@ class _Settling:
         return self
 
     def settle(self, together: _Together) -> _Settling:
-        """The same, and pick what is settled."""
+        """Take the counts, and pick the quantiles that are settled."""
         self.narrow(together)
         of_row, words = together.kept(self._i)
         kept = self.selector.candidates(len(words))

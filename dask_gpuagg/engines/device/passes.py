@@ -61,7 +61,7 @@ def _numbers(column: plc.Column) -> plc.Column:
 
 
 def _truths(column: plc.Column) -> plc.Column:
-    """Which strings are not empty; all else as it is."""
+    """Strings as whether they are not empty; all else as it is."""
     if column.type().id() is not TypeId.STRING:
         return column
     nothing = plc.Scalar.from_py(0, INT32)

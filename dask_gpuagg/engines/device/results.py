@@ -23,7 +23,6 @@ from dask_gpuagg.engines.device.columns import (
     NOWHERE,
     array_of,
     as_column,
-    as_cudf_makes,
     as_it_comes,
     binary,
     buffered,
@@ -35,6 +34,7 @@ from dask_gpuagg.engines.device.columns import (
     plain,
     series_of,
     table,
+    unchecked,
     view,
     wrapped,
 )
@@ -47,7 +47,7 @@ _OWN_MEANS = ("datetime", "timedelta", "decimal")
 
 @dataclass(frozen=True)
 class Shape:
-    """What the metadata promises of a result, read once when the query is planned.
+    """Labels and dtypes that metadata promise of a result, read once when the query is planned.
 
     ``index`` has the names of the index levels; ``labels`` the column labels, or the name of a
     Series; ``dtypes`` are of the columns.
@@ -80,7 +80,7 @@ def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
 
 
 def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
-    """The same, by columns.
+    """Index of the groups by their key columns.
 
     It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
     factorized when somebody asks for them, which not many do.
@@ -147,7 +147,7 @@ def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
     index = _index_of(columns[:keys], shape.index)
     if shape.series:
         return series_of(columns[keys], shape.labels, index)
-    return as_cudf_makes(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
+    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
 
 
 class Result:

@@ -1,4 +1,4 @@
-"""What the device engine can run, decided without importing cuDF."""
+"""Plans that the device engine can run, decided without importing cuDF."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_kernels(use: StateUse, plan: Plan) -> bool:
     return bool(classes) and all(dtype_class(dtype) in classes for dtype in dtypes)
 
 
-# Of the plans used last: each task asks.
+# For the plans used last: each task asks.
 _of_one_pass: OfObjects[bool] = OfObjects(8)
 
 

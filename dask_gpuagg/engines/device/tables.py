@@ -138,7 +138,7 @@ def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[An
 
 
 def aligned(tables: Sequence[Any]) -> list[Any]:
-    """The same tables, with columns of one name in one dtype.
+    """Cast tables so that columns of one name have one dtype.
 
     Columns whose values are all null take the dtype of the others.
     """
@@ -247,7 +247,7 @@ def of_categories(column: Any) -> Any:
 Partial = dict[str, Any]
 
 _NANOSECONDS = 10**9
-# see the host's
+# as ``host.bucket_of`` has it
 _SECOND = 0x9E3779B97F4A7C15
 _INT64 = plc.DataType(plc.TypeId.INT64)
 # Outputs up to which the rows of each are looked for; for more they are sorted by their output.
@@ -264,7 +264,7 @@ def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
 
 
 def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
-    """The same as an array of the hashes' dtype, which is narrower."""
+    """The outputs of rows in the dtype of the hashes, which is narrower."""
     columns: list[Any] = []
     for key in keys:
         columns += _hash_columns(cudf.Series(key).reset_index(drop=True))

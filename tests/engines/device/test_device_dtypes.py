@@ -141,7 +141,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         "as_column": wrapped,
         "_index_of": lambda columns, _: list(columns),
         "_labelled": lambda _, columns: list(columns),
-        "as_cudf_makes": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
+        "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
         "series_of": lambda column, _, index: SimpleNamespace(columns=[column], index=index),
     }
     for name, stand_in in stand_ins.items():
