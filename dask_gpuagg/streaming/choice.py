@@ -48,12 +48,12 @@ def refusal(plan: Plan) -> str | None:
 
 def is_as_promised(keys: Any, columns: Any, plan: Plan) -> bool:
     """Whether the columns of a partition have the dtypes of the plan."""
-    given = [column.dtype for column in (*keys, *columns)]
+    dtypes = [column.dtype for column in (*keys, *columns)]
     promised = [column.dtype for column in (*plan.keys, *plan.columns)]
     return all(
-        is_exact(found, key=i < len(keys))
-        and (found == wanted or dtype_class(found) == dtype_class(wanted) == "category")
-        for i, (found, wanted) in enumerate(zip(given, promised, strict=True))
+        is_exact(own, key=i < len(keys))
+        and (own == other or dtype_class(own) == dtype_class(other) == "category")
+        for i, (own, other) in enumerate(zip(dtypes, promised, strict=True))
     )
 
 

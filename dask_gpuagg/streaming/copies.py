@@ -133,12 +133,12 @@ class Copy(NamedTuple):
 
 def pieces_of(copies: Sequence[Copy], size: int) -> Pieces:
     """Copies in pieces of at most ``size`` bytes: addresses of host and device, and bytes."""
-    made = []
+    tables = []
     for source, target in copies:
         starts = np.arange(0, len(source), size)
         sizes = np.minimum(len(source) - starts, size)
-        made.append(np.column_stack([source.ctypes.data + starts, target + starts, sizes]))
-    return np.concatenate(made or [np.empty((0, 3))]).astype(np.uint64)
+        tables.append(np.column_stack([source.ctypes.data + starts, target + starts, sizes]))
+    return np.concatenate(tables or [np.empty((0, 3))]).astype(np.uint64)
 
 
 class Pinned:
@@ -176,10 +176,10 @@ class Pinned:
     def fetch(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint8]:
         """Bytes from addresses of the device, so many each, behind what is on the stream."""
         ends = list(itertools.accumulate((size for _, size in places), initial=0))
-        made = np.empty(ends[-1], np.uint8)
+        fetched = np.empty(ends[-1], np.uint8)
         pairs = zip(places, ends[:-1], strict=True)
-        self._run(download, [Copy(made[at : at + size], place) for (place, size), at in pairs])
-        return made
+        self._run(download, [Copy(fetched[at : at + size], place) for (place, size), at in pairs])
+        return fetched
 
     def _run(self, loop: Callable[..., int], copies: Sequence[Copy]) -> None:
         """Run a loop over the pieces by the threads, and wait for all of them."""

@@ -185,15 +185,15 @@ def _mask(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.uint8]:
 
 def fetched(places: Places) -> npt.NDArray[np.uint8]:
     """Bytes of the device, in a copy for each place."""
-    made = np.empty(sum(size for _, size in places), np.uint8)
+    result = np.empty(sum(size for _, size in places), np.uint8)
     driver, stream = bindings(), _get_stream().__cuda_stream__()[1]
-    at = made.ctypes.data
+    at = result.ctypes.data
     for address, size in places:
         if size:
             checked(driver.cuMemcpyDtoHAsync(at, address, size, stream))
         at += size
     checked(driver.cuStreamSynchronize(stream))
-    return made
+    return result
 
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
@@ -324,13 +324,13 @@ class Gpu:
     def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """Tables that share no group as a partial of the host engine."""
         part, tables = like_[0].part, alike(tables, plan)
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for i, known in enumerate(part.keys):
             keys = [view_at(each, f"k{i}") for each in tables]
             if isinstance(known.dtype, pd.StringDtype):
-                found[f"k{i}"] = restored_text(text_on_host(keys, self._fetch), known.dtype)
+                columns[f"k{i}"] = restored_text(text_on_host(keys, self._fetch), known.dtype)
             else:
-                found[f"k{i}"] = restored(*on_host(keys, self._fetch), known.dtype)
+                columns[f"k{i}"] = restored(*on_host(keys, self._fetch), known.dtype)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
             # bins of exact sums are 0 of no rows, as their number is
@@ -340,8 +340,8 @@ class Gpu:
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
                 fields = [view_at(each, name) for each in tables]
-                found[name] = _field(fields, use.state, empty, of, self._fetch)
-        return {"groups": pd.DataFrame(found, copy=False)}
+                columns[name] = _field(fields, use.state, empty, of, self._fetch)
+        return {"groups": pd.DataFrame(columns, copy=False)}
 
     def _fetch(self, places: Places) -> Any:
         """Bytes of the device."""
@@ -372,9 +372,9 @@ class Gpu:
         ]
 
         def image(partial: dict[str, pd.DataFrame], name: Any) -> Image:
-            found = image_of(partial["groups"][name])
-            plain = found.kind == FLOAT and name not in nullable
-            return replace(found, kind=PLAIN) if plain else found
+            result = image_of(partial["groups"][name])
+            plain = result.kind == FLOAT and name not in nullable
+            return replace(result, kind=PLAIN) if plain else result
 
         names, stream = list(groups.columns), _get_stream()
         try:
@@ -417,8 +417,8 @@ def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     rows = sum(map(len, pieces))
     if kind == TICKS:
         ticks = plc.Column(INT64, rows, buffer, None, 0, 0, [])
-        known = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
-        return like(reinterpreted(known, dtype_to_pylibcudf_type(dtype)), dtype)
+        nullable = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
+        return like(reinterpreted(nullable, dtype_to_pylibcudf_type(dtype)), dtype)
     column = plc.Column(dtype_to_pylibcudf_type(dtype), rows, buffer, None, 0, 0, [])
     if kind == FLOAT:
         column = nans_to_nulls(column)

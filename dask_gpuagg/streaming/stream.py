@@ -58,23 +58,23 @@ def parts_of(groups: int, capacity: int) -> int:
     if groups <= capacity:
         return 1
     k = max(capacity, 2)
-    wanted = math.exp(min((k * math.log(groups * math.e / k) - math.log(_RISK)) / (k - 1), 99.0))
-    return min(math.ceil(wanted), _MOST_PARTS)
+    number = math.exp(min((k * math.log(groups * math.e / k) - math.log(_RISK)) / (k - 1), 99.0))
+    return min(math.ceil(number), _MOST_PARTS)
 
 
 def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
     """Parts in loads, greedily: as many as fit together, a larger one alone, empty ones in none."""
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     size = 0
     for part, n in enumerate(rows):
         if not n:
             continue
-        if not found or size + n > capacity:
-            found.append([])
+        if not result or size + n > capacity:
+            result.append([])
             size = 0
-        found[-1].append(part)
+        result[-1].append(part)
         size += n
-    return found
+    return result
 
 
 class Device(Protocol):
@@ -152,11 +152,11 @@ class Tables:
         """Whether some part has several tables."""
         return any(len(part) > 1 for part in self.parts)
 
-    def add(self, made: Sequence[Any]) -> None:
+    def add(self, tables: Sequence[Any]) -> None:
         """Add a table to each part."""
         if not self:
-            self.parts = [[] for _ in made]
-        for part, table in zip(self.parts, made, strict=True):
+            self.parts = [[] for _ in tables]
+        for part, table in zip(self.parts, tables, strict=True):
             part.append(table)
 
     def merge(self) -> int:
@@ -199,19 +199,19 @@ class Stream:
     def take(self, waiting: deque[tuple[Batch, Future[Any]]]) -> None:
         """Group the first batch of those that wait."""
         batch, loaded = waiting.popleft()
-        made = self._grouped(loaded.result)
+        tables = self._grouped(loaded.result)
         # the future keeps what it has loaded
         del loaded
-        if made is not None:
-            self._hold(batch, made)
+        if tables is not None:
+            self._hold(batch, tables)
             return
         self.sizes.refused()
         self.device.release()
         self._step_down(batch)
 
-    def _hold(self, batch: Batch, made: list[Any]) -> None:
+    def _hold(self, batch: Batch, tables: list[Any]) -> None:
         """Keep the tables of a batch on the device, and merge what has grown."""
-        groups = sum(map(self.device.rows, made))
+        groups = sum(map(self.device.rows, tables))
         nbytes = sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
         self.sizes.grouped(sum(map(len, batch)), groups, nbytes)
         # of null keys alone: the number of parts is made of the groups that are held
@@ -219,10 +219,10 @@ class Stream:
             return
         if self.like and not _are_alike(self.like[0].part, batch[0].part):
             self.spill()
-        self.tables.add(made)
+        self.tables.add(tables)
         self.like = batch[:1]
         # a merge releases its tables, which nothing else may keep
-        made.clear()
+        tables.clear()
         many = self.tables.rows() > max(_FEW_ROWS, 2 * self.tables.merged_rows)
         large = 0 < self._kept < self.tables.nbytes()
         if self.tables.can_merge and (many or large):
@@ -298,16 +298,16 @@ class Stream:
 
     def _finish_parts(self) -> None:
         """Merge the parts, as many at a time as the device takes; no two share a group."""
-        made = []
+        merged = []
         rows = [sum(len(partial["groups"]) for partial in part) for part in self.parts]
         for numbers in loads(rows, self.part_capacity):
             pieces = [piece for number in numbers for piece in self.parts[number]]
-            made += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
+            merged += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
         self.parts = []
-        tables = [piece["groups"] for piece in self._alike(made)]
-        del made
+        tables = [piece["groups"] for piece in self._alike(merged)]
+        del merged
         # column by column: what is concatenated is released before the next
         groups = {
             name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
@@ -347,9 +347,9 @@ class Stream:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         if self.tables:
             self.leave()
-        made = self._grouped(lambda: self.device.load(batch))
-        if made is not None:
-            self._hold(batch, made)
+        tables = self._grouped(lambda: self.device.load(batch))
+        if tables is not None:
+            self._hold(batch, tables)
         elif sum(map(len, batch)) > _LEAST_ROWS:
             for half in halves(batch):
                 self._step_down(half)
@@ -416,13 +416,13 @@ def partials_of(
                 stream.take(waiting)
         while waiting:
             stream.take(waiting)
-        made = stream.finish()
+        partials = stream.finish()
     if stream.by_host:
         emit(_LACKING)
-    if not made:
+    if not partials:
         # dtypes of no groups are the host engine's matter: these rows have none either
-        made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
-    return made
+        partials = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
+    return partials
 
 
 def _bytes_of(part: Any) -> int:

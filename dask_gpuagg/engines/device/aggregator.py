@@ -205,12 +205,12 @@ class Aggregator:
             (output, dtype, None if of is None else places.get(id(of)))
             for output, dtype, of in self._outputs
         ]
-        made = [place for place, _ in inputs if place is not None]
+        read = [place for place, _ in inputs if place is not None]
         gathered = [of for _, _, of in self._outputs if of is not None]
-        if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
+        if len(read) < len(inputs) or not all(id(of) in places for of in gathered):
             return None
         present = [present for _, present in inputs]
-        return Template(self._shape, tuple(zip(made, present, strict=True)), tuple(outputs))
+        return Template(self._shape, tuple(zip(read, present, strict=True)), tuple(outputs))
 
     def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
         """Compute the same of other columns, which have the same types."""
@@ -250,37 +250,37 @@ class Aggregator:
         """
         how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
         query, inputs, places = self._shape
-        made = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
-        run = made.run
-        if isinstance(made, Served):
-            keys, plain = made.keys, [made.outputs[i] for i in places]
+        result = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
+        run = result.run
+        if isinstance(result, Served):
+            keys, plain = result.keys, [result.outputs[i] for i in places]
         else:
-            keys = self._key_columns(made, run.groups)
+            keys = self._key_columns(result, run.groups)
             pairs = zip(places, self._outputs, strict=True)
             plain = [
-                kernel_column(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs
+                kernel_column(result.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs
             ]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)
             outputs.append(output if of is None else gather_columns([whole(of)], output)[0])
-        if self._encoded and isinstance(made, Aggregated):
+        if self._encoded and isinstance(result, Aggregated):
             # codes that the pass made already follow the order of the keys
-            order = sorted_order(keys) if self._in_order and made.codes is None else None
-            codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
+            order = sorted_order(keys) if self._in_order and result.codes is None else None
+            codes = result.encode(order.data().ptr if order is not None and run.groups else 0)
             self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
             if order is not None:
                 keys, outputs = gather_columns(keys, order), gather_columns(outputs, order)
         return keys, outputs, run
 
-    def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
-        if made.gathered:
-            rows = kernel_column(made.keys[0], INT32, groups)
+    def _key_columns(self, result: Aggregated, groups: int) -> list[plc.Column]:
+        if result.gathered:
+            rows = kernel_column(result.keys[0], INT32, groups)
             return gather_columns(list(map(whole, self.keys)), rows, all_there=True)
         # what was compiled for nulls makes a mask for every column
         pairs = [
             (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
-            for m, k in zip(made.keys, self.keys, strict=True)
+            for m, k in zip(result.keys, self.keys, strict=True)
         ]
         return [kernel_column(m, dtype, groups) for m, dtype in pairs]
 
@@ -313,9 +313,11 @@ class Aggregator:
         if column.type().id() in CTYPES:
             # read all the same: another state may need the values, and inputs are not read twice
             return self._state(policy, column)
-        wanted = identity(column)
-        known = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == wanted]
-        return self._kept(KernelState(policy, (known[0] if known else self._input(column, True),)))
+        memory = identity(column)
+        places = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == memory]
+        return self._kept(
+            KernelState(policy, (places[0] if places else self._input(column, True),))
+        )
 
     def _kept(self, state: KernelState) -> int:
         if state not in self._states:
@@ -409,17 +411,17 @@ class Aggregator:
         self,
         policy: str,
         output: str,
-        made: str,
+        ctype: str,
         dtype: DataType,
         column: plc.Column,
         nullable: bool | None = None,
     ) -> None:
         nullable = self._masked(column) if nullable is None else nullable
         state = self._state(policy, column)
-        types = [str(state)] if output == "WideField" else [str(state), made]
+        types = [str(state)] if output == "WideField" else [str(state), ctype]
         if nullable:
             output, types = f"{output}Of", [*types, str(self._of_present("Count", column))]
-        self._add(f"{output}<{', '.join(types)}>", made, dtype, nullable)
+        self._add(f"{output}<{', '.join(types)}>", ctype, dtype, nullable)
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""

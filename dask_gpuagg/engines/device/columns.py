@@ -75,7 +75,7 @@ def identity(column: Any) -> tuple[Any, ...]:
 
 def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
     """Key of columns of which a query is equal: types, nulls, repetitions; None for pieces."""
-    found: list[Any] = []
+    kinds: list[Any] = []
     places: dict[tuple[Any, ...], int] = {}
     for i, column in enumerate(columns):
         if not isinstance(column, plc.Column):
@@ -83,8 +83,8 @@ def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
         dtype = column.type()
         child = column.child(0).type().id() if column.num_children() else None
         place = places.setdefault(identity(column), i)
-        found.append((dtype.id(), dtype.scale(), masked(column), child, place))
-    return tuple(found)
+        kinds.append((dtype.id(), dtype.scale(), masked(column), child, place))
+    return tuple(kinds)
 
 
 def masked(column: plc.Column) -> bool:
@@ -147,17 +147,17 @@ def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
     return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
 
 
-def kernel_column(made: Made, dtype: DataType, groups: int) -> plc.Column:
+def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
     """A column of what the kernels wrote, without a copy."""
-    nulls, mask = made.nulls, made.mask
+    nulls, mask = output.nulls, output.mask
     if mask is not None and nulls is None:
         nulls = plc.null_mask.null_count(mask, 0, groups)
     mask, nulls = mask if nulls else None, nulls or 0
-    if made.characters is None:
-        return plc.Column(dtype, groups, made.data, mask, nulls, 0, [])
-    offsets = INT64 if made.large else INT32
-    children = [plc.Column(offsets, groups + 1, made.data, None, 0, 0, [])]
-    return plc.Column(dtype, groups, made.characters, mask, nulls, 0, children)
+    if output.characters is None:
+        return plc.Column(dtype, groups, output.data, mask, nulls, 0, [])
+    offsets = INT64 if output.large else INT32
+    children = [plc.Column(offsets, groups + 1, output.data, None, 0, 0, [])]
+    return plc.Column(dtype, groups, output.characters, mask, nulls, 0, children)
 
 
 def gather_columns(
@@ -291,12 +291,14 @@ def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
 
 def concatenated(columns: Sequence[Sequence[plc.Column]]) -> list[plc.Column]:
     """Columns whose pieces have equal types, by their pieces."""
-    made = {i: _copied(pieces) for i, pieces in enumerate(columns) if _are_plain(pieces)}
-    rest = [i for i in range(len(columns)) if i not in made]
+    columns_by_number = {
+        i: _copied(pieces) for i, pieces in enumerate(columns) if _are_plain(pieces)
+    }
+    rest = [i for i in range(len(columns)) if i not in columns_by_number]
     if rest:
         tables = [plc.Table(list(row)) for row in zip(*(columns[i] for i in rest), strict=True)]
-        made |= zip(rest, plc.concatenate.concatenate(tables).columns(), strict=True)
-    return [made[i] for i in range(len(columns))]
+        columns_by_number |= zip(rest, plc.concatenate.concatenate(tables).columns(), strict=True)
+    return [columns_by_number[i] for i in range(len(columns))]
 
 
 def _are_plain(pieces: Sequence[plc.Column]) -> bool:
@@ -357,10 +359,10 @@ def unchecked(cls: Any, data: ColumnAccessor, index: Any) -> Any:
 
     cuDF itself looks for each field among the labels before it is set.
     """
-    made = object.__new__(cls)
-    flags = pd.Flags(made, allows_duplicate_labels=True)
-    vars(made).update(_data=data, _index=index, _attrs={}, _flags=flags)
-    return made
+    result = object.__new__(cls)
+    flags = pd.Flags(result, allows_duplicate_labels=True)
+    vars(result).update(_data=data, _index=index, _attrs={}, _flags=flags)
+    return result
 
 
 def view_at(frame: Any, name: str) -> plc.Column:
@@ -453,8 +455,8 @@ def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
 
 def floats_of(column: plc.Column) -> cp.ndarray:
     """Numbers as float64, nulls as NaN."""
-    made = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
-    return array_of(made, float("nan"))
+    floats = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
+    return array_of(floats, float("nan"))
 
 
 def present(column: plc.Column) -> cp.ndarray:

@@ -58,12 +58,12 @@ def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
     if not plan.deterministic or not any(name.startswith("s") for name in tables[0].columns):
         return list(tables)
     names = exact_sums.united(each.columns for each in tables)
-    found = []
+    results = []
     for each in tables:
         nothing = plain(column_of(cp.zeros(len(each), dtype=cp.int64)))
-        known = {name: each[name] if name in each.columns else nothing for name in names}
-        found.append(table(known))
-    return found
+        columns = {name: each[name] if name in each.columns else nothing for name in names}
+        results.append(table(columns))
+    return results
 
 
 def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list[str]:
@@ -100,8 +100,8 @@ def _parts(values: cp.ndarray) -> list[tuple[int, cp.ndarray]]:
         for i, of_bin in enumerate(slices):
             inside = (place + i >= first) & (place + i < first + EXACT_BINS)
             scale = exact_sums.WIDTH * (place + i) - exact_sums.ONE
-            kept = cp.where(inside, of_bin, 0).astype(cp.float64)
-            part += cp.ldexp(kept, scale.astype(cp.int32))
+            digits = cp.where(inside, of_bin, 0).astype(cp.float64)
+            part += cp.ldexp(digits, scale.astype(cp.int32))
         if bool(part.any()):
             parts.append((first, part))
     return parts
@@ -115,11 +115,11 @@ def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
     unusual = []
     for i in _binned(plan):
         fields = _fields(groups, i)
-        made = _of_slots(fields)
-        if made is None:
+        bins = _of_slots(fields)
+        if bins is None:
             unusual.append(i)
         else:
-            groups = _replaced(groups, i, exact_sums.settled(made, cp))
+            groups = _replaced(groups, i, exact_sums.settled(bins, cp))
     return groups, frozenset(unusual)
 
 
@@ -168,13 +168,13 @@ def with_sums(groups: Any, plan: Plan) -> Any:
     for i, output in enumerate(plan.outputs):
         if not output.custom and output.states and output.states[0] in states:
             fields = _fields(groups, output.states[0])
-            made = exact_sums.total(fields, cp)
+            sums = exact_sums.total(fields, cp)
             n = fields[exact_sums.COUNT]
             if output.aggregation == "mean":
-                made = made / cp.maximum(n, 1)
+                sums = sums / cp.maximum(n, 1)
             # as in cuDF, null of no values
-            known = keep_where(column_of(made), is_positive(column_of(n)))
-            groups[f"o{i}"] = plain(known)
+            nullable = keep_where(column_of(sums), is_positive(column_of(n)))
+            groups[f"o{i}"] = plain(nullable)
     return groups
 
 
@@ -192,8 +192,8 @@ def _fields(groups: Any, state: int) -> Fields:
 def _replaced(groups: Any, state: int, fields: Fields) -> Any:
     prefix = f"s{state}."
     columns = {n: groups[n] for n in groups.columns if not n.startswith(prefix)}
-    made = {prefix + name: plain(column_of(values)) for name, values in fields.items()}
-    return table(columns | made)
+    replacements = {prefix + name: plain(column_of(values)) for name, values in fields.items()}
+    return table(columns | replacements)
 
 
 # Losses of more than four of sixteen digits are repaired.
@@ -250,8 +250,8 @@ def losses_of(groups: Any) -> list[plc.Column]:
 def without_losses(groups: Any) -> Any:
     """The table without them."""
     names = names_of(groups)
-    kept = [name for name in names if not name.startswith(_LOSS)]
-    return groups if len(kept) == len(names) else groups[kept]
+    others = [name for name in names if not name.startswith(_LOSS)]
+    return groups if len(others) == len(names) else groups[others]
 
 
 def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], plan: Plan) -> Any:

@@ -121,11 +121,11 @@ def direct_of_frame(
         if not (isinstance(column.dtype, np.dtype) and column.dtype == promised.dtype):
             return None
     try:
-        made = direct(keys, columns, plan, shape_of(shape))
+        result = direct(keys, columns, plan, shape_of(shape))
     except MemoryError:
         # the caller has other steps to find memory
         return None
-    return made, bytes_of((*keys, *columns))
+    return result, bytes_of((*keys, *columns))
 
 
 def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
@@ -172,13 +172,13 @@ def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape
             return shaped(without_losses(groups), plan, shape)
     else:
         result = Result(shape, [k.dtype for k in keys])
-        found, made = grouping.run(result.prepare)
-        pairs = list(zip(labels, made, strict=True))
+        group_keys, outputs_and_losses = grouping.run(result.prepare)
+        pairs = list(zip(labels, outputs_and_losses, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
             if not plan.dropna:  # a NaN key is a null one
-                found = [nans_to_nulls(key) for key in found]
-            return result.of(found, outputs)
+                group_keys = [nans_to_nulls(key) for key in group_keys]
+            return result.of(group_keys, outputs)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
@@ -204,18 +204,18 @@ def _prepare(plan: Plan, promised: Shape) -> _Prepared:
 def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
     """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
     views = list(map(view, columns))
-    known = _templates.of(plan, dict)
+    templates = _templates.of(plan, dict)
     kind = kind_of([*grouping.views, *views])
-    if kind is not None and kind in known:
-        template, labels = known[kind]
+    if kind is not None and kind in templates:
+        template, labels = templates[kind]
         grouping.aggregator.repeat(template, views)
         return labels
     grouping.read(views)
     add = functools.partial(finish_rows, plan=plan, columns=views)
     labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
-    made = grouping.template(views)
-    if kind is not None and made is not None and len(known) < _KINDS:
-        known[kind] = made, labels
+    template_of_pass = grouping.template(views)
+    if kind is not None and template_of_pass is not None and len(templates) < _KINDS:
+        templates[kind] = template_of_pass, labels
     return labels
 
 
@@ -224,8 +224,8 @@ def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, sha
     whole = {f"k{i}": k for i, k in enumerate(keys)}
     rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
     groups, numbering = numbered(keys_of(rows), not plan.dropna)
-    made = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
-    return shaped(made, plan, of_plan(shape, plan))
+    outputs = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
+    return shaped(outputs, plan, of_plan(shape, plan))
 
 
 __all__ = [
@@ -243,10 +243,10 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
         categorical = dtype_class(columns[0].dtype) == "category"
-        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        needed = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
-        if wanted:
-            kept = _all_present(nans_to_nulls(view(column)) for column in wanted)
+        if needed:
+            kept = _all_present(nans_to_nulls(view(column)) for column in needed)
             keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), kept))
     tables: Partial = {}
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
@@ -325,8 +325,8 @@ def finalize(
     if not plan.observed:
         groups = complete(groups, every_key, plan.dropna)
     shape = of_plan(shape_of(meta), plan)
-    made = with_outputs(groups, stacked, plan, shape.index, numberings)
-    return shaped(made, plan, shape)
+    outputs = with_outputs(groups, stacked, plan, shape.index, numberings)
+    return shaped(outputs, plan, shape)
 
 
 def _least(partials: Sequence[Partial]) -> int:
@@ -356,7 +356,7 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
     if ordered or dtype_class(values.dtype) == "float":
         # in order of appearance; the kernels would take NaN for null
         columns = [*(nans_to_nulls(view(k)) for k in keys), view(values)]
-        made = plc.stream_compaction.stable_distinct(
+        distinct = plc.stream_compaction.stable_distinct(
             plc.Table(columns),
             list(range(len(columns))),
             plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST,
@@ -365,7 +365,10 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         )
         dtypes = [*(k.dtype for k in keys), values.dtype]
         pairs = table(
-            {n: like(m, d) for n, m, d in zip([*names, "v"], made.columns(), dtypes, strict=True)}
+            {
+                n: like(m, d)
+                for n, m, d in zip([*names, "v"], distinct.columns(), dtypes, strict=True)
+            }
         )
     else:
         pairs = Grouping([*keys, values], keep_nulls=True).table([])

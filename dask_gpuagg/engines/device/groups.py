@@ -148,13 +148,13 @@ class SortedRows:
         It is float64, or of the column's type for datetimes and durations: whole ticks.
         """
         ticks = column.type().id() in _TICKS
-        made, width = None, TYPE_BYTES[sortable(column)]
+        quantiles, width = None, TYPE_BYTES[sortable(column)]
         if self._unsorted(column, select.selects(self._rows, self._groups, width)):
-            made = self._selected(column, q, interpolation, ticks)
-        if made is None:
+            quantiles = self._selected(column, q, interpolation, ticks)
+        if quantiles is None:
             segments = self._values(column)
-            made = sgb.quantiles(self._on, segments, sortable(column), q, interpolation, ticks)
-        data, mask, nulls = made
+            quantiles = sgb.quantiles(self._on, segments, sortable(column), q, interpolation, ticks)
+        data, mask, nulls = quantiles
         dtype = column.type() if ticks else FLOAT64
         return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
@@ -173,8 +173,8 @@ class SortedRows:
         """The values of each group in the order of the rows, nulls among them; of any type."""
         segments = sgb.sort_rows(self._on, self._address(), self._rows, self._groups)
         offsets = plc.Column(INT32, self._groups + 1, segments.starts, None, 0, 0, [])
-        kept = sgb.rows_of_groups(self._on, segments)
-        numbers = plc.Column(INT32, kept, segments.words.buffer, None, 0, 0, [])
+        size = sgb.rows_of_groups(self._on, segments)
+        numbers = plc.Column(INT32, size, segments.words.buffer, None, 0, 0, [])
         child = gather_rows(column, numbers, all_there=True)
         return plc.Column(DataType(TypeId.LIST), self._groups, None, None, 0, 0, [offsets, child])
 
@@ -306,12 +306,12 @@ class Grouping:
         """
         keys, outputs = _run(self._passes[0], meanwhile)
         for another in self._passes[1:]:
-            others, made = _run(another)
+            others, columns = _run(another)
             rows, codes = _joined(_key_table(others), _key_table(keys))
             assert len(rows) == keys[0].size(), "passes over the same rows find the same groups"
             places = cp.empty(len(rows), dtype=cp.int32)
             places[codes] = rows
-            outputs += [gather(column, places) for column in made]
+            outputs += [gather(column, places) for column in columns]
         return keys, outputs
 
     def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
@@ -322,15 +322,17 @@ class Grouping:
         keys, outputs = self.run()
         if self._keep_nulls:  # a NaN key is a null one
             keys = [nans_to_nulls(key) for key in keys]
-        wanted = dtypes or {}
+        promised = dtypes or {}
         # libcudf has no categories and no time zones, but what they are stored as
         columns = {
             f"k{i}": as_column(key, known.dtype)
             for i, (key, known) in enumerate(zip(keys, self._keys, strict=True))
         }
-        for label, made in zip(labels, outputs, strict=True):
-            known = label in wanted
-            columns[label] = ColumnBase.create(made, wanted[label]) if known else wrapped(made)
+        for label, output in zip(labels, outputs, strict=True):
+            known = label in promised
+            columns[label] = (
+                ColumnBase.create(output, promised[label]) if known else wrapped(output)
+            )
         return frame_of(columns)
 
 
@@ -402,9 +404,9 @@ class Numbering:
         codes[self.rows] = self.codes
         return codes
 
-    def where(self, kept: cp.ndarray) -> Numbering:
+    def where(self, chosen: cp.ndarray) -> Numbering:
         """A numbering of some of the rows, with all groups."""
-        return Numbering(self.n, (self.rows[kept], self.codes[kept]))
+        return Numbering(self.n, (self.rows[chosen], self.codes[chosen]))
 
     def take(self, column: Any) -> plc.Column:
         """Values of a column of all rows, for those that belong to groups."""
@@ -416,8 +418,8 @@ class Numbering:
         ``values`` are of the rows that belong to groups.
         """
         by = plc.groupby.GroupBy(plc.Table([column_of(self.codes)]))
-        keys, made = by.aggregate([plc.groupby.GroupByRequest(values, [aggregation])])
-        return self.spread(array_of(keys.columns()[0]), made[0].columns()[0])
+        keys, tables = by.aggregate([plc.groupby.GroupByRequest(values, [aggregation])])
+        return self.spread(array_of(keys.columns()[0]), tables[0].columns()[0])
 
     def spread(self, codes: cp.ndarray, values: plc.Column) -> plc.Column:
         """Values of some groups in a column of all groups; null for the others."""

@@ -196,13 +196,13 @@ def _shifted(column: plc.Column) -> plc.Column:
 def _spread_of(n: plc.Column, m2: plc.Column, ddof: int, power: int) -> plc.Column:
     """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
     free = binary("SUB", n, scalar(ddof, n))
-    made = binary("TRUE_DIV", m2, free)
+    spread = binary("TRUE_DIV", m2, free)
     if power:
-        made = plc.unary.unary_operation(made, plc.unary.UnaryOperator.SQRT)
+        spread = plc.unary.unary_operation(spread, plc.unary.UnaryOperator.SQRT)
     if power == 2:
         root = plc.unary.unary_operation(plc.unary.cast(n, FLOAT64), plc.unary.UnaryOperator.SQRT)
-        made = binary("TRUE_DIV", made, root)
-    return keep_where(made, is_positive(free))
+        spread = binary("TRUE_DIV", spread, root)
+    return keep_where(spread, is_positive(free))
 
 
 def _cast(column: plc.Column, dtype: DataType) -> plc.Column:
@@ -389,14 +389,14 @@ class _Groups:
         if count == "NO_STATE":
             return sums
         (n,) = self._state(int(count))
-        made = binary("TRUE_DIV", sums, n) if policy == "ExactMean" else sums
-        return keep_where(made, is_positive(n))
+        totals = binary("TRUE_DIV", sums, n) if policy == "ExactMean" else sums
+        return keep_where(totals, is_positive(n))
 
-    def _extreme(self, found: plc.Column, count: str) -> plc.Column:
-        if found.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
-            return found
+    def _extreme(self, extremes: plc.Column, count: str) -> plc.Column:
+        if extremes.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
+            return extremes
         # null where there is no value but NaN; that is NaN, unless there is no value at all
-        filled = fill_nulls(found, float("nan"))
+        filled = fill_nulls(extremes, float("nan"))
         if count == "NO_STATE":
             return filled
         return keep_where(filled, is_positive(self._state(int(count))[0]))
@@ -410,16 +410,16 @@ class Hashed(_Groups):
     ) -> None:
         super().__init__(query, inputs)
         self._numbers = keys[0]
-        wanted = [self._request(state) for state in query.states]
+        reductions = [self._request(state) for state in query.states]
         # groups without states need a request too
-        wanted = wanted or [(self._numbers, plc.aggregation.count(NullPolicy.INCLUDE))]
+        reductions = reductions or [(self._numbers, plc.aggregation.count(NullPolicy.INCLUDE))]
         by = plc.groupby.GroupBy(
             plc.Table([_as_key(key) for key in keys]),
             NullPolicy.INCLUDE if query.keep_nulls else NullPolicy.EXCLUDE,
         )
-        requests = [plc.groupby.GroupByRequest(column, [how]) for column, how in wanted]
-        self.keys, made = by.aggregate(requests)
-        for i, (state, table) in enumerate(zip(query.states, made, strict=False)):
+        requests = [plc.groupby.GroupByRequest(column, [how]) for column, how in reductions]
+        self.keys, tables = by.aggregate(requests)
+        for i, (state, table) in enumerate(zip(query.states, tables, strict=False)):
             self._states[i] = (_finished(state, table.columns()[0]),)
 
     @cached_property
@@ -441,11 +441,11 @@ class InOrder(_Groups):
         super().__init__(query, inputs)
         table = plc.Table([_as_key(key) for key in keys])
         every = list(range(len(keys)))
-        kept = table
+        key_table = table
         if not query.keep_nulls:
-            kept = plc.stream_compaction.drop_nulls(table, every, len(every))
+            key_table = plc.stream_compaction.drop_nulls(table, every, len(every))
         self.keys = plc.stream_compaction.distinct(
-            kept,
+            key_table,
             every,
             plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
             NullEquality.EQUAL,
@@ -464,8 +464,8 @@ class InOrder(_Groups):
 
     def _reduced(self, column: plc.Column, how: plc.aggregation.Aggregation) -> plc.Column:
         requests = [plc.groupby.GroupByRequest(column, [how])]
-        _, (made,) = self._groupby.aggregate(requests)
-        return made.columns()[0]
+        _, (reduced,) = self._groupby.aggregate(requests)
+        return reduced.columns()[0]
 
 
 def aggregate(
@@ -478,11 +478,11 @@ def aggregate(
     started = time.perf_counter()
     groups = (Hashed if hashes(query) else InOrder)(query, keys, inputs)
     outputs = [groups.output(output) for output in query.outputs]
-    rows, found = keys[0].size(), groups.keys.num_rows()
+    rows, number = keys[0].size(), groups.keys.num_rows()
     run = Run(
         Decision(kernel=KERNEL, why=why),
         rows,
-        found,
+        number,
         bytes_read=query.row_bytes * rows,
         seconds=time.perf_counter() - started,
     )

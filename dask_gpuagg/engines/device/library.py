@@ -118,8 +118,8 @@ def _reduced(numbering: Numbering, state: str, values: Any) -> Any:
 def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: Any) -> Fields:
     """The state of rows with these labels: libcudf's own takes any of several best rows."""
     taken = numbering.take(values)
-    kept = present(taken)
-    some = numbering.where(kept)
+    filled = present(taken)
+    some = numbering.where(filled)
     # NaN is best only where there is nothing else
     comparable = nans_to_nulls(some.take(values))
     aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
@@ -251,13 +251,13 @@ def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
     if paired:
         how = plc.aggregation.count
     elif taken.size() > _SORTED_ROWS:  # one row of each pair, found by hashing
-        kept = plc.stream_compaction.distinct_indices(
+        rows = plc.stream_compaction.distinct_indices(
             plc.Table([column_of(numbering.codes), taken]),
             plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
             plc.types.NullEquality.EQUAL,
             plc.types.NanEquality.ALL_EQUAL,
         )
-        numbering, how = numbering.where(array_of(kept)), plc.aggregation.count
+        numbering, how = numbering.where(array_of(rows)), plc.aggregation.count
         taken = numbering.take(values)
     return plain(numbering.reduce(taken, how(plc.types.NullPolicy.EXCLUDE)))
 
@@ -303,36 +303,38 @@ def _chrono_quantile(
             step = cp.where((share > 0.5) | ((share == 0.5) & (q > 0.5)), gap, 0)
         case other:
             raise ValueError(f"unknown interpolation {other!r}")
-    made = plc.unary.bit_cast(column_of(low + step), taken.type())
-    return like(numbering.spread(filled, made), dtype)
+    quantiles = plc.unary.bit_cast(column_of(low + step), taken.type())
+    return like(numbering.spread(filled, quantiles), dtype)
 
 
 def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
     groups, numbering = numbered(keys, keep_nulls)
-    codes, found = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
+    codes, best = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
-    made = {n: like(gather(view(groups[n]), rows), groups[n].dtype) for n in names_of(groups)}
+    columns_by_name = {
+        n: like(gather(view(groups[n]), rows), groups[n].dtype) for n in names_of(groups)
+    }
     if len(codes) == 0:
         column = plc.Column.all_null_like(view(values), len(rows))
     else:
         nowhere = cp.full(len(missing), NOWHERE, dtype=cp.int32)
         places = cp.concatenate([cp.arange(len(codes), dtype=cp.int32), nowhere])
-        column = gather(column_of(found), places)
-    return table(made | {"v": like(column, values.dtype)})
+        column = gather(column_of(best), places)
+    return table(columns_by_name | {"v": like(column, values.dtype)})
 
 
 def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
     """A list of each group's best values, of no value an empty one."""
-    codes, found = _best(numbering, values, output.aggregation, **dict(output.parameters))
+    codes, best = _best(numbering, values, output.aggregation, **dict(output.parameters))
     ends = cp.cumsum(counts_of(codes, numbering.n))
     offsets = cp.zeros(numbering.n + 1, dtype=cp.int32)
     offsets[1:] = ends
-    children = [column_of(offsets), column_of(found)]
+    children = [column_of(offsets), column_of(best)]
     kind = plc.DataType(plc.TypeId.LIST)
-    made = plc.Column(kind, numbering.n, None, None, 0, 0, children)
-    return like(made, cudf.ListDtype(values.dtype))
+    lists = plc.Column(kind, numbering.n, None, None, 0, 0, children)
+    return like(lists, cudf.ListDtype(values.dtype))
 
 
 def _best(
@@ -340,27 +342,27 @@ def _best(
 ) -> tuple[cp.ndarray, cp.ndarray]:
     """Group numbers, ascending, and values, of each group the best one first."""
     column, rows = nans_to_nulls(view(values)), len(values)
-    made = None
+    words = None
     if rows <= sgb.ROWS_AT_MOST:
-        made = by_kernels(lambda: numbering.sorted(rows).ascending(column))
-    ascending, starts = made or _ascending(numbering, gather(column, numbering.rows))
+        words = by_kernels(lambda: numbering.sorted(rows).ascending(column))
+    ascending, starts = words or _ascending(numbering, gather(column, numbering.rows))
     starts = starts.astype(cp.int64)
-    kept = cp.minimum(cp.diff(starts), min(n, NOWHERE))
-    ends = cp.cumsum(kept)
+    sizes = cp.minimum(cp.diff(starts), min(n, NOWHERE))
+    ends = cp.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     codes = cp.searchsorted(ends, cp.arange(total), side="right")
-    place = cp.arange(total) - (ends - kept)[codes]
+    place = cp.arange(total) - (ends - sizes)[codes]
     largest = aggregation == "nlargest"
     at = starts[codes + 1] - 1 - place if largest else starts[codes] + place
     taken = ascending[at]
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
-    return codes, taken if made is None else values_of(taken, dtype)
+    return codes, taken if words is None else values_of(taken, dtype)
 
 
 def _ascending(numbering: Numbering, taken: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
     """The values of each group in ascending order, and where each begins; nulls are left out."""
-    kept = present(taken)
-    some, values = numbering.where(kept), array_of(taken, 0)[kept]
+    filled = present(taken)
+    some, values = numbering.where(filled), array_of(taken, 0)[filled]
     order = cp.argsort(values)
     order = order[cp.argsort(some.codes[order], kind="stable")]
     starts = cp.zeros(numbering.n + 1, dtype=cp.int64)
@@ -391,7 +393,7 @@ def with_outputs(
     ``names`` are those of the keys; ``numberings`` of the rows of some tables are known already.
     """
     keys, labels = keys_of(groups), names_of(groups)
-    made = {f"k{i}": key for i, key in enumerate(keys)}
+    columns = {f"k{i}": key for i, key in enumerate(keys)}
     for i, output in enumerate(plan.outputs):
         label = f"o{i}"
         if label in labels:
@@ -418,8 +420,8 @@ def with_outputs(
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
         if empty is not None and view(values).null_count():
             values = values.fillna(empty)
-        made[label] = values
-    return table(made)
+        columns[label] = values
+    return table(columns)
 
 
 def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
@@ -431,9 +433,13 @@ def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) ->
         return in_order.nunique(view(column)) if counted else in_order.output(output, view(column))
 
     sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    made = by_kernels(by_sorting) if sorts else None
-    if made is None:
+    output_column = by_kernels(by_sorting) if sorts else None
+    if output_column is None:
         return _output_by_libcudf(output, numbering, column, paired)
     if output.aggregation == "list":
-        return like(made, cudf.ListDtype(column.dtype))
-    return plain(made) if counted or not is_chrono(column.dtype) else like(made, column.dtype)
+        return like(output_column, cudf.ListDtype(column.dtype))
+    return (
+        plain(output_column)
+        if counted or not is_chrono(column.dtype)
+        else like(output_column, column.dtype)
+    )

@@ -136,13 +136,13 @@ def _cast(sampled: Any, plan: Plan) -> Any:
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
-    made: Counted = {"keys": groups}
+    counted: Counted = {"keys": groups}
     for i, target in enumerate(targets(plan)):
         column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
-        made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
-    return made
+        counted |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+    return counted
 
 
 def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Target) -> Any:
@@ -153,16 +153,19 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
     with waiting(True):
         selector = _selector(sortable(column), max(groups, 1), target)
         while True:
-            counts, kept = selector.counts(), selector.candidates(room)
+            counts, candidates = selector.counts(), selector.candidates(room)
             if groups:
                 chunk = _chunk(column, codes, groups)
-                selector.count(chunk, _words(ends), counts, kept)
-            found = selector.kept(kept)
-            if found <= room:
+                selector.count(chunk, _words(ends), counts, candidates)
+            number = selector.kept(candidates)
+            if number <= room:
                 break
-            room = found
+            room = number
     sides = _bytes(counts).view(cp.uint64)[: SIDES * groups]
-    columns = {"g": _array(kept.of_row, 4)[:found], "w": _array(kept.words, width)[:found]}
+    columns = {
+        "g": _array(candidates.of_row, 4)[:number],
+        "w": _array(candidates.words, width)[:number],
+    }
     # copies: the room for more is given back
     return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
 
@@ -232,10 +235,10 @@ class _Settling:
         """Take the counts, and pick the quantiles that are settled."""
         self.narrow(together)
         of_row, words = together.kept(self._i)
-        kept = self.selector.candidates(len(words))
-        _array(kept.words, words.dtype.itemsize)[: len(words)] = words
-        _array(kept.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
-        self.selector.pick(kept, len(words))
+        candidates = self.selector.candidates(len(words))
+        _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
+        _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
+        self.selector.pick(candidates, len(words))
         return self
 
 
@@ -246,10 +249,10 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
         return None
     with waiting(True):
         every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
-        found = [one.narrow(together) for one in every]
-    if not any(one.missed for one in found):
+        narrowed = [one.narrow(together) for one in every]
+    if not any(one.missed for one in narrowed):
         return None
-    return Brackets(together.groups, [one.ends.copy() for one in found], others=False)
+    return Brackets(together.groups, [one.ends.copy() for one in narrowed], others=False)
 
 
 def picked(
@@ -266,15 +269,15 @@ def picked(
     if len(together.groups) == 0:
         return table(keys | {f"o{i}": cudf.Series([], dtype="float64") for i in whole})
     second = None if wider is None else _Together.of(again).like(together.groups)
-    found: dict[Target, _Settling] = {}
+    settled: dict[Target, _Settling] = {}
     outputs = {}
     with waiting(True):
         for i, target in enumerate(targets(plan)):
-            found[target] = _Settling(together, brackets, i, plan).settle(together)
-            if second is not None and found[target].missed:
-                found[target].settle(second)
+            settled[target] = _Settling(together, brackets, i, plan).settle(together)
+            if second is not None and settled[target].missed:
+                settled[target].settle(second)
         for i, output in whole.items():
-            one = found[target_of(output)]
+            one = settled[target_of(output)]
             data, mask, nulls = one.selector.made(interpolation_of(output))
             size = len(together.groups)
             column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
@@ -290,13 +293,13 @@ def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
 
 def _ends_of(groups: Any, brackets: Brackets, target: int) -> cp.ndarray:
     """The ends of the brackets of groups."""
-    known = brackets.ends[target]
-    ends = cp.empty((len(groups), 2), known.dtype)
+    own = brackets.ends[target]
+    ends = cp.empty((len(groups), 2), own.dtype)
     # open and closed as ``Pair`` of kernels/select/rows.cuh
     ends[:, 0] = 0 if brackets.others else 1
-    ends[:, 1] = np.iinfo(known.dtype).max if brackets.others else 0
+    ends[:, 1] = np.iinfo(own.dtype).max if brackets.others else 0
     rows, codes = _matched(groups, brackets.keys)
-    ends[rows] = known[codes]
+    ends[rows] = own[codes]
     return ends
 
 

@@ -205,23 +205,23 @@ def states_of_rows(
     """
     grouping = Grouping(keys, keep_nulls)
     # several states read the same column
-    seen = cache(lambda c: view(columns[c]))
-    grouping.read(seen(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
+    view_of = cache(lambda c: view(columns[c]))
+    grouping.read(view_of(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
 
     def add_binned(i: int, use: StateUse) -> list[str]:
-        names = add_exact_sum(grouping, seen(use.columns[0]), i in unusual)
+        names = add_exact_sum(grouping, view_of(use.columns[0]), i in unusual)
         return [f"s{i}.{name}" for name in names]
 
     def add(i: int, use: StateUse) -> None:
-        update(grouping.aggregator, use, [seen(c) for c in use.columns])
+        update(grouping.aggregator, use, [view_of(c) for c in use.columns])
 
     labels = _add_states(plan, add, add_binned)
     kept = [(i, use) for i, use in enumerate(plan.states) if keeps_values(use.state)]
     dtypes = {f"s{i}.{use.state}": columns[use.columns[0]].dtype for i, use in kept}
     dtypes = {label: dtype for label, dtype in dtypes.items() if not is_own(dtype)}
-    groups, found = settled_rows(grouping.table(labels, dtypes), plan)
-    if found:
-        again = unusual | found
+    groups, also_unusual = settled_rows(grouping.table(labels, dtypes), plan)
+    if also_unusual:
+        again = unusual | also_unusual
         return states_of_rows(keys, columns, index, plan, keep_nulls, again)
     groups = repaired_rows(groups, keys, columns, plan)
 
@@ -264,8 +264,8 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
         lambda i, use: merge(grouping.aggregator, use, stacked, f"s{i}."),
         lambda i, use: merge_exact_sum(grouping, stacked, f"s{i}."),
     )
-    kept = [n for n in labels if keeps_values(n.partition(".")[2])]
-    dtypes = {n: column_at(stacked, n).dtype for n in kept}
+    values = [n for n in labels if keeps_values(n.partition(".")[2])]
+    dtypes = {n: column_at(stacked, n).dtype for n in values}
     groups = settled_partials(grouping.table(labels, dtypes), plan)
     groups = repaired_partials(groups, stacked, keys, plan)
     return _with_merged_states(groups, stacked, plan)

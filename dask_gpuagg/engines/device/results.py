@@ -111,14 +111,14 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if rule == "same":
         return source
     if rule == "sum":
-        made = {"bool": "int"}.get(cls, cls)
-        if made in ("int", "uint"):
+        summed = {"bool": "int"}.get(cls, cls)
+        if summed in ("int", "uint"):
             # cuDF's sums of unsigned integers are signed
-            wide = dtype_class(promised) in ("int", made) and promised.itemsize == 8
-            return promised if wide else np.dtype(f"{made}64")
-        if dtype_class(promised) != made:
+            wide = dtype_class(promised) in ("int", summed) and promised.itemsize == 8
+            return promised if wide else np.dtype(f"{summed}64")
+        if dtype_class(promised) != summed:
             return source
-        if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
+        if summed == "timedelta" or (summed == "float" and source.itemsize > promised.itemsize):
             return source
     if rule == "float":
         if cls in _OWN_MEANS and record.power is None:
@@ -174,13 +174,13 @@ class Result:
         """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
         self.prepare()
         assert self._made is not None
-        columns, types, made = self._made
+        columns, types, prepared = self._made
         promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
         values = [*keys, *(_as_promised(*each) for each in promised)]
         if all(value.type() == t for value, t in zip(values, types, strict=True)):
             for column, value in zip(columns, values, strict=True):
                 column.plc_column = buffered(value)
-            return made
+            return prepared
         # some are of a dtype that was not promised
         own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
         return _framed([*own, *map(wrapped, values[len(keys) :])], self._shape)
@@ -220,25 +220,25 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
     return _accessors.of(key, make)
 
 
-def _as_promised(column: plc.Column, dtype: Any, wanted: plc.DataType) -> plc.Column:
+def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
     """Cast to the type of a promised number, where the values are other numbers."""
-    if column.type() == wanted or dtype.kind not in "biuf":
+    if column.type() == promised or dtype.kind not in "biuf":
         return column
-    return plc.unary.cast(column, wanted)
+    return plc.unary.cast(column, promised)
 
 
 def _cast(column: Any, dtype: Any) -> Any:
     if isinstance(dtype, pd.DatetimeTZDtype) and not isinstance(column.dtype, pd.DatetimeTZDtype):
         # means of zoned datetimes are made of their instants
         return like(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
-    found, promised = dtype_class(column.dtype), dtype_class(dtype)
-    if found == promised == "decimal":
+    own, promised = dtype_class(column.dtype), dtype_class(dtype)
+    if own == promised == "decimal":
         return _decimals(column, dtype)
-    if found in ("category", "decimal", "other"):
+    if own in ("category", "decimal", "other"):
         return column  # categories, precisions and lists are known only now
-    if {found, promised} <= {"string", "object"}:
+    if {own, promised} <= {"string", "object"}:
         return column  # in cuDF all are strings, and each stays what it is
-    if found == "float" and promised in ("bool", "int", "uint"):
+    if own == "float" and promised in ("bool", "int", "uint"):
         return column  # it would lose fractions
     return column.astype(dtype)
 
@@ -246,9 +246,9 @@ def _cast(column: Any, dtype: Any) -> Any:
 def _decimals(column: Any, dtype: Any) -> Any:
     """Decimals in the promised type, or as they are where one of them does not fit it."""
     values = view(column)
-    made = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
-    differs = binary("NOT_EQUAL", plc.unary.cast(made, values.type()), values, BOOL8)
-    return column if array_of(differs, False).any() else like(made, dtype)
+    decimals = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
+    differs = binary("NOT_EQUAL", plc.unary.cast(decimals, values.type()), values, BOOL8)
+    return column if array_of(differs, False).any() else like(decimals, dtype)
 
 
 def values_of(counts: Any, plan: Plan, meta: Any) -> Any:

@@ -152,10 +152,10 @@ def aligned(tables: Sequence[Any]) -> list[Any]:
         filled = [d for d, null in zip(found, nulls, strict=True) if not null] or found[:1]
         # categories are united afterwards
         agreed = _are_alike(filled)
-        wanted = filled[0] if agreed else common_dtype(filled)
+        common = filled[0] if agreed else common_dtype(filled)
         for new, table, null in zip(changed, tables, nulls, strict=True):
             if null or not agreed:
-                new[name] = cast(table[name], wanted)
+                new[name] = cast(table[name], common)
     return [t.assign(**new) if new else t for t, new in zip(tables, changed, strict=True)]
 
 
@@ -327,8 +327,8 @@ def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
     """
     names = names_of(whole)
     columns = plc.Table([view_at(whole, name) for name in names])
-    made, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(whole, names, made.columns())
+    parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
+    ordered = _like(whole, names, parted.columns())
     ends = [*starts[1:parts], len(ordered)]
     return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -349,8 +349,8 @@ def rows_where(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table for which a condition holds, in their order."""
     names = names_of(whole)
     columns = plc.Table([view_at(whole, name) for name in names])
-    made = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
-    return _like(whole, names, made.columns())
+    filtered = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
+    return _like(whole, names, filtered.columns())
 
 
 def taken(whole: Any, rows: cp.ndarray) -> Any:
