@@ -228,25 +228,11 @@ class Aggregator:
         about: tuple[str, ...] = (),
         meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
-        """Group and reduce.
+        """Group and reduce: key columns and outputs, one row per group, and the run.
 
-        Parameters
-        ----------
-        forced : str
-            ``auto`` or one of ``choose.KERNELS``.
-        stopwatch : Stopwatch, optional
-            Takes the device time of every kernel.
-        about : tuple of str
-            What is grouped by: rows of the same types that are about something else are expected
-            to be alike among themselves.
-        meanwhile : callable, optional
-            Called while kernels run.
-
-        Returns
-        -------
-        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order,
-            unless they were to be encoded in order
-        run : Run
+        ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
+        every kernel; ``meanwhile`` is called while kernels run. Rows of the same types that are
+        about something else are expected to be alike among themselves.
         """
         how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
         query, inputs, places = self._shape

@@ -436,6 +436,11 @@ def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
     return gather_rows(column, column_of(rows))
 
 
+def take_rows(series: Any, rows: cp.ndarray) -> Any:
+    """Rows of a Series by number, in its dtype; ``NOWHERE`` gives null."""
+    return like(gather(view(series), rows), series.dtype)
+
+
 def gather_rows(column: plc.Column, rows: plc.Column, all_there: bool = False) -> plc.Column:
     """Rows of a column by number; see ``gather_columns``."""
     return gather_columns([column], rows, all_there)[0]
@@ -444,6 +449,11 @@ def gather_rows(column: plc.Column, rows: plc.Column, all_there: bool = False) -
 def column_of(array: cp.ndarray) -> plc.Column:
     """An array of CuPy as a column."""
     return view(cudf.Series(array, nan_as_null=False))
+
+
+def series_from(array: cp.ndarray) -> Any:
+    """An array of CuPy as a Series."""
+    return plain(column_of(array))
 
 
 def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:

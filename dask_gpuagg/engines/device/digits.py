@@ -27,14 +27,15 @@ from dask_gpuagg.engines.device.columns import (
     array_of,
     column_of,
     floats_of,
-    gather,
     is_positive,
     keep_where,
     like,
     names_of,
     plain,
     present,
+    series_from,
     table,
+    take_rows,
     view,
     view_at,
     whole,
@@ -60,7 +61,7 @@ def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
     names = exact_sums.united(each.columns for each in tables)
     results = []
     for each in tables:
-        nothing = plain(column_of(cp.zeros(len(each), dtype=cp.int64)))
+        nothing = series_from(cp.zeros(len(each), dtype=cp.int64))
         columns = {name: each[name] if name in each.columns else nothing for name in names}
         results.append(table(columns))
     return results
@@ -192,7 +193,7 @@ def _fields(groups: Any, state: int) -> Fields:
 def _replaced(groups: Any, state: int, fields: Fields) -> Any:
     prefix = f"s{state}."
     columns = {n: groups[n] for n in groups.columns if not n.startswith(prefix)}
-    replacements = {prefix + name: plain(column_of(values)) for name, values in fields.items()}
+    replacements = {prefix + name: series_from(values) for name, values in fields.items()}
     return table(columns | replacements)
 
 
@@ -293,9 +294,7 @@ def _repaired(
     if len(rows):
         keys = [like(whole(view(key)), key.dtype) for key in keys]
         own = [groups[f"k{i}"] for i in range(len(keys))]
-        numbering = Numbering.of_keys(
-            keys, [like(gather(view(key), rows), key.dtype) for key in own]
-        )
+        numbering = Numbering.of_keys(keys, [take_rows(key, rows) for key in own])
         for i, loss in losses.items():
             some, (counts, means, m2) = parts(i, numbering)
             fields = {f: array_of(view(groups[f"s{i}.{f}"])).copy() for f in ("mean", "m2")}
@@ -303,5 +302,5 @@ def _repaired(
             for (field, old), new in zip(fields.items(), repaired, strict=True):
                 # groups that lost no digits of this state keep theirs
                 old[rows] = cp.where(loss[rows] > LOSS_AT_MOST, new, old[rows])
-                groups[f"s{i}.{field}"] = plain(column_of(old))
+                groups[f"s{i}.{field}"] = series_from(old)
     return without_losses(groups)

@@ -33,7 +33,9 @@ from dask_gpuagg.engines.device.columns import (
     nans_to_nulls,
     plain,
     present,
+    series_from,
     table,
+    take_rows,
     view,
 )
 from dask_gpuagg.engines.device.groups import (
@@ -128,9 +130,9 @@ def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: 
     hits = some.where(array_of(is_best))
     rows = array_of(hits.reduce(column_of(hits.rows), plc.aggregation.min()), NOWHERE)
     return {
-        "value": like(gather(view(values), rows), values.dtype),
-        "label": like(gather(view(labels), rows), labels.dtype),
-        "nulls": plain(column_of(nulls)),
+        "value": take_rows(values, rows),
+        "label": take_rows(labels, rows),
+        "nulls": series_from(nulls),
     }
 
 
@@ -169,7 +171,7 @@ def _merged_comoments(numbering: Numbering, fields: Fields) -> Fields:
 
 
 def _series(arrays: dict[str, cp.ndarray]) -> Fields:
-    return {name: plain(column_of(values)) for name, values in arrays.items()}
+    return {name: series_from(values) for name, values in arrays.items()}
 
 
 def _chunk(numbering: Numbering, functions: CustomFunctions, values: Any) -> Fields:
@@ -313,16 +315,14 @@ def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls:
     codes, best = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
-    columns_by_name = {
-        n: like(gather(view(groups[n]), rows), groups[n].dtype) for n in names_of(groups)
-    }
+    columns = {name: take_rows(groups[name], rows) for name in names_of(groups)}
     if len(codes) == 0:
         column = plc.Column.all_null_like(view(values), len(rows))
     else:
         nowhere = cp.full(len(missing), NOWHERE, dtype=cp.int32)
         places = cp.concatenate([cp.arange(len(codes), dtype=cp.int32), nowhere])
         column = gather(column_of(best), places)
-    return table(columns_by_name | {"v": like(column, values.dtype)})
+    return table(columns | {"v": like(column, values.dtype)})
 
 
 def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:

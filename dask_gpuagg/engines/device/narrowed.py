@@ -30,6 +30,7 @@ from dask_gpuagg.engines.device.columns import (
     keys_of,
     like,
     plain,
+    series_from,
     table,
     view,
 )
@@ -335,4 +336,4 @@ def _words(array: cp.ndarray) -> Words:
 
 
 def _series(array: cp.ndarray) -> Any:
-    return plain(column_of(cp.ascontiguousarray(array)))
+    return series_from(cp.ascontiguousarray(array))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,9 +32,10 @@ from dask_gpuagg.engines.device.columns import (
     floats_of,
     gather,
     like,
-    plain,
+    series_from,
     series_of,
     table,
+    take_rows,
     unchecked,
     view,
     wrapped,
@@ -274,13 +276,13 @@ def _every_category(counts: Any, names: list[str]) -> Any:
     size = len(values.dtype.categories)
     groups = counts[names[:-1]].drop_duplicates(ignore_index=True)
     row = cp.arange(len(groups) * size, dtype=cp.int32)
-    columns = {n: like(gather(view(groups[n]), row // size), groups[n].dtype) for n in names[:-1]}
+    columns = {n: take_rows(groups[n], row // size) for n in names[:-1]}
     codes = plc.unary.cast(column_of(row % size), view(values).type())
     columns[names[-1]] = like(codes, values.dtype)
     rows, places = matches([counts[n] for n in names], [columns[n] for n in names])
     dense = cp.zeros(len(row), dtype=cp.int64)
     dense[places] = array_of(view(counts["n"]))[rows]
-    return table(columns | {"n": plain(column_of(dense))})
+    return table(columns | {"n": series_from(dense)})
 
 
 def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
@@ -303,15 +305,17 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
         cube[:, a, b] = cube[:, b, a] = made
         filled[:, a, b] = filled[:, b, a] = known
     row = cp.arange(n * m, dtype=cp.int32)
-    repeated = [like(gather(view(groups[k]), row // m), groups[k].dtype) for k in names]
+    repeated = [take_rows(groups[k], row // m) for k in names]
     # few labels, repeated by row
     labels = cudf.Series(pd.Series(list(meta.columns)))
-    repeated.append(like(gather(view(labels), row % m), labels.dtype))
+    repeated.append(take_rows(labels, row % m))
     columns = {}
     for j in range(m):
-        made = plain(column_of(cp.ascontiguousarray(cube[:, :, j].reshape(n * m))))
-        known = plain(column_of(cp.ascontiguousarray(filled[:, :, j].reshape(n * m))))
-        columns[j] = made.where(known, None)
+        values, known = (
+            series_from(cp.ascontiguousarray(cells[:, :, j].reshape(n * m)))
+            for cells in (cube, filled)
+        )
+        columns[j] = values.where(known, None)
     result = cudf.DataFrame(columns)
     result.index = index_of(repeated, meta.index.names)
     result.columns = meta.columns.view()
@@ -352,34 +356,23 @@ def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
 
 def _expected(keys: Sequence[Any], categorical: Sequence[bool], dropna: bool) -> list[Any]:
     """Every combination of the categories, with every combination of the other keys that occurs."""
-    levels = [_levels(key, dropna) for key, c in zip(keys, categorical, strict=True) if c]
-    plain = [key for key, c in zip(keys, categorical, strict=True) if not c]
-    others: list[Any] = []
-    repeats = 1
-    if plain:
-        combinations = Grouping(plain, keep_nulls=not dropna).table([])
-        others = [combinations[f"k{i}"] for i in range(len(plain))]
+    levels = {i: _levels(key, dropna) for i, key in enumerate(keys) if categorical[i]}
+    others = [i for i in range(len(keys)) if i not in levels]
+    product, repeats = math.prod(level.size() for level in levels.values()), 1
+    if others:
+        combinations = Grouping([keys[i] for i in others], keep_nulls=not dropna).table([])
         repeats = len(combinations)
-    sizes = [level.size() for level in levels]
-    product = 1
-    for size in sizes:
-        product *= size
     number = cp.arange(product * repeats)
-    of_plain, rest = number // product, number % product
-    taken = []
-    for size in reversed(sizes):
-        taken.append((rest % size).astype(cp.int32))
+    columns = {}
+    for j, i in enumerate(others):
+        columns[i] = take_rows(combinations[f"k{j}"], (number // product).astype(cp.int32))
+    rest = number % product
+    for i in reversed(levels):
+        size = levels[i].size()
+        codes = (rest % size).astype(cp.int32)
+        columns[i] = like(gather(levels[i], codes), keys[i].dtype)
         rest //= size
-    codes, of_others = iter(reversed(taken)), iter(others)
-    of_levels = iter(levels)
-    columns = []
-    for key, c in zip(keys, categorical, strict=True):
-        if c:
-            columns.append(like(gather(next(of_levels), next(codes)), key.dtype))
-        else:
-            other = next(of_others)
-            columns.append(like(gather(view(other), of_plain.astype(cp.int32)), other.dtype))
-    return columns
+    return [columns[i] for i in range(len(keys))]
 
 
 def _levels(key: Any, dropna: bool) -> plc.Column:
