@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -133,9 +134,19 @@ def query_of(saved: dict[str, Any]) -> Query:
         "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
-        "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
+        "outputs": tuple(map(output_of, saved["outputs"])),
     }
     return Query(**made)
+
+
+def output_of(saved: dict[str, Any]) -> KernelOutput:
+    """An output from its fields; in an earlier version it had C++ text instead of states."""
+    made = dict(saved)
+    if "code" in made:
+        made["policy"], _, arguments = made.pop("code").partition("<")
+        made["states"] = [int(number) for number in re.findall(r"\b\d+\b", arguments)]
+    made["states"], constants = tuple(made["states"]), tuple(made.get("constants", ()))
+    return KernelOutput(**made | {"constants": constants})
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:

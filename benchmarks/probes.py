@@ -37,7 +37,7 @@ COUNTS = Query(
     keep_nulls=False,
     inputs=(),
     states=(KernelState("Size"),),
-    outputs=(KernelOutput("Field<0, i64>", "i64", nullable=False),),
+    outputs=(KernelOutput("Field", (0,), "i64"),),
     counting=True,
 )
 

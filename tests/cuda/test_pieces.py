@@ -31,7 +31,7 @@ SUM = Query(
     False,
     (ValuePart("f64", True),),
     (KernelState("FloatSum", (0,)),),
-    (KernelOutput("Field<0, f64>", "f64", False),),
+    (KernelOutput("Field", (0,), "f64"),),
 )
 STREAM = SimpleNamespace(__cuda_stream__=lambda: (0, 7))
 

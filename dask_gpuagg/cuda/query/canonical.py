@@ -137,6 +137,8 @@ def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
     return min(state.inputs, default=0), rank, state.inputs, state.ctype or ""
 
 
-def _output_key(output: KernelOutput, kept: Sequence[KernelState]) -> tuple[int, bool, list[int]]:
+def _output_key(
+    output: KernelOutput, kept: Sequence[KernelState]
+) -> tuple[int, bool, tuple[int, ...]]:
     inputs = kept[output.states[0]].inputs
     return min(inputs, default=0), output.policy in _LAST, output.states

@@ -81,35 +81,36 @@ class _Pass:
             self._states.append(state)
         return self._states.index(state)
 
-    def add(self, code: str, ctype: str, nullable: bool = False) -> None:
-        self._outputs.append(KernelOutput(code, ctype, nullable))
-
-    def size(self) -> None:
-        self.add(f"Field<{self.state('Size')}, i64>", "i64")
+    def add(
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+    ) -> None:
+        states = states if isinstance(states, tuple) else (states,)
+        self._outputs.append(KernelOutput(policy, states, ctype, nullable, constants))
 
     def sum(self, column: tuple[str, str], in_floats: bool = False) -> None:
         floats = in_floats or column[1] in ("f32", "f64")
         policy, ctype = ("FloatSum", "f64") if floats else ("IntegerSum", "i64")
-        self.add(f"Field<{self.state(policy, column)}, {ctype}>", ctype)
+        self.add("Field", self.state(policy, column), ctype)
 
     def extreme(self, name: str, column: tuple[str, str]) -> None:
-        ctype = column[1]
-        state = self.state(name.capitalize(), column, of_type=ctype)
-        self.add(f"Extreme<{state}, {ctype}, NO_STATE>", ctype)
+        state = self.state(name.capitalize(), column, of_type=column[1])
+        self.add("Extreme", state, column[1])
 
     def moments(self, state: int) -> None:
-        self.add(f"MomentRows<{state}>", "i64")
-        self.add(f"MomentMean<{state}>", "f64")
-        self.add(f"MomentM2<{state}>", "f64")
-        self.loss(state)
+        self.add("MomentRows", state, "i64")
+        self.add("MomentMean", state, "f64")
+        self.add("MomentM2", state, "f64")
+        self.add("MomentLoss", state, "f64")
 
     def spread(self, state: int) -> None:
         """The standard deviation."""
-        self.add(f"Spread<{state}, 1, 1>", "f64", True)
-        self.loss(state)
-
-    def loss(self, state: int) -> None:
-        self.add(f"MomentLoss<{state}>", "f64")
+        self.add("Spread", state, "f64", True, constants=(1, 1))
+        self.add("MomentLoss", state, "f64")
 
 
 Wanted = Sequence[tuple[str, str, str]]
@@ -140,8 +141,7 @@ def _in_one_pass(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
         of = (column, ctype)
         match name:
             case "mean":
-                code = f"Mean<{made.state('FloatSum', of)}, {made.state('Size')}, false>"
-                made.add(code, "f64")
+                made.add("Mean", (made.state("FloatSum", of), made.state("Size")), "f64")
             case "std":
                 made.spread(made.state("Moments", of))
             case _:
@@ -154,7 +154,7 @@ def _update(made: _Pass, state: str, of: tuple[str, str]) -> None:
         case "sum" | "fsum":
             made.sum(of, state == "fsum")
         case "count":
-            made.size()
+            made.add("Field", made.state("Size"), "i64")
         case "moments":
             made.moments(made.state("Moments", of))
         case _:
@@ -194,7 +194,7 @@ def _finished(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
             case "mean":
                 total, count = (_fields(use)[0] for use in uses)
                 states = made.state("FloatSum", total), made.state("IntegerSum", count)
-                made.add(f"Mean<{states[0]}, {states[1]}, true>", "f64", True)
+                made.add("Mean", states, "f64", True)
             case "std":
                 made.spread(made.state("MergedMoments", *_fields(uses[0])))
             case _:

@@ -87,27 +87,35 @@ class Asked:
         """Whether groups may have no values."""
         return self.nulls or masked(column)
 
-    def _flag(self, column: plc.Column) -> str:
-        """The same, as C++ says it."""
-        return str(self._masked(column)).lower()
-
     def _counted(self, column: plc.Column) -> int:
         return self._of_present("Count", column) if self._masked(column) else self._state("Size")
 
+    def _counts(self, column: plc.Column) -> tuple[int, ...]:
+        """The number of values, as a state, where groups may have none."""
+        return (self._counted(column),) if self._masked(column) else ()
+
     def _add(
-        self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        dtype: DataType,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+        of: plc.Column | None = None,
     ) -> None:
-        self._outputs.append((KernelOutput(code, ctype, nullable), dtype, of))
+        states = states if isinstance(states, tuple) else (states,)
+        self._outputs.append((KernelOutput(policy, states, ctype, nullable, constants), dtype, of))
 
     # ---- outputs -----------------------------------------------------------------------------
 
     def size(self) -> None:
         """Rows of each group, int64."""
-        self._add(f"Field<{self._state('Size')}, i64>", "i64", INT64, False)
+        self._add("Field", self._state("Size"), "i64", INT64)
 
     def count(self, column: plc.Column) -> None:
         """Values of each group that are not null, int64."""
-        self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
+        self._add("Field", self._counted(column), "i64", INT64)
 
     def sum(self, column: plc.Column) -> None:
         """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
@@ -139,26 +147,24 @@ class Asked:
     def exact_sum(self, column: plc.Column) -> None:
         """Five outputs, int64: which bins of a sum are used, and the bins; see ``exact.py``."""
         state = self._state("ExactSum", column)
-        self._add(f"ExactUsed<{state}>", "i64", INT64, False)
+        self._add("ExactUsed", state, "i64", INT64)
         for k in range(EXACT_BINS):
-            self._add(f"ExactBin<{state}, {k}>", "i64", INT64, False)
+            self._add("ExactBin", state, "i64", INT64, constants=(k,))
 
     def exact_total(self, column: plc.Column) -> None:
         """Sums of numbers without rounding, rounded once; null for groups without values."""
-        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
-        code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
-        self._add(code, "f64", FLOAT64, self._masked(column))
+        count = self._counts(column)
+        states = (self._state("ExactSum", column), *count)
+        self._add("ExactTotal", states, "f64", FLOAT64, self._masked(column))
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
-        states = f"{self._state('ExactSum', column)}, {self._counted(column)}"
-        self._add(
-            f"ExactMean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column)
-        )
+        states = self._state("ExactSum", column), self._counted(column)
+        self._add("ExactMean", states, "f64", FLOAT64, self._masked(column))
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``centred.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
-        self._add(f"ExactLoss<{self._state('ExactSum', column)}>", "f64", FLOAT64, False)
+        self._add("ExactLoss", self._state("ExactSum", column), "f64", FLOAT64)
 
     def prod(self, column: plc.Column) -> None:
         """Products: integers modulo 2**64, floats in float64; null for groups without values."""
@@ -180,11 +186,10 @@ class Asked:
         nullable: bool | None = None,
     ) -> None:
         nullable = self._masked(column) if nullable is None else nullable
-        state = self._state(policy, column)
-        types = [str(state)] if output == "WideField" else [str(state), made]
+        states: tuple[int, ...] = (self._state(policy, column),)
         if nullable:
-            output, types = f"{output}Of", [*types, str(self._of_present("Count", column))]
-        self._add(f"{output}<{', '.join(types)}>", made, dtype, nullable)
+            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+        self._add(output, states, made, dtype, nullable)
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""
@@ -198,86 +203,81 @@ class Asked:
         ctype = ctype_of(column)
         if ctype == "i128":
             raise UnsupportedType("extremes of decimal128")
-        count = str(self._counted(column)) if self._masked(column) else "NO_STATE"
-        state = self._state(policy, column, ctype=ctype)
-        code = f"Extreme<{state}, {ctype}, {count}>"
-        self._add(code, ctype, column.type(), self._masked(column))
+        count = self._counts(column)
+        states = (self._state(policy, column, ctype=ctype), *count)
+        self._add("Extreme", states, ctype, column.type(), self._masked(column))
 
     def any(self, column: plc.Column) -> None:
         """Whether any value is true; of none: false."""
-        self._add(f"Field<{self._state('Any', column)}, u8>", "u8", BOOL8, False)
+        self._add("Field", self._state("Any", column), "u8", BOOL8)
 
     def all(self, column: plc.Column) -> None:
         """Whether all values are true; of none: true."""
-        self._add(f"Field<{self._state('All', column)}, u8>", "u8", BOOL8, False)
+        self._add("Field", self._state("All", column), "u8", BOOL8)
 
     def first(self, column: plc.Column) -> None:
         """First values that are not null, of any type that can be gathered."""
-        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
-        self._add(code, "i32", INT32, False, column)
+        state = self._of_present("FirstRow", column)
+        self._add("RowNumber", state, "i32", INT32, constants=(False,), of=column)
 
     def last(self, column: plc.Column) -> None:
         """Last values that are not null."""
-        code = f"RowNumber<{self._of_present('LastRow', column)}, true>"
-        self._add(code, "i32", INT32, False, column)
+        state = self._of_present("LastRow", column)
+        self._add("RowNumber", state, "i32", INT32, constants=(True,), of=column)
 
     def first_row(self, column: plc.Column) -> None:
         """Number of the first row of each group whose value is not null, int32."""
-        code = f"RowNumber<{self._of_present('FirstRow', column)}, false>"
-        self._add(code, "i32", INT32, False)
+        state = self._of_present("FirstRow", column)
+        self._add("RowNumber", state, "i32", INT32, constants=(False,))
 
     def mean(self, column: plc.Column) -> None:
         """Means in float64, null for groups without values."""
-        states = f"{self._state('FloatSum', column)}, {self._counted(column)}"
-        self._add(f"Mean<{states}, {self._flag(column)}>", "f64", FLOAT64, self._masked(column))
+        states = self._state("FloatSum", column), self._counted(column)
+        self._add("Mean", states, "f64", FLOAT64, self._masked(column))
 
     def exact_mean(self, column: plc.Column) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
         ctype = ctype_of(column)
-        states = f"{self._state('WideSum', column)}, {self._counted(column)}"
-        code = f"WideMean<{states}, {ctype}, {self._flag(column)}>"
-        self._add(code, ctype, column.type(), self._masked(column))
+        states = self._state("WideSum", column), self._counted(column)
+        self._add("WideMean", states, ctype, column.type(), self._masked(column))
 
     def limbs(self, column: plc.Column) -> None:
         """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
         state = self._state("WideSum", column)
-        self._add(f"WideUpper<{state}>", "i64", INT64, False)
-        self._add(f"WideLower<{state}>", "i64", INT64, False)
+        self._add("WideUpper", state, "i64", INT64)
+        self._add("WideLower", state, "i64", INT64)
 
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
-        code = f"Spread<{self._state('Moments', column)}, {operator.index(ddof)}, {power}>"
-        self._add(code, "f64", FLOAT64, True)
+        self._spread(self._state("Moments", column), ddof, power)
+
+    def _spread(self, state: int, ddof: int, power: int) -> None:
+        self._add("Spread", state, "f64", FLOAT64, True, (operator.index(ddof), power))
 
     def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means from the sums and counts of partials."""
-        total = self._state("FloatSum", sums)
-        code = f"Mean<{total}, {self._state('IntegerSum', counts)}, true>"
-        self._add(code, "f64", FLOAT64, True)
+        states = self._state("FloatSum", sums), self._state("IntegerSum", counts)
+        self._add("Mean", states, "f64", FLOAT64, True)
 
     def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means of decimals, in the type of the sums and rounded towards zero."""
         ctype = ctype_of(sums)
         count = self._state("IntegerSum", counts)
-        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}, true>"
-        self._add(code, ctype, sums.type(), True)
+        states = self._state("WideSum", sums), count
+        self._add("WideMean", states, ctype, sums.type(), True)
 
     def merged_limb_mean(
         self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
     ) -> None:
         """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
-        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
-        code = f"LimbMean<{', '.join(states)}, i64>"
-        self._add(code, "i64", dtype, True)
+        states = tuple(self._state("IntegerSum", c) for c in (upper, lower, counts))
+        self._add("LimbMean", states, "i64", dtype, True)
 
     def merged_spread(
         self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
     ) -> None:
         """Variance and its relatives (see ``spread``) from the moments of partials."""
-        code = (
-            f"Spread<{self._state('MergedMoments', n, mean, m2)}, {operator.index(ddof)}, {power}>"
-        )
-        self._add(code, "f64", FLOAT64, True)
+        self._spread(self._state("MergedMoments", n, mean, m2), ddof, power)
 
     def moments(self, column: plc.Column) -> None:
         """Three outputs: count, mean, centred second moment."""
@@ -288,15 +288,15 @@ class Asked:
         self._moments(self._state("MergedMoments", n, mean, m2))
 
     def _moments(self, state: int) -> None:
-        self._add(f"MomentRows<{state}>", "i64", INT64, False)
-        self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
-        self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+        self._add("MomentRows", state, "i64", INT64)
+        self._add("MomentMean", state, "f64", FLOAT64)
+        self._add("MomentM2", state, "f64", FLOAT64)
 
     def loss(self, column: plc.Column) -> None:
         """How many times larger the rounding errors of ``moments`` or ``spread`` are, float64."""
-        self._add(f"MomentLoss<{self._state('Moments', column)}>", "f64", FLOAT64, False)
+        self._add("MomentLoss", self._state("Moments", column), "f64", FLOAT64)
 
     def merged_loss(self, n: plc.Column, mean: plc.Column, m2: plc.Column) -> None:
         """The same of ``merged_moments`` or ``merged_spread``."""
         state = self._state("MergedMoments", n, mean, m2)
-        self._add(f"MomentLoss<{state}>", "f64", FLOAT64, False)
+        self._add("MomentLoss", state, "f64", FLOAT64)

@@ -324,14 +324,14 @@ def test_other_keys_are_hashed(estimate: KeySummary, rows: int) -> None:
 
 
 def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
-    bare = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", False),))
-    nullable = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", True),))
+    bare = replace(SUM, outputs=(KernelOutput("Field", (0,), "f64"),))
+    nullable = replace(SUM, outputs=(KernelOutput("Field", (0,), "f64", True),))
     # a mean of partials: of the sum of one column and the counts in another
     of_two = replace(
         bare,
         inputs=(*bare.inputs, ValuePart("i64", False)),
         states=(*bare.states, KernelState("IntegerSum", (1,))),
-        outputs=(KernelOutput("Mean<0, 1, false>", "f64", False),),
+        outputs=(KernelOutput("Mean", (0, 1), "f64"),),
     )
     assert of_two.folds
     assert not of_two.folds_outputs

@@ -38,16 +38,17 @@ def built(asked: Asked, columns: list[tuple[str, bool]]) -> tuple[Query, list[in
             case "mean of partials":
                 total = builder.state("FloatSum", read(fields[0], "f64", masked))
                 n = builder.state("IntegerSum", read(fields[1], "i64", False))
-                builder.output(f"Mean<{total}, {n}, true>", "f64", True)
+                builder.output("Mean", (total, n), "f64", True)
             case "sum of partials":
                 total = builder.state("FloatSum", read(fields[0], "f64", masked))
-                builder.output(f"Field<{total}, f64>", "f64")
+                builder.output("Field", total, "f64")
             case "spread of partials":
                 of = [
                     read(100 + f, t, False)
                     for f, t in zip(fields, ("i64", "f64", "f64"), strict=True)
                 ]
-                builder.output(f"Spread<{builder.state('MergedMoments', *of)}, 1, 1>", "f64", True)
+                state = builder.state("MergedMoments", *of)
+                builder.output("Spread", state, "f64", True, (1, 1))
             case _:
                 builder.add(name, read(c, ctype, masked))
     return builder.query, list(inputs)
