@@ -10,7 +10,7 @@ from typing import Any
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
-from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
+from dask_gpuagg.cuda.call.call import Call, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device

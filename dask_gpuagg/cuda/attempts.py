@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
 from dask_gpuagg.cuda.algorithms.key_runs import sgb
 from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Args, Call, Counters, NeedsWholeColumns, Run, zero
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
 from dask_gpuagg.cuda.choice import choose, summary, tables
 from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
@@ -40,6 +40,7 @@ from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
 from dask_gpuagg.cuda.keys.words import make_words, narrowed, verified
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled

@@ -13,15 +13,15 @@ import pytest
 
 from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
+from dask_gpuagg.cuda.call.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
-from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.aggregate import aggregate
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Args, Call, NeedsWholeColumns
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
 from dask_gpuagg.cuda.call.spilled import room_for_spilled
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.sampling.sample import segments_of
 from tests.cuda.choice.test_choose import H200

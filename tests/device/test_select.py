@@ -249,7 +249,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     from pylibcudf.utils import _get_stream
 
     from dask_gpuagg.cuda.algorithms import sgb
-    from dask_gpuagg.cuda.call.call import ColumnStruct
+    from dask_gpuagg.cuda.query.structs import ColumnStruct
     from dask_gpuagg.engines.device.layout import view_of
 
     rng = np.random.default_rng(8)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 
 from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.call.call import Call, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Direct
+from dask_gpuagg.cuda.query.structs import Counters, Window
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill
-
-
-class _Window(ctypes.Structure):
-    """``Window`` of kernels/direct/direct.cuh."""
-
-    _fields_ = [
-        ("base", ctypes.c_uint64),
-        ("keys", ctypes.c_uint32),
-        ("shift", ctypes.c_uint32),
-        ("present", ctypes.c_void_p),
-    ]
 
 
 def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
@@ -44,7 +33,7 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     args.table = table_of(call, slots)
     args.replicas, args.slices = decision.replicas, 1
     room = room_for_spilled(call, decision.blocks)
-    window = _Window(decision.base % 2**64, keys, decision.shift)
+    window = Window(decision.base % 2**64, keys, decision.shift)
     call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     if call.check:
         call.check()

@@ -7,15 +7,10 @@ import math
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.cuda.algorithms.select import (
-    GROUPS_AT_MOST,
-    ROWS_FROM,
-    Chunk,
-    sample,
-    selecting,
-)
+from dask_gpuagg.cuda.algorithms.select import GROUPS_AT_MOST, ROWS_FROM, sample, selecting
 from dask_gpuagg.cuda.algorithms.sgb import array_of
 from dask_gpuagg.cuda.call.call import Launcher
+from dask_gpuagg.cuda.query.structs import Chunk
 from dask_gpuagg.cuda.query.tuning import PARTS_BLOCKS, PARTS_THREADS, SCAN_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill, read_back

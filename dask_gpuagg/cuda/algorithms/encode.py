@@ -6,8 +6,9 @@ import ctypes
 import math
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import Call, Target
+from dask_gpuagg.cuda.call.call import Call
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Range, Target
 from dask_gpuagg.cuda.query.tuning import (
     ENCODE_THREADS,
     EXTRA_SLOTS,
@@ -22,12 +23,6 @@ from dask_gpuagg.cuda.runtime.driver import fill, read_back
 _NARROW = 4
 # A key's word and its group's number, at 16 bytes' alignment.
 _ENTRY_BYTES = 16
-
-
-class Range(ctypes.Structure):
-    """``Range`` of kernels/sgb/range.cuh."""
-
-    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
 
 
 def may_be_narrow(query: Query) -> bool:

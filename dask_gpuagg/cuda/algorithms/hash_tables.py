@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.call.call import Call, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb, Lphga, safe_slots
+from dask_gpuagg.cuda.query.structs import Counters
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
 
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 
-from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.call.call import Call, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.choice.decision import Sgb, even
+from dask_gpuagg.cuda.query.structs import Counters, Runs
 from dask_gpuagg.cuda.query.tuning import RUN_ROWS, SCAN_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
 _WARPS = SMALL_BLOCK // 32
-
-
-class Runs(ctypes.Structure):
-    """``Runs`` of kernels/sgb/runs.cuh."""
-
-    _fields_ = [
-        ("heads", ctypes.c_void_p),
-        ("falls", ctypes.c_void_p),
-    ]
 
 
 class _Seen(ctypes.Structure):

@@ -16,9 +16,10 @@ from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
-from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
+from dask_gpuagg.cuda.call.call import Launcher
 from dask_gpuagg.cuda.query import instantiations
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
+from dask_gpuagg.cuda.query.structs import Chunk, Inside, Target
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_BLOCKS,
     COUNT_ITEMS,
@@ -143,29 +144,6 @@ def _kernels(what: Selecting, device: Device) -> Kernels:
     return Kernels(what, device)
 
 
-class Chunk(ctypes.Structure):
-    """``Chunk`` of kernels/select/rows.cuh."""
-
-    _fields_ = [
-        ("values", ColumnStruct),
-        ("codes", ctypes.c_void_p),
-        ("rows", ctypes.c_uint32),
-        ("groups", ctypes.c_uint32),
-        ("skips_nan", ctypes.c_uint32),
-    ]
-
-
-class _Kept(ctypes.Structure):
-    """``Kept`` of kernels/select/count.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("of_row", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("room", ctypes.c_uint32),
-    ]
-
-
 class Tally(ctypes.Structure):
     """Results of a count and of narrowing its brackets, for the host."""
 
@@ -271,9 +249,9 @@ class Selector:
         """Add a chunk's rows to the counts, and append those inside of brackets to ``kept``."""
         if chunk.rows == 0:
             return
-        place = _Kept(None, None, None, 0)
+        place = Inside(None, None, None, 0)
         if kept is not None:
-            place = _Kept(kept.words.buffer.ptr, kept.of_row.buffer.ptr, kept.tally.ptr, kept.room)
+            place = Inside(kept.words.buffer.ptr, kept.of_row.buffer.ptr, kept.tally.ptr, kept.room)
         device, copies = self._on.device, copies_of(self._groups)
         shared = 4 * SIDES * self._groups * copies
         name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
+from dask_gpuagg.cuda.call.call import Launcher
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
+from dask_gpuagg.cuda.query.structs import ColumnStruct, Pass, Target
 from dask_gpuagg.cuda.query.tuning import DIGITS, SMALL_BLOCK, SORT_ITEMS, SORT_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device, fill, read_back
@@ -39,22 +40,6 @@ class Sorting:
 @cache
 def _kernels(device: Device) -> Kernels:
     return Kernels(Sorting(), device)
-
-
-class Pass(ctypes.Structure):
-    """``Pass`` of kernels/sgb/radix.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("words_to", ctypes.c_void_p),
-        ("moved", ctypes.c_void_p),
-        ("moved_to", ctypes.c_void_p),
-        ("starts", ctypes.c_void_p),
-        ("told", ctypes.c_void_p),
-        ("ticket", ctypes.c_void_p),
-        ("rows", ctypes.c_uint32),
-        ("shift", ctypes.c_uint32),
-    ]
 
 
 class _Same(ctypes.Structure):

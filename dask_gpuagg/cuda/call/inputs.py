@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, NeedsWholeColumns, Piece
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Piece
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import ColumnStruct
 from dask_gpuagg.cuda.query.types import PRESENT
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of

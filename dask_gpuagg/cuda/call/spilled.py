@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dask_gpuagg.cuda.call.call import Args, Call, Counters, reset, table_of
+from dask_gpuagg.cuda.call.call import Call, reset, table_of
 from dask_gpuagg.cuda.choice.decision import safe_slots
+from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import ColumnStruct
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_near, range_of
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import ColumnStruct
 
 # Base and number of values of each key column.
 Ranges = Sequence[tuple[int, int]]

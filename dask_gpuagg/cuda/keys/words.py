@@ -7,15 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
+from dask_gpuagg.cuda.call.call import Call
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.keys.codes import (
-    Codes,
-    bounds_of,
-    codes_of_seen,
-    seen_bytes,
-)
+from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes
 from dask_gpuagg.cuda.keys.ranges import (
     FILLING,
     is_out_of_range,
@@ -26,6 +21,7 @@ from dask_gpuagg.cuda.keys.ranges import (
 from dask_gpuagg.cuda.keys.steps import numbered_by_several_steps
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Index
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
@@ -97,16 +93,6 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     # as the kernel keeps them, all ones are the bounds of nothing
     call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
     return [bounds_of(seen[2 * i], seen[2 * i + 1]) for i in range(columns)]
-
-
-class Index(ctypes.Structure):
-    """``Index`` of kernels/key/verify.cuh."""
-
-    _fields_ = [
-        ("at", ctypes.c_void_p),
-        ("slots", ctypes.c_uint32),
-        ("stride", ctypes.c_uint32),
-    ]
 
 
 def verified(call: Call, counters: Counters) -> Counters:

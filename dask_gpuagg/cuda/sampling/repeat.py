@@ -23,6 +23,7 @@ from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
 from dask_gpuagg.cuda.keys.ranges import FLOATS, Numbering, forget_out_of_range
 from dask_gpuagg.cuda.keys.steps import float_word, forget_steps
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
@@ -48,26 +49,6 @@ _FEW_SEGMENTS = HOT_ROWS
 _SPILLED = 1 / 64
 _WORDS = 1 << 64
 _HALF = 1 << 63
-
-
-class Expected(ctypes.Structure):
-    """``Expected`` of kernels/estimate/check.cuh: bounds of ``Numbers``, and of key columns."""
-
-    _fields_ = [
-        ("least", ctypes.c_uint64 * len(Numbers._fields)),
-        ("most", ctypes.c_uint64 * len(Numbers._fields)),
-        ("ends", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
-    ]
-
-
-class ExpectedHot(ctypes.Structure):
-    """``ExpectedHot`` of kernels/estimate/check.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_uint64 * HOT_AT_MOST),
-        ("count", ctypes.c_uint32),
-        ("rows", ctypes.c_uint32),
-    ]
 
 
 @dataclass(frozen=True)

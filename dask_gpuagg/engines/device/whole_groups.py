@@ -13,7 +13,7 @@ from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.algorithms import distinct, select, sgb
-from dask_gpuagg.cuda.call.call import ColumnStruct
+from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
@@ -240,8 +240,8 @@ class SortedRows:
         selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 
-    def _chunk(self, column: plc.Column) -> select.Chunk:
-        return select.Chunk(column_struct(column), self._address(), self._rows, self._groups, 0)
+    def _chunk(self, column: plc.Column) -> Chunk:
+        return Chunk(column_struct(column), self._address(), self._rows, self._groups, 0)
 
     def _values(self, column: plc.Column) -> sgb.Segments:
         # one column at a time: sorted rows take as much memory as the column does

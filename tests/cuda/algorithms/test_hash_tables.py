@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda.algorithms import hash_tables
-from dask_gpuagg.cuda.call.call import Args, Counters, Table
 from dask_gpuagg.cuda.choice.decision import Lphga, safe_slots
+from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from tests.cuda.choice.test_tables import SUM
 
 

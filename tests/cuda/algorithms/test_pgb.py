@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from dask_gpuagg.cuda.algorithms import pgb as partitioned
-from dask_gpuagg.cuda.call.call import Args, Counters, Table
 from dask_gpuagg.cuda.choice import choose, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 from dataclasses import replace
 
@@ -10,10 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.algorithms import encode, key_runs, pgb, sgb, sp_ega
-from dask_gpuagg.cuda.call import call
-from dask_gpuagg.cuda.keys import codes, words
-from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     STATE_BYTES,
@@ -22,8 +17,6 @@ from dask_gpuagg.cuda.query.types import (
     KeyPart,
     ValuePart,
 )
-from dask_gpuagg.cuda.runtime.compiler import compile_source
-from dask_gpuagg.cuda.sampling import repeat, sample
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.tuples(st.sampled_from(list(TYPE_BYTES)), st.booleans()).map(lambda of: KeyPart(*of))
@@ -165,49 +158,6 @@ def test_the_witness_is_an_input() -> None:
 
 def test_different_queries_have_different_sources() -> None:
     assert len({q.source().source for q in TABLE.values()}) == len(set(TABLE.values()))
-
-
-# ---- structs that host and device share --------------------------------------------------------
-
-STRUCTS = {
-    "Column": call.ColumnStruct,
-    "Target": call.Target,
-    "Table": call.Table,
-    "Counters": call.Counters,
-    "Args": call.Args,
-    "Summary": sample.Summary,
-    "HotSeen": sample.HotSeen,
-    "Expected": repeat.Expected,
-    "HotKeys": pgb._HotKeys,
-    "Partitions": pgb._Partitions,
-    "Round": sp_ega._Round,
-    "Pass": sgb.Pass,
-    "Runs": key_runs.Runs,
-    "Range": encode.Range,
-    "Quad": codes.Quad,
-    "ColumnCode": codes.ColumnCode,
-    "Codes": codes.Codes,
-    "Seen": codes.Seen,
-    "Texts": codes.Texts,
-    "Index": words.Index,
-}
-
-
-def test_structs_have_one_layout() -> None:
-    """A field that the two sides see at different places would be read from the wrong one."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
-    checks = []
-    for name, struct in STRUCTS.items():
-        size = ctypes.sizeof(struct)
-        checks.append(f'static_assert(sizeof(gpuagg::{name}) == {size}, "{name}");')
-        for field, *_ in struct._fields_:
-            offset = getattr(struct, field).offset
-            # the compiler's own offsetof: the oldest compiler that we admit knows no other constant
-            address = f"(unsigned long long)__INTADDR__(&(((gpuagg::{name}*)0)->{field}))"
-            checks.append(f'static_assert({address} == {offset}, "{name}.{field}");')
-    files = {file for unit in UNITS.values() for file in unit.headers} | {"sgb/radix.cuh"}
-    includes = [f'#include "{file}"' for file in sorted(files)]
-    assert compile_source(TranslationUnit("\n".join([*includes, *checks]), {}), "sm_90").code
 
 
 def test_a_key_of_text_is_a_string_alone() -> None:

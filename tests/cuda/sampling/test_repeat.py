@@ -25,8 +25,8 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
-from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.query.structs import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
