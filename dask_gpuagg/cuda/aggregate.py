@@ -130,9 +130,9 @@ def aggregate(
     call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
-    if call.query.coded:
+    if call.codes is not None:
         made_keys = decoded(call, made_keys[0].data, run.groups)
-    gathered = call.query.gathered
+    gathered = call.query.form.is_gathered
     if call.dictionary is not None:
         call.dictionary.judge(run.groups)
         why = f"strings as numbers of a dictionary; {run.decision.why}"

@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import may_serve, numbered
 from dask_gpuagg.cuda.keys.words import representations_of
+from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
@@ -83,7 +84,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wante
         surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
-        decided.sort(key=lambda found: bool(found) and found[0][0].family == "Hashed")
+        decided.sort(key=lambda found: bool(found) and found[0][0].form == HASHED)
     others = [] if groups is None else [[(each, unit) for unit in _SOMETIMES] for each in asked]
     found = [*_in_turns(surely), *_in_turns(decided), *_in_turns(others)]
     return list(dict.fromkeys(one for one in found if one[1] in one[0].units))

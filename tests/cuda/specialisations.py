@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     EXACT_BINS,
@@ -265,7 +266,7 @@ def _counts() -> Iterator[tuple[str, Query]]:
         yield f"the usual ones by {label}", of(keys, USUAL)
     for label, keys in {"strings": (string(),), "decimal128": (key("i128", True),)}.items():
         for number, wanted in {"1 aggregation": ONE, "the usual ones": USUAL}.items():
-            yield f"{number} by {label}, by row", replace(of(keys, wanted), by_row=True)
+            yield f"{number} by {label}, by row", replace(of(keys, wanted), chosen=BY_ROW)
     for keep_nulls in (False, True):
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"large strings as numbers, {nulls}", of((string("i64", True),), {}, keep_nulls).texts
@@ -278,28 +279,26 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in ranged.items():
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
-            yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+            yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), chosen=RANGED)
             if keys == INT64 * 2:
-                steps = replace(of(INT64, USUAL, keep_nulls), ranged=True, stepped=True)
+                steps = replace(of(INT64, USUAL, keep_nulls), chosen=STEPPED)
                 yield f"steps of int64, {nulls}", steps
-                masked = replace(
-                    of((key("i64", True),), ONE, keep_nulls), ranged=True, stepped=True
-                )
+                masked = replace(of((key("i64", True),), ONE, keep_nulls), chosen=STEPPED)
                 yield f"steps of int64 with nulls, {nulls}", masked
                 floats = of((key("f64", True),), ONE, keep_nulls)
                 yield (
                     f"steps of float64 with nulls, {nulls}",
-                    replace(floats, ranged=True, stepped=True),
+                    replace(floats, chosen=QUOTIENTS),
                 )
             if len(keys) > 2:
-                wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
+                wide = replace(of(keys, ONE, keep_nulls), chosen=WIDE_RANGED)
                 yield f"two words by ranges of {label}, {nulls}", wide
     days = (key("i64"), key("i32", True))
     for keep_nulls in (False, True):
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
-        steps = replace(of(days, ONE, keep_nulls), ranged=True, stepped=True)
+        steps = replace(of(days, ONE, keep_nulls), chosen=STEPPED)
         yield f"steps of int64 beside int32, {nulls}", steps
-    yield "steps of float32", replace(of((key("f32"),), USUAL), ranged=True, stepped=True)
+    yield "steps of float32", replace(of((key("f32"),), USUAL), chosen=QUOTIENTS)
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),
@@ -308,12 +307,12 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in coded.items():
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
-            yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
+            yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), chosen=CODED)
     for keep_nulls in (False, True):
         # before a sample has shown the ranges
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"two of a word, {nulls}", of(ranged["two of a word"], USUAL, keep_nulls)
-    yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
+    yield "20 aggregations by codes", replace(of((string(),), twenty), chosen=CODED)
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 

@@ -20,6 +20,7 @@ from dask_gpuagg.cuda.call.spilled import room_for_spilled
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.query.forms import Stepped
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -135,9 +136,9 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    steps = [5 << 3] * len(keys) if query.stepped else []
+    steps = [5 << 3] * len(keys) if isinstance(query.form, Stepped) else []
     numbering = Numbering(query, [(5, 7)] * len(keys), steps)
-    ranges = numbering.columns if query.ranged else []
+    ranges = numbering.columns if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words

@@ -182,13 +182,14 @@ def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
 def forms(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call's keys were numbered by steps."""
     from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda.query.forms import Stepped
 
     made: list[bool] = []
     narrowed = attempts.narrowed
 
     def recorded(*of: Any) -> Any:
         found = narrowed(*of)
-        made.append(found[0].stepped)
+        made.append(isinstance(found.query.form, Stepped))
         return found
 
     monkeypatch.setattr(attempts, "narrowed", recorded)

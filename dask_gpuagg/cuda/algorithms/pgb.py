@@ -271,7 +271,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
     places = call.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
     # of keys that the words are only a part of
     words = 0
-    if call.query.family == "Wide":
+    if call.query.form.has_witness:
         words = call.allocate(8 * decision.blocks * decision.shared_slots).ptr
     operands = (
         *(call.args, copies.partitions, copies.columns, targets),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_near, range_of
+from dask_gpuagg.cuda.query.forms import RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct
 
@@ -101,7 +102,7 @@ def numbered_by_ranges(
     numbers = math.prod(codes for _, codes in near)
     if numbers > FILLING * rows or numbers > 1 << WORD_BITS:
         return None
-    return Numbering(replace(query, ranged=True), near)
+    return Numbering(replace(query, chosen=RANGED), near)
 
 
 def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | None:

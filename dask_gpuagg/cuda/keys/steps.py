@@ -20,6 +20,7 @@ from dask_gpuagg.cuda.keys.ranges import (
     Numbering,
     is_out_of_range,
 )
+from dask_gpuagg.cuda.query.forms import QUOTIENTS, STEPPED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import read_back
 
@@ -70,7 +71,7 @@ def numbered_by_steps(
     found = _range_of_steps(bounds, step)
     if step == 1 or found is None or found[1] > FILLING * rows:
         return None
-    return Numbering(replace(query, ranged=True, stepped=True), [found], [step])
+    return Numbering(replace(query, chosen=STEPPED), [found], [step])
 
 
 def numbered_by_several_steps(call: Call, bounds: Sequence[tuple[int, int]]) -> Numbering | None:
@@ -85,7 +86,7 @@ def numbered_by_several_steps(call: Call, bounds: Sequence[tuple[int, int]]) -> 
     ranges = [_range_of_steps(*each) for each in zip(bounds, steps, strict=True)]
     if max(steps) == 1 or None in ranges or math.prod(c for _, c in filter(None, ranges)) > most:
         return None
-    query = replace(query, ranged=True, stepped=True)
+    query = replace(query, chosen=STEPPED)
     return Numbering(query, [each for each in ranges if each], steps)
 
 
@@ -141,7 +142,7 @@ def _by_quotients(
             if codes > FILLING * rows:
                 return None
             # of so few decimals that more would only make more numbers
-            return Numbering(replace(query, ranged=True, stepped=True), [(base, codes)], [parts])
+            return Numbering(replace(query, chosen=QUOTIENTS), [(base, codes)], [parts])
     return None
 
 

@@ -224,7 +224,7 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
 
 def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
     """The least and the greatest key that may come again, where keys are numbers of steps."""
-    if not numbering.query.stepped:
+    if not numbering.steps:
         return None
     ((base, codes),) = numbering.ranges
     beyond = _room_left(codes)
@@ -303,7 +303,7 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told
-    for base, codes in numbering.ranges if numbering and not numbering.query.stepped else ():
+    for base, codes in numbering.ranges if numbering and not numbering.steps else ():
         beyond = _room_left(codes)
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
 from dask_gpuagg.cuda.query.common import KEYS, common
+from dask_gpuagg.cuda.query.forms import WIDE
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart
 from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder, key, string
@@ -163,7 +164,7 @@ def test_keys_with_and_without_nulls_are_two_queries(
         query = Builder(*asked, keep_nulls=keep_nulls).query
         made = canonical(query).query
         # tables hold the keys as they would, and no null is overlooked
-        assert made.family == query.family
+        assert made.form == query.form
         assert all(m.masked or not k.masked for m, k in zip(made.keys, asked, strict=True))
         if not any(nulls):
             assert made == query
@@ -178,5 +179,5 @@ def test_many_narrow_keys_keep_their_word() -> None:
     seven = Builder(*asked, keep_nulls=True).query
     assert all(k.masked for k in canonical(seven).query.keys)
     fifteen = Builder(*asked, *[key("u8")] * 8, keep_nulls=True).query
-    assert fifteen.family == "Wide"
+    assert fifteen.form == WIDE
     assert canonical(fifteen).query == fifteen
