@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from dask_gpuagg.cuda.algorithms import direct, pgb
+from dask_gpuagg.cuda.algorithms import pgb, tables
 from dask_gpuagg.cuda.call.inputs import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
@@ -109,7 +109,7 @@ def units_of(query: Query, device: Device, decision: Decision) -> Wanted:
         kernels = pgb.kernels_of_decision(of_partitions, device, decision)
         return [(of_partitions, unit_of(kernel)) for kernel in kernels]
     if isinstance(decision, Direct):
-        return [(query, unit_of(direct.kernel_of_decision(decision)))]
+        return [(query, unit_of(tables.kernel_of_decision(decision)))]
     # tables and sorted keys: units are named as kernels are
     return [(query, decision.kernel)]
 

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.ahead import begin
-from dask_gpuagg.cuda.algorithms.direct import direct
-from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
-from dask_gpuagg.cuda.algorithms.key_runs import sgb
 from dask_gpuagg.cuda.algorithms.pgb import pgb
+from dask_gpuagg.cuda.algorithms.sgb import sgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
+from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga
 from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
 from dask_gpuagg.cuda.choice import choose, summary, tables

@@ -20,9 +20,9 @@ SUM = {"f": ["sum"]}
 
 @pytest.fixture(autouse=True)
 def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.keys import steps
+    from dask_gpuagg.cuda.keys import ranges
 
-    monkeypatch.setattr(steps, "STEPPED_ROWS", 0)
+    monkeypatch.setattr(ranges, "STEPPED_ROWS", 0)
 
 
 def frame_of(keys: Any, seed: int = 1) -> pd.DataFrame:

@@ -15,11 +15,11 @@ from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes
 from dask_gpuagg.cuda.keys.ranges import (
     FILLING,
     is_out_of_range,
+    numbered_by_several_steps,
     packed_ranges,
     range_columns,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.steps import numbered_by_several_steps
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.forms import CODED, HASHED, RANGED, WIDE_RANGED, Form
 from dask_gpuagg.cuda.query.query import Query

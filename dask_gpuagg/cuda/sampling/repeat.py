@@ -20,8 +20,13 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.ranges import FLOATS, Numbering, forget_out_of_range
-from dask_gpuagg.cuda.keys.steps import float_word, forget_steps
+from dask_gpuagg.cuda.keys.ranges import (
+    FLOATS,
+    Numbering,
+    float_word,
+    forget_out_of_range,
+    forget_steps,
+)
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS

@@ -17,10 +17,9 @@ from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.keys import steps
+from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.codes import bounds_of
-from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges
-from dask_gpuagg.cuda.keys.steps import numbered_by_steps
+from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges, numbered_by_steps
 from dask_gpuagg.cuda.query.structs import HotSeen, Summary
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_KEYS_THREADS,
@@ -223,7 +222,7 @@ def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | 
             return None
         return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
-    few = call.rows < steps.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
+    few = call.rows < ranges.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
     if dense or few or estimate.skewed:
         return None
     return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)

@@ -12,7 +12,7 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.algorithms import distinct, select, sgb
+from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime import background
@@ -182,9 +182,9 @@ class SortedRows:
         """How many different values each group has, int64. Nulls are none, all NaN are one."""
         ctype, counts = sortable(column), None
         width = TYPE_BYTES[ctype]
-        pays = distinct.divides(self._rows, self._groups, width)
-        if width >= distinct.DIVIDED_BYTES and self._unsorted(column, pays):
-            counts = distinct.count_distinct(self._on, self._chunk(column), ctype)
+        pays = select.divides(self._rows, self._groups, width)
+        if width >= select.DIVIDED_BYTES and self._unsorted(column, pays):
+            counts = select.count_distinct(self._on, self._chunk(column), ctype)
         if counts is None:
             counts = sgb.count_distinct(self._on, self._values(column))
         return plc.Column(INT64, self._groups, counts, None, 0, 0, [])

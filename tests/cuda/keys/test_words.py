@@ -18,18 +18,17 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import ranges as kept
-from dask_gpuagg.cuda.keys import steps
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.ranges import (
     Numbering,
     numbered_by_ranges,
+    numbered_by_steps,
     packed_ranges,
     range_columns,
     remember_out_of_range,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.steps import numbered_by_steps
 from dask_gpuagg.cuda.keys.words import narrowed, representations_of, slot_words
 from dask_gpuagg.cuda.query.forms import HASHED, PACKED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
@@ -188,7 +187,7 @@ def quotient(whole: float, parts: Any) -> float:
     return fma(fma(-near, parts.offset, whole), inverse, near)
 
 
-@given(st.integers(0, 2**53), st.sampled_from(steps._PARTS))
+@given(st.integers(0, 2**53), st.sampled_from(kept._PARTS))
 def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
     query = Query((KeyPart("f64", False),), False, (), (), (), chosen=QUOTIENTS)
     column, _ = Numbering(query, [(0, 1)], [parts]).columns
@@ -398,9 +397,9 @@ def paired(
         into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
 
     monkeypatch.setattr(forms, "_bounds", lambda call: bounds)
-    monkeypatch.setattr(steps, "read_back", read_back)
+    monkeypatch.setattr(kept, "read_back", read_back)
     monkeypatch.setattr(kept, "_out_of_range", Cache(8))
-    monkeypatch.setattr(steps, "_steps", Cache(8))
+    monkeypatch.setattr(kept, "_steps", Cache(8))
     # compiled for columns that all may have nulls, where one has
     query = replace(SUM, keys=(KeyPart("i64", True), KeyPart("i32", True)))
     mask = 1 if masked else None

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
-from dask_gpuagg.cuda.query.common import KEYS, common
 from dask_gpuagg.cuda.query.forms import WIDE
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart
+from dask_gpuagg.cuda.warm import KEYS, common
 from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder, key, string
 
 # What may be asked of a column; merged: of three or two columns of partials.
