@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             const i64 i = static_cast<i64>(base + j * blockDim.x);
             const i64 first = static_cast<i64>(found[j].row);
             if (probe[j].kind != Kind::key || first == i) continue;
-            const u64* const key = slot_of(index, slot[j]) + HEAD;
-            if (found[j].words) sure = K::Rows::has_key(columns, i, key) && sure;
+            if (found[j].words)
+                sure = K::Rows::has_key(columns, i, slot_of(index, slot[j]) + HEAD) && sure;
             else sure = rows_are_equal<typename K::Rows>(columns, first, i) && sure;
         }
     }

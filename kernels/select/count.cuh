@@ -68,7 +68,6 @@ template <class T, u32 THREADS, u32 ITEMS, class C>
 GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
                                C counts, const Inside& kept) {
     using W = typename Sortable<T>::Word;
-    W* const words = static_cast<W*>(kept.words);
     constexpr u32 TILE = THREADS * ITEMS;
     __shared__ u32 of_block, base;
     if (threadIdx.x == 0) of_block = 0;
@@ -91,13 +90,13 @@ GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::
             if (side == Side::inside) inside |= 1u << j;
             counts.add(side, group[j]);
         }
-        if (words == nullptr) continue;
+        if (kept.words == nullptr) continue;
         u64 at = place_of(__popc(inside), &of_block, kept.rows, base);
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
             if (!(inside >> j & 1u)) continue;
             if (at < kept.room) {
-                words[at] = word[j];
+                static_cast<W*>(kept.words)[at] = word[j];
                 kept.of_row[at] = group[j];
             }
             ++at;
