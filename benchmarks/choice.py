@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, FORMS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
@@ -34,6 +36,11 @@ _COMMON = (
     *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
+# Flags of earlier results, the more particular ones behind those that they go with.
+_FLAGS = {
+    "by_row": BY_ROW, "coded": CODED, "ranged": RANGED, "two_words": WIDE_RANGED,
+    "stepped": STEPPED,
+}  # fmt: skip
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
@@ -133,9 +140,22 @@ def query_of(saved: dict[str, Any]) -> Query:
         "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
-        "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
+        "outputs": tuple(map(output_of, saved["outputs"])),
     }
-    return Query(**made)
+    # earlier versions say by a flag each that another form than the columns' own was chosen
+    flags = {made.pop(flag, False): form for flag, form in _FLAGS.items()}
+    chosen = made.get("chosen")
+    return Query(**made | {"chosen": FORMS[chosen] if chosen else flags.get(True)})
+
+
+def output_of(saved: dict[str, Any]) -> KernelOutput:
+    """An output from its fields; in an earlier version it had C++ text instead of states."""
+    made = dict(saved)
+    if "code" in made:
+        made["policy"], _, arguments = made.pop("code").partition("<")
+        made["states"] = [int(number) for number in re.findall(r"\b\d+\b", arguments)]
+    made["states"], constants = tuple(made["states"]), tuple(made.get("constants", ()))
+    return KernelOutput(**made | {"constants": constants})
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:

@@ -29,6 +29,7 @@ from benchmarks.report import write
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
+from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
 
@@ -78,13 +79,14 @@ def holds(decision: Decision) -> bool:
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
-    return replace(query, coded=True) if "make_codes" in laps else query
+    return replace(query, chosen=CODED) if "make_codes" in laps else query
 
 
 def fields_of(query: Query) -> dict[str, Any]:
     """A query's fields, and those of its parts, by name."""
     parts = ("keys", "inputs", "states", "outputs")
-    return asdict(query) | {p: [part._asdict() for part in getattr(query, p)] for p in parts}
+    of_parts = {p: [part._asdict() for part in getattr(query, p)] for p in parts}
+    return asdict(query) | of_parts | {"chosen": query.chosen and query.chosen.name}
 
 
 def measured(

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.cuda.algorithms import distinct
 from dask_gpuagg.cuda.algorithms import select as selection
 from dask_gpuagg.cuda.query.tuning import SIDES
 from tests.device.test_kernels import columns_of
@@ -249,7 +248,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     from pylibcudf.utils import _get_stream
 
     from dask_gpuagg.cuda.algorithms import sgb
-    from dask_gpuagg.cuda.call.call import ColumnStruct
+    from dask_gpuagg.cuda.query.structs import ColumnStruct
     from dask_gpuagg.engines.device.columns import view_of
 
     rng = np.random.default_rng(8)
@@ -329,7 +328,7 @@ def test_distinct_special_values_as_sorted(name: str) -> None:
 
 
 def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "TABLE_BYTES", 4_096)
+    monkeypatch.setattr(selection, "TABLE_BYTES", 4_096)
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"k": rng.integers(0, 5, ROWS), "v": rng.normal(size=ROWS)})
     keys, rows = rows_of(frame, "select")

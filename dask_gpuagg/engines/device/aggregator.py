@@ -317,23 +317,32 @@ class Aggregator:
     def _counted(self, column: plc.Column) -> int:
         return self._of_present("Count", column) if self._masked(column) else self._state("Size")
 
-    def _count_of_nullable(self, column: plc.Column) -> str:
-        return str(self._counted(column)) if self._masked(column) else "NO_STATE"
+    def _counts(self, column: plc.Column) -> tuple[int, ...]:
+        """The number of values, as a state, where groups may have none."""
+        return (self._counted(column),) if self._masked(column) else ()
 
     def _add(
-        self, code: str, ctype: str, dtype: DataType, nullable: bool, of: plc.Column | None = None
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        dtype: DataType,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+        of: plc.Column | None = None,
     ) -> None:
-        self._outputs.append((KernelOutput(code, ctype, nullable), dtype, of))
+        states = states if isinstance(states, tuple) else (states,)
+        self._outputs.append((KernelOutput(policy, states, ctype, nullable, constants), dtype, of))
 
     # ---- outputs -----------------------------------------------------------------------------
 
     def size(self) -> None:
         """Rows of each group, int64."""
-        self._add(f"Field<{self._state('Size')}, i64>", "i64", INT64, False)
+        self._add("Field", self._state("Size"), "i64", INT64)
 
     def count(self, column: plc.Column) -> None:
         """Values of each group that are not null, int64."""
-        self._add(f"Field<{self._counted(column)}, i64>", "i64", INT64, False)
+        self._add("Field", self._counted(column), "i64", INT64)
 
     def sum(self, column: plc.Column) -> None:
         """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
@@ -363,25 +372,26 @@ class Aggregator:
         self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
 
     def exact_sum(self, column: plc.Column) -> None:
-        """Five outputs, int64: which bins of a sum are used, and the bins; see ``exact.py``."""
+        """Five outputs, int64: which bins of a sum are used, and the bins; see ``digits.py``."""
         state = self._state("ExactSum", column)
-        self._add(f"ExactUsed<{state}>", "i64", INT64, False)
+        self._add("ExactUsed", state, "i64", INT64)
         for k in range(EXACT_BINS):
-            self._add(f"ExactBin<{state}, {k}>", "i64", INT64, False)
+            self._add("ExactBin", state, "i64", INT64, constants=(k,))
 
     def exact_total(self, column: plc.Column) -> None:
         """Sums of numbers without rounding, rounded once; null for groups without values."""
-        count = self._count_of_nullable(column)
-        code = f"ExactTotal<{self._state('ExactSum', column)}, {count}>"
-        self._add(code, "f64", FLOAT64, self._masked(column))
+        count = self._counts(column)
+        states = (self._state("ExactSum", column), *count)
+        self._add("ExactTotal", states, "f64", FLOAT64, self._masked(column))
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
-        self._mean("ExactMean", self._state("ExactSum", column), column)
+        states = self._state("ExactSum", column), self._counted(column)
+        self._add("ExactMean", states, "f64", FLOAT64, self._masked(column))
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``digits.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
-        self._add(f"ExactLoss<{self._state('ExactSum', column)}>", "f64", FLOAT64, False)
+        self._add("ExactLoss", self._state("ExactSum", column), "f64", FLOAT64)
 
     def prod(self, column: plc.Column) -> None:
         """Products: integers modulo 2**64, floats in float64; null for groups without values."""
@@ -403,11 +413,10 @@ class Aggregator:
         nullable: bool | None = None,
     ) -> None:
         nullable = self._masked(column) if nullable is None else nullable
-        state = self._state(policy, column)
-        types = [str(state)] if output == "WideField" else [str(state), ctype]
+        states: tuple[int, ...] = (self._state(policy, column),)
         if nullable:
-            output, types = f"{output}Of", [*types, str(self._of_present("Count", column))]
-        self._add(f"{output}<{', '.join(types)}>", ctype, dtype, nullable)
+            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+        self._add(output, states, ctype, dtype, nullable)
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""
@@ -421,18 +430,17 @@ class Aggregator:
         ctype = ctype_of(column)
         if ctype == "i128":
             raise UnsupportedType("extremes of decimal128")
-        count = self._count_of_nullable(column)
-        state = self._state(policy, column, ctype=ctype)
-        code = f"Extreme<{state}, {ctype}, {count}>"
-        self._add(code, ctype, column.type(), self._masked(column))
+        count = self._counts(column)
+        states = (self._state(policy, column, ctype=ctype), *count)
+        self._add("Extreme", states, ctype, column.type(), self._masked(column))
 
     def any(self, column: plc.Column) -> None:
         """Whether any value is true; of none: false."""
-        self._add(f"Field<{self._state('Any', column)}, u8>", "u8", BOOL8, False)
+        self._add("Field", self._state("Any", column), "u8", BOOL8)
 
     def all(self, column: plc.Column) -> None:
         """Whether all values are true; of none: true."""
-        self._add(f"Field<{self._state('All', column)}, u8>", "u8", BOOL8, False)
+        self._add("Field", self._state("All", column), "u8", BOOL8)
 
     def first(self, column: plc.Column) -> None:
         """First values that are not null, of any type that can be gathered."""
@@ -443,51 +451,44 @@ class Aggregator:
         self._row_number("LastRow", True, column)
 
     def _row_number(self, policy: str, last: bool, column: plc.Column) -> None:
-        code = f"RowNumber<{self._of_present(policy, column)}, {str(last).lower()}>"
-        self._add(code, "i32", INT32, False, column)
+        state = self._of_present(policy, column)
+        self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
 
     def mean(self, column: plc.Column) -> None:
         """Means in float64, null for groups without values."""
-        self._mean("Mean", self._state("FloatSum", column), column)
-
-    def _mean(self, output: str, state: int, column: plc.Column) -> None:
-        nullable = self._masked(column)
-        code = f"{output}<{state}, {self._counted(column)}, {str(nullable).lower()}>"
-        self._add(code, "f64", FLOAT64, nullable)
+        states = self._state("FloatSum", column), self._counted(column)
+        self._add("Mean", states, "f64", FLOAT64, self._masked(column))
 
     def exact_mean(self, column: plc.Column) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
-        ctype, nullable = ctype_of(column), self._masked(column)
-        states = f"{self._state('WideSum', column)}, {self._counted(column)}"
-        code = f"WideMean<{states}, {ctype}, {str(nullable).lower()}>"
-        self._add(code, ctype, column.type(), nullable)
+        ctype = ctype_of(column)
+        states = self._state("WideSum", column), self._counted(column)
+        self._add("WideMean", states, ctype, column.type(), self._masked(column))
 
     def limbs(self, column: plc.Column) -> None:
         """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
         state = self._state("WideSum", column)
-        self._add(f"WideUpper<{state}>", "i64", INT64, False)
-        self._add(f"WideLower<{state}>", "i64", INT64, False)
+        self._add("WideUpper", state, "i64", INT64)
+        self._add("WideLower", state, "i64", INT64)
 
     def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means from the sums and counts of partials."""
-        total = self._state("FloatSum", sums)
-        code = f"Mean<{total}, {self._state('IntegerSum', counts)}, true>"
-        self._add(code, "f64", FLOAT64, True)
+        states = self._state("FloatSum", sums), self._state("IntegerSum", counts)
+        self._add("Mean", states, "f64", FLOAT64, True)
 
     def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
         """Means of decimals, in the type of the sums and rounded towards zero."""
         ctype = ctype_of(sums)
         count = self._state("IntegerSum", counts)
-        code = f"WideMean<{self._state('WideSum', sums)}, {count}, {ctype}, true>"
-        self._add(code, ctype, sums.type(), True)
+        states = self._state("WideSum", sums), count
+        self._add("WideMean", states, ctype, sums.type(), True)
 
     def merged_limb_mean(
         self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
     ) -> None:
         """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
-        states = [str(self._state("IntegerSum", c)) for c in (upper, lower, counts)]
-        code = f"LimbMean<{', '.join(states)}, i64>"
-        self._add(code, "i64", dtype, True)
+        states = tuple(self._state("IntegerSum", c) for c in (upper, lower, counts))
+        self._add("LimbMean", states, "i64", dtype, True)
 
     def spread(self, column: plc.Column, ddof: int, power: int) -> None:
         """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
@@ -500,18 +501,18 @@ class Aggregator:
         self._spread(self._moment_state(n, mean, m2), ddof, power)
 
     def _spread(self, state: int, ddof: int, power: int) -> None:
-        self._add(f"Spread<{state}, {operator.index(ddof)}, {power}>", "f64", FLOAT64, True)
+        self._add("Spread", state, "f64", FLOAT64, True, (operator.index(ddof), power))
 
     def moments(self, *columns: plc.Column) -> None:
         """Three outputs: count, mean, centred second moment, of values or of these of partials."""
         state = self._moment_state(*columns)
-        self._add(f"MomentRows<{state}>", "i64", INT64, False)
-        self._add(f"MomentMean<{state}>", "f64", FLOAT64, False)
-        self._add(f"MomentM2<{state}>", "f64", FLOAT64, False)
+        self._add("MomentRows", state, "i64", INT64)
+        self._add("MomentMean", state, "f64", FLOAT64)
+        self._add("MomentM2", state, "f64", FLOAT64)
 
     def loss(self, *columns: plc.Column) -> None:
         """Factor by which rounding errors of ``moments`` or ``spread`` are larger, float64."""
-        self._add(f"MomentLoss<{self._moment_state(*columns)}>", "f64", FLOAT64, False)
+        self._add("MomentLoss", self._moment_state(*columns), "f64", FLOAT64)
 
     def _moment_state(self, *columns: plc.Column) -> int:
         return self._state("Moments" if len(columns) == 1 else "MergedMoments", *columns)

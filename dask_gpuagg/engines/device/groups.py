@@ -17,8 +17,8 @@ from cudf.core.column import ColumnBase
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.algorithms import distinct, select, sgb
-from dask_gpuagg.cuda.call.call import ColumnStruct
+from dask_gpuagg.cuda.algorithms import select, sgb
+from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime import background
@@ -162,9 +162,9 @@ class SortedRows:
         """Number of distinct values of each group, int64. Nulls are none, all NaN are one."""
         ctype, counts = sortable(column), None
         width = TYPE_BYTES[ctype]
-        pays = distinct.divides(self._rows, self._groups, width)
-        if width >= distinct.DIVIDED_BYTES and self._unsorted(column, pays):
-            counts = distinct.count_distinct(self._on, self._chunk(column), ctype)
+        pays = select.divides(self._rows, self._groups, width)
+        if width >= select.DIVIDED_BYTES and self._unsorted(column, pays):
+            counts = select.count_distinct(self._on, self._chunk(column), ctype)
         if counts is None:
             counts = sgb.count_distinct(self._on, self._values(column))
         return plc.Column(INT64, self._groups, counts, None, 0, 0, [])
@@ -209,8 +209,8 @@ class SortedRows:
         selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 
-    def _chunk(self, column: plc.Column) -> select.Chunk:
-        return select.Chunk(column_struct(column), self._address(), self._rows, self._groups, 0)
+    def _chunk(self, column: plc.Column) -> Chunk:
+        return Chunk(column_struct(column), self._address(), self._rows, self._groups, 0)
 
     def _values(self, column: plc.Column) -> sgb.Segments:
         # one column at a time: sorted rows take as much memory as the column does

@@ -346,30 +346,30 @@ class _Groups:
 
     def output(self, output: KernelOutput) -> plc.Column:
         """One row per group."""
-        policy, arguments = output.policy, output.arguments
-        state = self._state(int(arguments[0]))
+        policy, (first, *others) = output.policy, output.states
+        state = self._state(first)
         match policy:
             case "Field" | "FieldOf" | "WideField" | "WideFieldOf" | "ExactUsed" | "MomentRows":
                 return state[0]
             case "Extreme":
-                return self._extreme(state[0], arguments[2])
+                return self._extreme(state[0], others)
             case "RowNumber":
                 return fill_nulls(state[0], _NO_ROW)
             case "WideUpper" | "WideLower":
-                (i,) = self._query.states[int(arguments[0])].inputs
+                (i,) = self._query.states[first].inputs
                 return self._limbs(i)[policy == "WideLower"]
             case "WideMean":
-                (i,) = self._query.states[int(arguments[0])].inputs
-                return self._exact_mean(i, self._state(int(arguments[1]))[0])
+                (i,) = self._query.states[first].inputs
+                return self._exact_mean(i, self._state(*others)[0])
             case "LimbMean":
-                upper, lower, n = (self._state(int(a))[0] for a in arguments[:3])
+                upper, lower, n = (self._state(i)[0] for i in output.states)
                 return _limb_mean(upper, lower, n)
             case "ExactBin":
-                return state[1 + int(arguments[1])]
+                return state[1 + output.constants[0]]
             case "ExactLoss":
                 return exact_loss(state)
             case "ExactTotal" | "ExactMean":
-                return self._exact_total(exact_total(state), policy, arguments[1])
+                return self._exact_total(exact_total(state), policy, others)
             case "MomentMean":
                 return fill_nulls(state[1], float("nan"))
             case "MomentM2":
@@ -378,28 +378,28 @@ class _Groups:
                 n = plc.unary.cast(state[0], FLOAT64)
                 return binary("MUL", n, scalar(0, n))
             case "Mean":
-                (n,) = self._state(int(arguments[1]))
+                (n,) = self._state(*others)
                 return keep_where(binary("TRUE_DIV", state[0], n), is_positive(n))
             case "Spread":
                 n, _, m2 = state
-                return _spread_of(n, m2, int(arguments[1]), int(arguments[2]))
+                return _spread_of(n, m2, *output.constants)
         raise NotImplementedError(f"{KERNEL} does not make {policy}")
 
-    def _exact_total(self, sums: plc.Column, policy: str, count: str) -> plc.Column:
-        if count == "NO_STATE":
+    def _exact_total(self, sums: plc.Column, policy: str, count: Sequence[int]) -> plc.Column:
+        if not count:
             return sums
-        (n,) = self._state(int(count))
+        (n,) = self._state(*count)
         totals = binary("TRUE_DIV", sums, n) if policy == "ExactMean" else sums
         return keep_where(totals, is_positive(n))
 
-    def _extreme(self, extremes: plc.Column, count: str) -> plc.Column:
+    def _extreme(self, extremes: plc.Column, count: Sequence[int]) -> plc.Column:
         if extremes.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
             return extremes
         # null where there is no value but NaN; that is NaN, unless there is no value at all
         filled = fill_nulls(extremes, float("nan"))
-        if count == "NO_STATE":
+        if not count:
             return filled
-        return keep_where(filled, is_positive(self._state(int(count))[0]))
+        return keep_where(filled, is_positive(self._state(*count)[0]))
 
 
 class Hashed(_Groups):

@@ -17,9 +17,10 @@ import pylibcudf as plc
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import Kind
-from dask_gpuagg.cuda.algorithms import select, sgb
+from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.select import Selector
 from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
+from dask_gpuagg.cuda.query.structs import Chunk
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.background import waiting
@@ -313,8 +314,8 @@ def _selector(ctype: str, groups: int, target: Target) -> Selector:
     return Selector(sgb.launcher(_get_stream()), ctype, groups, target.q)
 
 
-def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> select.Chunk:
-    return select.Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
+def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> Chunk:
+    return Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
 
 
 def _bytes(buffer: Any) -> cp.ndarray:
